@@ -1,0 +1,1 @@
+"""Search long documents with Avey-B, an attention-free bidirectional encoder."""

@@ -1,0 +1,44 @@
+"""The one error family of the package.
+
+Every message says what is wrong, where (file, line, field, both values) and what to do about it. The command-line
+tools print the message and exit with code 2; anything else that escapes is a bug of ours.
+"""
+
+from __future__ import annotations
+
+
+class AveyBError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(AveyBError, ValueError):
+    """A setting is out of range or contradicts another one."""
+
+
+class InputError(AveyBError, ValueError):
+    """A document, query, qrels or run file holds something that cannot be used."""
+
+
+class ModelError(AveyBError):
+    """A model folder is missing, incomplete, or does not fit its own configuration."""
+
+
+class IndexFormatError(AveyBError):
+    """An index directory is missing, damaged, from another format version, or made by another model."""
+
+
+class IndexLockedError(AveyBError):
+    """Another process is writing to the index."""
+
+
+class BackendError(AveyBError, RuntimeError):
+    """An accelerated backend was asked for and is not available."""
+
+
+class OptionalDependencyError(AveyBError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{package} is needed for {purpose} and is not installed: pip install 'aveyb-retrieval[{extra}]'")
+        self.package = package
+        self.extra = extra
