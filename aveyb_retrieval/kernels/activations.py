@@ -1,0 +1,16 @@
+"""The two places where Avey-B has a pointwise activation, by name."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
+    """ "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative)."""
+    return F.gelu(x) if name == "gelu" else F.relu(x).square()
+
+
+def mix_activation(x: torch.Tensor, name: str) -> torch.Tensor:
+    """sigma of eq. 4 and 7: "relu" or "none"."""
+    return F.relu(x) if name == "relu" else x
