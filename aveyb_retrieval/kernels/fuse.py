@@ -1,4 +1,4 @@
-"""Fuser: the contextualised and the bypassed features projected back to the model width, plus the residual (Avey eq. 3)."""
+"""Fuser: contextualised and bypassed features projected back to the model width, plus the residual (Avey eq. 3)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def maxsim_reference(unit: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float) -> torch.Tensor:
     """The same scores from token ids alone: `max over s of cos(t, s)` depends only on the ids, and ids repeat.
 
-    With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, `score(i, j) = sum over u of count_i(u) m[u, j]`.
+    With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
+    `score(i, j) = sum over distinct ids u of count_i(u) * m[u, j]`.
     Work grows with (distinct ids of the document) x (distinct ids of its splits) instead of tokens squared, and no
     more than `_BLOCK_ELEMENTS` similarities exist at once. Ids are taken in the order of their last occurrence, so
     that a block of ids is compared only with splits that some later split could still ask for.
@@ -61,27 +62,32 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
     """
     n, width = ids.shape
     valid = row_mask(lengths, width)[..., 0]
-    split_of = torch.arange(n, device=ids.device)[:, None].expand(n, width)[valid]
     distinct, inverse = torch.unique(ids[valid], return_inverse=True)
-    counts = torch.zeros(n, len(distinct), device=ids.device)
-    counts.index_put_((split_of, inverse), torch.ones((), device=ids.device), accumulate=True)
-    last_seen = torch.zeros(len(distinct), dtype=torch.int64, device=ids.device)
-    last_seen.scatter_reduce_(0, inverse, split_of, "amax")
+    split_of = torch.arange(n, device=ids.device)[:, None].expand(n, width)[valid]
+    pairs, counts = torch.unique(inverse * n + split_of, return_counts=True)  # one entry per (distinct id, split)
+    entry_id, entry_split = pairs // n, pairs % n
+    last_seen = torch.zeros_like(distinct).scatter_reduce_(0, entry_id, entry_split, "amax")
     order = torch.argsort(last_seen, stable=True, descending=True)
-    distinct, counts, last_seen = distinct[order], counts[:, order], last_seen[order]
-    unit = unit_rows(table[distinct], eps)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=ids.device))
+    by_rank = torch.argsort(rank[entry_id], stable=True)
+    entry_rank, entry_split, counts = rank[entry_id][by_rank], entry_split[by_rank], counts[by_rank].float()
+    unit = unit_rows(table[distinct[order]], eps)
+    candidates = _distinct_per_split(entry_rank, entry_split, n)
 
-    candidates = _distinct_ids_per_split(counts[:-1])
     scores = torch.zeros(n, n, device=ids.device)
-    step = max(1, _BLOCK_ELEMENTS // max(1, candidates.numel()))
+    step = max(1, _BLOCK_ELEMENTS // candidates.numel())
     for start in range(0, len(distinct), step):
-        block = slice(start, start + step)
-        earlier = int(last_seen[start])  # ids in this block are asked for by no split after this one
+        stop = min(len(distinct), start + step)
+        earlier = int(last_seen[order[start]])  # the ids of this block occur in no split after this one
         if earlier == 0:
             break
-        cosines = unit[block] @ unit[candidates[:earlier].reshape(-1)].T
-        best = cosines.view(-1, earlier, candidates.shape[1]).amax(-1)
-        scores[:, :earlier] += counts[:, block] @ best
+        cosines = unit[start:stop] @ unit[candidates[:earlier].reshape(-1)].T
+        best = cosines.view(stop - start, earlier, -1).amax(-1)
+        inside = slice(*torch.searchsorted(entry_rank, torch.tensor([start, stop], device=ids.device)).tolist())
+        count = torch.sparse_coo_tensor(
+            torch.stack([entry_split[inside], entry_rank[inside] - start]), counts[inside], (n, stop - start)
+        )
+        scores[:, :earlier] += torch.sparse.mm(count, best)
     return scores.masked_fill(_not_earlier(n, ids.device), float("-inf"))
 
 
@@ -102,13 +108,13 @@ def maxsim_selected(
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
 
 
-def _distinct_ids_per_split(counts: torch.Tensor) -> torch.Tensor:
-    """`counts` `[n, U]` -> int64 `[n, W]`: the columns that occur in each row, padded by repeating one of them."""
-    present = counts > 0
-    width = max(1, int(present.sum(1).max())) if len(counts) else 1
-    columns = torch.topk(present.to(torch.int8), min(width, counts.shape[1]), dim=1).indices
-    padding = ~torch.gather(present, 1, columns)
-    return torch.where(padding, columns[:, :1], columns)
+def _distinct_per_split(entry_rank: torch.Tensor, entry_split: torch.Tensor, n: int) -> torch.Tensor:
+    """int64 `[n, W]`: the distinct ids of each split, rows shorter than W filled by repeating their first."""
+    by_split = torch.argsort(entry_split, stable=True)
+    sizes = torch.bincount(entry_split, minlength=n)
+    starts = sizes.cumsum(0) - sizes
+    column = torch.arange(int(sizes.max()), device=entry_rank.device)
+    return entry_rank[by_split][starts[:, None] + torch.where(column < sizes[:, None], column, 0)]
 
 
 def _not_earlier(n: int, device: torch.device) -> torch.Tensor:
