@@ -1,0 +1,430 @@
+"""Byte-level BPE with tiktoken underneath: ids, exact character offsets, byte-exact decoding.
+
+A vocabulary is a list of byte strings ranked by merge order, a pre-tokenisation pattern, and a few special tokens
+placed after the ranks. Special tokens are never put into texts and never read out of them: a document that talks
+about "[MASK]" is ordinary text, and appending to a document does not move a closing token.
+
+`save` writes two views of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
+`tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiktoken
+
+from aveyb_retrieval.errors import InputError, ModelError
+
+VOCAB_FILE = "vocab.tiktoken"
+SETTINGS_FILE = "aveyb_tokenizer.json"
+FORMAT_VERSION = 1
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# GPT-2's pattern, which p50k_base shares: contractions, words, numbers, other marks, each with one leading blank.
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on years and prices.
+WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
+
+# BPE's cost grows faster than the length of one pre-token and the pattern backtracks over white space, so runs
+# without (or of nothing but) white space are cut into blocks of this many characters before the pattern sees them.
+# tokenizer.json holds the same cut; shorter runs, all ordinary text, are not touched.
+MAX_RUN = 1024
+_SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_LONG_RUN = re.compile(rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+")
+
+P50K_ROWS = 50_304
+
+
+class AveyBTokenizer:
+    """A byte-level BPE vocabulary.
+
+    Args:
+        ranks: byte string -> id; holds all 256 single bytes, a merge may use every pair whose join has an id.
+        pattern: pre-tokenisation regular expression (no look-behind, no possessive quantifiers).
+        special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP] [MASK].
+        vocab_size: rows of the embedding table, at least highest id + 1.
+        name: shown in messages.
+
+    Raises:
+        ModelError: the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[bytes, int],
+        *,
+        pattern: str,
+        special_tokens: Mapping[str, int],
+        vocab_size: int,
+        name: str = "aveyb",
+    ) -> None:
+        _check_vocabulary(ranks, special_tokens, vocab_size, name)
+        self.name = name
+        self.pattern = pattern
+        self.ranks = dict(ranks)
+        self.special_tokens = dict(special_tokens)
+        self.vocab_size = vocab_size
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
+        try:
+            self._bpe = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={})
+        except ValueError as error:
+            raise ModelError(f"{name}: the tokenizer's pattern {pattern!r} cannot be used: {error}") from error
+        self._token_bytes: dict[int, bytes] = {rank: token for token, rank in self.ranks.items()}
+        self._token_bytes |= {i: token.encode() for token, i in self.special_tokens.items()}
+        self._byte_length = np.zeros(vocab_size, dtype=np.int64)
+        self._byte_length[list(self.ranks.values())] = [len(token) for token in self.ranks]
+
+    # -- making one ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def p50k_base(cls) -> AveyBTokenizer:
+        """The papers' vocabulary: p50k_base, special tokens after it, padded to 50,304 rows.
+
+        Raises:
+            ModelError: the vocabulary is neither in tiktoken's cache nor reachable.
+        """
+        try:
+            encoding = tiktoken.get_encoding("p50k_base")
+        except OSError as error:
+            raise ModelError(
+                "p50k_base is not in tiktoken's cache and could not be downloaded: set TIKTOKEN_CACHE_DIR to a "
+                f"folder that holds it, or allow the download once ({type(error).__name__}: {error})"
+            ) from error
+        special_tokens = {"<|endoftext|>": encoding.eot_token}
+        special_tokens |= {token: encoding.n_vocab + i for i, token in enumerate(SPECIAL_TOKENS)}
+        return cls(
+            encoding._mergeable_ranks,
+            pattern=GPT2_PATTERN,
+            special_tokens=special_tokens,
+            vocab_size=P50K_ROWS,
+            name="p50k_base",
+        )
+
+    @classmethod
+    def from_ranks(
+        cls, tokens: Sequence[bytes], *, pattern: str = WORDS_PATTERN, name: str = "aveyb"
+    ) -> AveyBTokenizer:
+        """A vocabulary from byte strings in merge order; the five special tokens follow the last one.
+
+        Raises:
+            ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
+        """
+        return cls(
+            _ranked(tokens, name),
+            pattern=pattern,
+            special_tokens={token: len(tokens) + i for i, token in enumerate(SPECIAL_TOKENS)},
+            vocab_size=len(tokens) + len(SPECIAL_TOKENS),
+            name=name,
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> AveyBTokenizer:
+        """Read `vocab.tiktoken` and `aveyb_tokenizer.json` from a model folder.
+
+        Raises:
+            ModelError: a file is missing, damaged, or from another format version.
+        """
+        folder = Path(folder)
+        settings_path, vocab_path = folder / SETTINGS_FILE, folder / VOCAB_FILE
+        for path in (settings_path, vocab_path):
+            if not path.is_file():
+                raise ModelError(
+                    f"{path} is missing: the folder holds no aveyb-retrieval tokenizer; save one with .save"
+                )
+        settings = _read_settings(settings_path)
+        data = vocab_path.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != settings["vocab_sha256"]:
+            raise ModelError(
+                f"{vocab_path} has SHA-256 {digest}, {settings_path.name} says {settings['vocab_sha256']}: "
+                "one of the two was changed or damaged; restore the folder"
+            )
+        return cls(
+            _read_ranks(data, vocab_path),
+            pattern=settings["pattern"],
+            special_tokens=settings["special_tokens"],
+            vocab_size=settings["vocab_size"],
+            name=settings["name"],
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (made if needed)."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        ordered = sorted(self.ranks.items(), key=lambda item: item[1])
+        data = b"".join(base64.b64encode(token) + b" " + str(rank).encode() + b"\n" for token, rank in ordered)
+        (folder / VOCAB_FILE).write_bytes(data)
+        settings = {
+            "format": FORMAT_VERSION,
+            "name": self.name,
+            "pattern": self.pattern,
+            "special_tokens": self.special_tokens,
+            "vocab_size": self.vocab_size,
+            "vocab_sha256": hashlib.sha256(data).hexdigest(),
+        }
+        _write_json(folder / SETTINGS_FILE, settings)
+        _write_json(folder / "tokenizer.json", self._huggingface_tokenizer(), indent=None)
+        _write_json(folder / "tokenizer_config.json", self._huggingface_config())
+
+    # -- using it --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids and where they come from.
+
+        Returns:
+            ids [T] int32 and offsets [T, 2] int64, character positions [start, end) in `text`. A token that holds
+            only some of a character's bytes gets the offsets of the whole character.
+
+        Raises:
+            InputError: `text` is not a string or holds a lone surrogate.
+        """
+        data = _utf8(text)
+        ids = self._ids(text)
+        ends = np.cumsum(self._byte_length[ids])
+        offsets = np.empty((len(ids), 2), dtype=np.int64)
+        offsets[1:, 0] = ends[:-1]
+        offsets[:1, 0] = 0
+        offsets[:, 1] = ends
+        if len(data) != len(text) and len(ids):  # not pure ASCII: bytes to characters
+            continuation = (np.frombuffer(data, dtype=np.uint8) & 0xC0) == 0x80
+            character = np.cumsum(~continuation, dtype=np.int64) - 1  # [bytes], the character each byte belongs to
+            offsets[:, 0] = character[offsets[:, 0]]
+            offsets[:, 1] = character[offsets[:, 1] - 1] + 1
+        return ids, offsets
+
+    def encode_batch(self, texts: Iterable[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`encode` for each text, in order."""
+        return [self.encode(text) for text in texts]
+
+    def encode_ids(self, text: str) -> np.ndarray:
+        """The ids [T] int32 of `encode`, without the cost of the offsets."""
+        _utf8(text)
+        return self._ids(text)
+
+    def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
+        """The exact bytes behind `ids`; special tokens give their names.
+
+        Raises:
+            InputError: an id has no token (negative, padding row, or beyond the vocabulary).
+        """
+        values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
+        try:
+            return b"".join([self._token_bytes[i] for i in values])
+        except KeyError as error:
+            raise InputError(
+                f"{self.name}: id {error.args[0]} has no token; ids run from 0 to {self._last_id}"
+            ) from None
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """The text behind `ids`. Bytes that are not UTF-8 (a cut inside a character) show as U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    @property
+    def _last_id(self) -> int:
+        return max(self._token_bytes)
+
+    def _ids(self, text: str) -> np.ndarray:
+        pieces = _cut_long_runs(text)
+        arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
+        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).astype(np.int32)
+
+    # -- the view for transformers ---------------------------------------------------------------------------------
+
+    def _huggingface_tokenizer(self) -> dict[str, Any]:
+        printable = _printable_bytes()
+
+        def show(token: bytes) -> str:
+            return "".join(printable[byte] for byte in token)
+
+        ordered = sorted(self.ranks.items(), key=lambda item: item[1])
+        # tiktoken joins every pair whose join has a rank; a merge list must therefore name all of them.
+        merges = [
+            [show(token[:cut]), show(token[cut:])]
+            for token, _ in ordered
+            for cut in range(1, len(token))
+            if token[:cut] in self.ranks and token[cut:] in self.ranks
+        ]
+        # The same class in Oniguruma's spelling, which writes code points in braces.
+        space = re.sub(r"\\(?:u|x)([0-9a-f]+)", r"\\x{\1}", _SPACE)
+        blocks = rf"[^{space}]{{{MAX_RUN}}}|[{space}]{{{MAX_RUN}}}"
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {
+                    "id": i,
+                    "content": token,
+                    "single_word": False,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "special": True,
+                }
+                for token, i in sorted(self.special_tokens.items(), key=lambda item: item[1])
+            ],
+            "normalizer": None,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Split", "pattern": {"Regex": blocks}, "behavior": "Isolated", "invert": False},
+                    {"type": "Split", "pattern": {"Regex": self.pattern}, "behavior": "Isolated", "invert": False},
+                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+                ],
+            },
+            "post_processor": None,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": True,  # as in tiktoken: a pre-token that is itself a token stays whole
+                "vocab": {show(token): rank for token, rank in ordered},
+                "merges": merges,
+            },
+        }
+
+    def _huggingface_config(self) -> dict[str, Any]:
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": PAD,
+            "unk_token": UNK,
+            "cls_token": CLS,
+            "sep_token": SEP,
+            "mask_token": MASK,
+            "model_max_length": int(1e30),  # transformers' way to say: no limit, nothing is cut in silence
+            "model_input_names": ["input_ids", "attention_mask"],
+            "padding_side": "right",
+            "split_special_tokens": True,  # "[MASK]" in a user's text is text
+            "clean_up_tokenization_spaces": False,
+        }
+
+
+def _utf8(text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InputError(f"a text must be a str, this one is {type(text).__name__}")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which has no "
+            'UTF-8 form: decode the input with errors="replace", or drop the character'
+        ) from None
+
+
+def _cut_long_runs(text: str) -> list[str]:
+    """The text in order, cut so that no piece holds a run longer than `MAX_RUN` (white space or not) uncut."""
+    pieces: list[str] = []
+    position = 0
+    for run in _LONG_RUN.finditer(text):
+        if run.start() > position:
+            pieces.append(text[position : run.start()])
+        pieces += [text[i : i + MAX_RUN] for i in range(run.start(), run.end(), MAX_RUN)]
+        position = run.end()
+    if position < len(text) or not pieces:
+        pieces.append(text[position:])
+    return pieces
+
+
+def _printable_bytes() -> dict[int, str]:
+    """GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {byte: chr(byte) for byte in kept}
+    for byte in range(256):
+        if byte not in table:
+            table[byte] = chr(256 + len(table) - len(kept))
+    return table
+
+
+def _ranked(tokens: Sequence[bytes], name: str) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for rank, token in enumerate(tokens):
+        if token in ranks:
+            raise ModelError(f"{name}: token {token!r} has ranks {ranks[token]} and {rank}; each may occur once")
+        ranks[token] = rank
+    return ranks
+
+
+def _check_vocabulary(
+    ranks: Mapping[bytes, int], special_tokens: Mapping[str, int], vocab_size: int, name: str
+) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in special_tokens]
+    if missing:
+        raise ModelError(f"{name}: special tokens {', '.join(missing)} are missing; all of {SPECIAL_TOKENS} are needed")
+    bytes_missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if bytes_missing:
+        raise ModelError(
+            f"{name}: {len(bytes_missing)} of the 256 single bytes have no rank, the first is "
+            f"0x{bytes_missing[0]:02X}; some texts could not be encoded"
+        )
+    ids = [*ranks.values(), *special_tokens.values()]
+    if len(set(ids)) != len(ids):
+        raise ModelError(f"{name}: {len(ids) - len(set(ids))} ids are given to more than one token")
+    if sorted(ids) != list(range(len(ids))):
+        raise ModelError(
+            f"{name}: ids must run from 0 to {len(ids) - 1} without a gap, these go from {min(ids)} to {max(ids)}; "
+            "the vocabulary file has lost or gained lines"
+        )
+    if vocab_size < len(ids):
+        raise ModelError(
+            f"{name}: vocab_size is {vocab_size}, there are {len(ids)} tokens; it must be at least as many"
+        )
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path} holds a {type(settings).__name__}, not an object")
+    if settings.get("format") != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: format is {settings.get('format')!r}, this version of aveyb-retrieval reads {FORMAT_VERSION}; "
+            "update the package or save the tokenizer again"
+        )
+    types = {"name": str, "pattern": str, "special_tokens": dict, "vocab_size": int, "vocab_sha256": str}
+    for field, kind in types.items():
+        if not isinstance(settings.get(field), kind) or isinstance(settings[field], bool):
+            raise ModelError(f"{path}: field {field!r} must be {kind.__name__}, it is {settings.get(field)!r}")
+    for token, i in settings["special_tokens"].items():
+        if not isinstance(i, int) or isinstance(i, bool):
+            raise ModelError(f"{path}: special token {token!r} must have a whole number as id, it has {i!r}")
+    return settings
+
+
+def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.splitlines(), start=1):
+        token_text, _, rank_text = line.partition(b" ")
+        try:
+            token, rank = base64.b64decode(token_text, validate=True), int(rank_text)
+        except (binascii.Error, ValueError) as error:
+            raise ModelError(
+                f"{path}, line {number}: expected '<base64> <rank>', got {line[:60]!r} ({error})"
+            ) from error
+        if not token or token in ranks:
+            raise ModelError(f"{path}, line {number}: token {token!r} is empty or occurs twice")
+        ranks[token] = rank
+    return ranks
+
+
+def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=indent) + "\n", encoding="utf-8")

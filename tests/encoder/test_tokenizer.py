@@ -1,0 +1,307 @@
+"""The tokenizer: exact round trips, offsets, the AutoTokenizer view, and folders that cannot be used."""
+
+import base64
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aveyb_retrieval.encoder.tokenizer import MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
+from aveyb_retrieval.errors import InputError, ModelError
+
+SHARED = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared"))
+MERGES = [
+    b"th",
+    b"the",
+    b" the",
+    b"he",
+    b" t",
+    b"in",
+    b"ing",
+    b"  ",
+    b"    ",
+    b"\n\n",
+    "é".encode(),
+    b"er",
+    b" a",
+    b"12",
+]
+TRICKY = [
+    "",
+    "the thing in the ring",
+    "don't say [MASK], [PAD] or <|endoftext|>",
+    "café ☕ 日本語 🙂🙂 na\u0308ive",
+    "tabs\tand\r\nnew  lines \n\n\n   end   ",
+    "1234567890 3.14",
+    "\u2028\x85\xa0\u3000 odd spaces \x1c\x00\x7f",
+    "\ufeffbom and \u200bzero width",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> AveyBTokenizer:
+    return AveyBTokenizer.from_ranks([bytes([b]) for b in range(256)] + MERGES, name="tiny")
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def auto(folder: Path):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def p50k() -> AveyBTokenizer:
+    if "TIKTOKEN_CACHE_DIR" not in os.environ:
+        cache = SHARED / "data" / "tokenizers" / "tiktoken_cache"
+        if not cache.is_dir():
+            pytest.skip("p50k_base needs TIKTOKEN_CACHE_DIR or ../shared/data/tokenizers")
+        os.environ["TIKTOKEN_CACHE_DIR"] = str(cache)
+    return AveyBTokenizer.p50k_base()
+
+
+def naive_offsets(tokenizer: AveyBTokenizer, text: str, ids: np.ndarray) -> list[tuple[int, int]]:
+    """Offsets by walking the bytes one token at a time."""
+    owner = [i for i, character in enumerate(text) for _ in character.encode()]
+    result, position = [], 0
+    for i in ids.tolist():
+        end = position + len(tokenizer.decode_bytes([i]))
+        result.append((owner[position], owner[end - 1] + 1))
+        position = end
+    return result
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_round_trip_and_offsets(tokenizer: AveyBTokenizer, text: str) -> None:
+    ids, offsets = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and offsets.dtype == np.int64 and offsets.shape == (len(ids), 2)
+    assert tokenizer.decode_bytes(ids) == text.encode()
+    assert tokenizer.decode(ids) == text
+    assert offsets.tolist() == [list(pair) for pair in naive_offsets(tokenizer, text, ids)]
+    assert np.array_equal(tokenizer.encode_ids(text), ids)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cn"], max_codepoint=0x2FFF), max_size=100))
+@settings(max_examples=300, deadline=None)
+def test_auto_tokenizer_gives_the_same_ids(tokenizer: AveyBTokenizer, auto, text: str) -> None:
+    assert auto(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_tricky_texts(tokenizer: AveyBTokenizer, auto, text: str) -> None:
+    ids, _ = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert auto(text)["input_ids"] == ids.tolist()
+    assert not set(ids.tolist()) & set(tokenizer.special_tokens.values())
+
+
+def test_character_split_over_tokens_gives_whole_character(tokenizer: AveyBTokenizer) -> None:
+    ids, offsets = tokenizer.encode("a🙂b")
+    assert len(ids) == 6
+    assert offsets.tolist() == [[0, 1], [1, 2], [1, 2], [1, 2], [1, 2], [2, 3]]
+
+
+def test_special_tokens_follow_the_ranks(tokenizer: AveyBTokenizer, auto) -> None:
+    first = 256 + len(MERGES)
+    assert [tokenizer.special_tokens[t] for t in SPECIAL_TOKENS] == list(range(first, first + 5))
+    assert tokenizer.vocab_size == first + 5 == len(tokenizer)
+    assert (auto.pad_token_id, auto.mask_token_id) == (tokenizer.pad_id, tokenizer.mask_id)
+    assert auto.model_max_length > 10**9
+
+
+def test_auto_tokenizer_setting_survives_its_own_save(auto, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    auto.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again("the [MASK]")["input_ids"] == auto("the [MASK]")["input_ids"]
+    assert auto.mask_token_id not in again("the [MASK]")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 1_000_000, " " * 1_000_000, "日" * 300_000, "\n" * 1_000_000 + "x", "ab9." * 250_000],
+    ids=["letters", "blanks", "multibyte", "newlines", "mixed"],
+)
+def test_a_million_characters_without_a_break(tokenizer: AveyBTokenizer, text: str) -> None:
+    start = time.perf_counter()
+    ids, offsets = tokenizer.encode(text)
+    assert time.perf_counter() - start < 20
+    assert tokenizer.decode_bytes(ids) == text.encode()
+    assert offsets[-1, 1] == len(text)
+
+
+@pytest.mark.parametrize("length", [MAX_RUN - 1, MAX_RUN, MAX_RUN + 1, 3 * MAX_RUN, 3 * MAX_RUN + 7])
+@pytest.mark.parametrize("character", ["x", " ", "é", "\n", "."])
+def test_long_runs_are_cut_the_same_way_in_both_views(
+    tokenizer: AveyBTokenizer, auto, length: int, character: str
+) -> None:
+    text = f"the ring {character * length} thing in"
+    ids, _ = tokenizer.encode(text)
+    assert auto(text)["input_ids"] == ids.tolist()
+    assert tokenizer.decode(ids) == text
+
+
+def test_ten_megabytes(tokenizer: AveyBTokenizer) -> None:
+    text = "the thing in the ring, 12 times over é \n" * 250_000
+    _ids, offsets = tokenizer.encode(text)
+    assert offsets[-1, 1] == len(text) and (np.diff(offsets[:, 0]) >= 0).all()
+
+
+def test_lone_surrogate_is_named(tokenizer: AveyBTokenizer) -> None:
+    with pytest.raises(InputError, match=r"character 3 .* U\+D800"):
+        tokenizer.encode("abc\ud800")
+    with pytest.raises(InputError, match="must be a str"):
+        tokenizer.encode(b"bytes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ids", [[-1], [10_000], [1, 2, 275]])
+def test_ids_without_a_token(tokenizer: AveyBTokenizer, ids: list[int]) -> None:
+    with pytest.raises(InputError, match="has no token"):
+        tokenizer.decode(ids)
+
+
+def test_saved_folder_loads_equal(tokenizer: AveyBTokenizer, folder: Path) -> None:
+    again = AveyBTokenizer.load(folder)
+    assert again.ranks == tokenizer.ranks and again.special_tokens == tokenizer.special_tokens
+    assert again.vocab_size == tokenizer.vocab_size and again.pattern == tokenizer.pattern
+
+
+def copy_of(folder: Path, target: Path) -> Path:
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+def change_settings(folder: Path, **fields: object) -> None:
+    path = folder / "aveyb_tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_missing_files(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is missing"):
+        AveyBTokenizer.load(tmp_path)
+    copy_of(folder, tmp_path)
+    (tmp_path / "vocab.tiktoken").unlink()
+    with pytest.raises(ModelError, match=r"vocab\.tiktoken is missing"):
+        AveyBTokenizer.load(tmp_path)
+
+
+def test_changed_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy_of(folder, tmp_path)
+    path = tmp_path / "vocab.tiktoken"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ModelError, match="SHA-256"):
+        AveyBTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"not-base64! 300", "line 271"),
+        (b"YWI= many", "line 271"),
+        (b"YWI=", "line 271"),
+        (b"dGg= 270", "occurs twice"),
+    ],
+)
+def test_bad_vocabulary_lines(folder: Path, tmp_path: Path, line: bytes, reason: str) -> None:
+    import hashlib
+
+    copy_of(folder, tmp_path)
+    data = (tmp_path / "vocab.tiktoken").read_bytes() + line + b"\n"
+    (tmp_path / "vocab.tiktoken").write_bytes(data)
+    change_settings(tmp_path, vocab_sha256=hashlib.sha256(data).hexdigest())
+    with pytest.raises(ModelError, match=reason):
+        AveyBTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"format": 99}, "format is 99"),
+        ({"pattern": 3}, "'pattern' must be str"),
+        ({"pattern": "(unclosed"}, "pattern"),
+        ({"vocab_size": 10}, "vocab_size is 10"),
+        ({"vocab_size": True}, "'vocab_size' must be int"),
+        ({"special_tokens": {"[PAD]": 270}}, "are missing"),
+        ({"special_tokens": {t: 270 for t in SPECIAL_TOKENS}}, "more than one token"),
+        ({"special_tokens": {t: 300 + i for i, t in enumerate(SPECIAL_TOKENS)}}, "without a gap"),
+        ({"special_tokens": {t: "x" for t in SPECIAL_TOKENS}}, "whole number"),
+    ],
+)
+def test_bad_settings(folder: Path, tmp_path: Path, fields: dict[str, object], reason: str) -> None:
+    copy_of(folder, tmp_path)
+    change_settings(tmp_path, **fields)
+    with pytest.raises(ModelError, match=reason):
+        AveyBTokenizer.load(tmp_path)
+
+
+def test_settings_that_are_not_json(folder: Path, tmp_path: Path) -> None:
+    copy_of(folder, tmp_path)
+    (tmp_path / "aveyb_tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="is not JSON"):
+        AveyBTokenizer.load(tmp_path)
+    (tmp_path / "aveyb_tokenizer.json").write_text("[]")
+    with pytest.raises(ModelError, match="not an object"):
+        AveyBTokenizer.load(tmp_path)
+
+
+def test_vocabulary_without_every_byte() -> None:
+    with pytest.raises(ModelError, match="1 of the 256 single bytes"):
+        AveyBTokenizer.from_ranks([bytes([b]) for b in range(255)])
+    with pytest.raises(ModelError, match="has ranks 97 and 256"):
+        AveyBTokenizer.from_ranks([bytes([b]) for b in range(256)] + [b"a"])
+
+
+def test_vocabulary_file_is_tiktokens_format(folder: Path, tokenizer: AveyBTokenizer) -> None:
+    lines = (folder / "vocab.tiktoken").read_text().splitlines()
+    assert lines[258] == f"{base64.b64encode(b' the').decode()} 258"
+    assert len(lines) == len(tokenizer.ranks)
+
+
+def test_p50k_base_matches_tiktoken(p50k: AveyBTokenizer) -> None:
+    import tiktoken
+
+    reference = tiktoken.get_encoding("p50k_base")
+    assert p50k.vocab_size == 50_304
+    assert p50k.mask_id == 50_285
+    for text in TRICKY:
+        assert p50k.encode(text)[0].tolist() == reference.encode_ordinary(text)
+
+
+def real_texts(count: int) -> list[str]:
+    paths = [
+        SHARED / "data" / name / "corpus.jsonl" for name in ("scifact", "medquad", "nq-gold", "openstax-ccby-long")
+    ]
+    if not all(path.is_file() for path in paths):
+        pytest.skip("needs the corpora in ../shared/data")
+    texts = []
+    for path in paths:
+        with path.open(encoding="utf-8") as lines:
+            texts += [json.loads(line)["text"][:20_000] for _, line in zip(range(count // 4), lines, strict=False)]
+    return texts
+
+
+@pytest.mark.parametrize("which", ["p50k", "tokenizer"])
+def test_auto_tokenizer_on_real_texts(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    texts = real_texts(1_656)  # openstax has 414 sections
+    tokenizer: AveyBTokenizer = request.getfixturevalue(which)
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
+    for text, expected in zip(texts, theirs, strict=True):
+        assert tokenizer.encode(text)[0].tolist() == expected
