@@ -1,0 +1,192 @@
+"""AveyBConfig: every design choice on which the Avey-B paper and the released code differ is a field here.
+
+`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is what this package
+trains and embeds. Two choices are the same everywhere and therefore no field: the ranker looks only at preceding
+splits, and its scores, choice and weights are float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from aveyb_retrieval.errors import ConfigError
+
+_CHOICES = {
+    "enricher_activation": ("gelu", "relu2"),
+    "mix_activation": ("none", "relu"),
+    "enriched_order": ("mixed_gate_bypass", "bypass_gate_mixed"),
+    "fuser_order": ("context_bypass", "bypass_context"),
+    "similarity_norm": ("l1", "sum"),
+    "weight_norm": ("max", "min"),
+    "retrieved_order": ("sequence", "score"),
+    "tail": ("masked", "zero_slots"),
+}
+_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
+
+PAPER: dict[str, Any] = {
+    "enricher_activation": "relu2",
+    "mix_activation": "relu",
+    "mix_bias": True,
+    "enriched_order": "bypass_gate_mixed",
+    "fuser_order": "bypass_context",
+    "similarity_norm": "sum",
+    "learned_residual": False,
+    "final_norm": True,
+    "weight_norm": "max",
+    "retrieved_order": "sequence",
+    "compressor_residual": True,
+    "tail": "masked",
+}
+RELEASED: dict[str, Any] = {
+    "enricher_activation": "gelu",
+    "mix_activation": "none",
+    "mix_bias": False,
+    "enriched_order": "mixed_gate_bypass",
+    "fuser_order": "context_bypass",
+    "similarity_norm": "l1",
+    "learned_residual": True,
+    "final_norm": False,
+    "weight_norm": "min",
+    "retrieved_order": "score",
+    "compressor_residual": True,
+    "tail": "zero_slots",
+}
+
+
+class AveyBConfig(PreTrainedConfig):
+    """Configuration of an Avey-B encoder.
+
+    Sizes:
+        vocab_size: rows of the embedding.
+        hidden_size: d, the width of a token.
+        num_hidden_layers: layers of the neural processor.
+        split_size: S, tokens in a full split.
+        num_retrieved: k, earlier splits folded into each split (0: none).
+        expansion_factor: the enricher's output is `expansion_factor * d` wide; half of it bypasses the contextualizer,
+            a quarter is mixed, a quarter gates.
+        layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
+
+    Choices (paper | released code):
+        enricher_activation: "relu2" | "gelu".
+        mix_activation: sigma after mixing, "relu" | "none".
+        mix_bias: a learned bias per token position after mixing, True | False (optional in the paper).
+        enriched_order: columns of the enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass".
+        fuser_order: columns of the fuser's input, "bypass_context" | "context_bypass".
+        similarity_norm: "sum", S / (sum S + eps) | "l1", S / max(sum |S|, 1e-12).
+        learned_residual: the residual is scaled by a learned scalar per layer, False | True.
+        final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
+        weight_norm: a retrieved split is weighted by score / highest | score / lowest among the chosen.
+        retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left in both.
+        compressor_residual: the current split is added to the compressed one, True (published version) | True.
+        tail: "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero embeddings
+            that take part in every layer.
+
+    Numerics:
+        norm_eps: RMSNorm's epsilon. similarity_eps: of "sum" and of the ranker's norms.
+        max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as that
+            one nears zero; no score ratio of a trained model comes near this bound.
+        initializer_range: standard deviation of embeddings and linear maps at initialisation; the static matrices and
+            the compressor start Xavier normal.
+
+    Raises:
+        ConfigError: a value is out of range or not one of its choices.
+    """
+
+    model_type = "avey-b"
+
+    vocab_size: int = 50304
+    hidden_size: int = 768
+    num_hidden_layers: int = 30
+    split_size: int = 256
+    num_retrieved: int = 3
+    expansion_factor: int = 4
+    layer_pattern: list[str] | None = None
+    enricher_activation: str = "relu2"
+    mix_activation: str = "relu"
+    mix_bias: bool = True
+    enriched_order: str = "bypass_gate_mixed"
+    fuser_order: str = "bypass_context"
+    similarity_norm: str = "sum"
+    learned_residual: bool = False
+    final_norm: bool = True
+    weight_norm: str = "max"
+    retrieved_order: str = "sequence"
+    compressor_residual: bool = True
+    tail: str = "masked"
+    norm_eps: float = 1e-12
+    similarity_eps: float = 1e-12
+    max_split_weight: float = 1e4
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.layer_pattern is None:
+            self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
+        super().__post_init__(**kwargs)
+        self._check()
+
+    def _check(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_retrieved < 0:
+            raise ConfigError(f"AveyBConfig.num_retrieved is {self.num_retrieved}; it must be 0 or more")
+        if self.expansion_factor * self.hidden_size % 4:
+            raise ConfigError(
+                f"AveyBConfig: expansion_factor {self.expansion_factor} x hidden_size {self.hidden_size} must be a "
+                "multiple of 4, for the enriched vector is cut into quarters"
+            )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        pattern = self.layer_pattern or []
+        if len(pattern) != self.num_hidden_layers or set(pattern) - {"static", "dynamic"}:
+            raise ConfigError(
+                f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(pattern))} for "
+                f"num_hidden_layers {self.num_hidden_layers}; give one of 'static', 'dynamic' for each layer"
+            )
+
+    @property
+    def mixed_size(self) -> int:
+        """Width of the half of the tail that is mixed; the gate is as wide, the bypassed head twice."""
+        return self.expansion_factor * self.hidden_size // 4
+
+    @classmethod
+    def paper_base(cls, **overrides: Any) -> AveyBConfig:
+        """The paper's base model: 164 M parameters, p50k_base vocabulary."""
+        return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
+
+    @classmethod
+    def paper_large(cls, **overrides: Any) -> AveyBConfig:
+        """The paper's large model: 391 M parameters, which fixes 46 layers at width 1,024 (the paper gives neither)."""
+        return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides})
+
+    @classmethod
+    def released_base(cls, **overrides: Any) -> AveyBConfig:
+        """The authors' released base checkpoints."""
+        return cls(**{**RELEASED, "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
+
+    @classmethod
+    def mini(cls, **overrides: Any) -> AveyBConfig:
+        """The shape of the embedded model: under 8.4 M parameters, so that float16 weights stay under 16 MiB."""
+        sizes = {"vocab_size": 16384, "hidden_size": 256, "num_hidden_layers": 7, "initializer_range": 0.05}
+        return cls(**{**PAPER, **sizes, **overrides})
+
+    @classmethod
+    def from_released(
+        cls, *, vocab_size: int, d_embed: int, n_layers: int, chunk_size: int, k: int, eps: float
+    ) -> AveyBConfig:
+        """The configuration that a released checkpoint's own fields mean."""
+        return cls(
+            **RELEASED,
+            vocab_size=vocab_size,
+            hidden_size=d_embed,
+            num_hidden_layers=n_layers,
+            split_size=chunk_size,
+            num_retrieved=k,
+            norm_eps=eps,
+            similarity_eps=eps,
+        )

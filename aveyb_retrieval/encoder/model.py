@@ -1,0 +1,215 @@
+"""AveyBModel and its masked-language-modelling head, as transformers models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+
+from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
+from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.errors import InputError
+
+IGNORED_LABEL = -100
+
+
+class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
+    """Initialisation, saving and loading; a folder in the authors' format loads too (see `checkpoints.py`)."""
+
+    config_class = AveyBConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["AveyBLayer"]  # noqa: RUF012  (transformers' own form)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=std)
+        elif isinstance(module, RMSNorm):
+            init.ones_(module.weight)
+        elif isinstance(module, Ranker):
+            init.xavier_normal_(module.down_proj)
+        elif isinstance(module, AveyBLayer):
+            if module.spatial_proj is not None:
+                init.xavier_normal_(module.spatial_proj)
+            if module.mix_bias is not None:
+                init.zeros_(module.mix_bias)
+            if module.alpha is not None:
+                init.ones_(module.alpha)
+
+
+class AveyBModel(AveyBPreTrainedModel):
+    """The encoder: token ids to one contextual vector per token.
+
+    The ranker runs once per document on token embeddings; the layers run on splits, in groups of similar length, whatever
+    documents they come from. What a text's vectors are never depends on padding or on the rest of the batch.
+    """
+
+    max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
+
+    def __init__(self, config: AveyBConfig) -> None:
+        super().__init__(config)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.ranker = Ranker(config)
+        self.layers = nn.ModuleList(AveyBLayer(config, kind) for kind in config.layer_pattern or [])
+        self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The token embedding, `[V, D]`."""
+        return self.embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the token embedding."""
+        self.embed = value
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput | tuple[torch.Tensor]:
+        """Encodes a padded batch.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may stand anywhere.
+
+        Returns:
+            `last_hidden_state` `[B, T, D]`; zeros where there is padding.
+
+        Raises:
+            InputError: the two inputs do not have the same two-dimensional shape.
+        """
+        present = _present(input_ids, attention_mask)
+        table, slots = split_table(input_ids[present], present.sum(1), self.config.split_size)
+        place = torch.empty(table.ids.numel(), dtype=torch.int64, device=slots.device)
+        place[slots] = torch.nonzero(present.flatten())[:, 0]  # slot of the table -> place in the padded batch
+
+        out = self.embed.weight.new_zeros(input_ids.numel(), self.config.hidden_size)
+        pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
+        if pieces:
+            tokens = torch.cat([hidden[valid] for _, hidden, valid in pieces])
+            columns = torch.arange(table.ids.shape[1], device=slots.device)
+            places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
+            out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
+        out = out.view(*input_ids.shape, -1)
+        return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
+
+    def encode_splits(
+        self, table: SplitTable, retrieved: Retrieved
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Compressor and layers over the splits of a table, group by group of similar length.
+
+        Args:
+            table: the splits of any number of documents.
+            retrieved: what `ranker.retrieve` found for them.
+
+        Yields:
+            rows int64 `[m]`, hidden `[m, T, D]`, valid bool `[m, T]`: which rows of the table, their vectors, and which
+            of those are tokens. Every split appears once. Vectors outside `valid` mean nothing.
+        """
+        masked = self.config.tail == "masked"
+        for rows, width in table.groups(full_width=not masked, max_tokens=self.max_group_tokens):
+            lengths = table.lengths[rows]
+            x = self.ranker.compress(table, retrieved, rows, width, self.embed.weight)
+            full = not masked or bool((lengths == width).all())
+            for layer in self.layers:
+                if self.gradient_checkpointing and self.training:
+                    x = self._gradient_checkpointing_func(layer.__call__, x, None if full else lengths)
+                else:
+                    x = layer(x, None if full else lengths)
+            if self.ln_f is not None:
+                x = self.ln_f(x)
+            yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
+
+
+class AveyBForMaskedLM(AveyBPreTrainedModel):
+    """The encoder with a head tied to the embedding, for masked-language modelling."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012  (transformers' own form)
+
+    def __init__(self, config: AveyBConfig) -> None:
+        super().__init__(config)
+        self.model = AveyBModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The token embedding, `[V, D]`."""
+        return self.model.embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the token embedding."""
+        self.model.embed = value
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The head, tied to the embedding."""
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replaces the head."""
+        self.lm_head = value
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_dict: bool | None = None,
+    ) -> MaskedLMOutput | tuple[torch.Tensor, ...]:
+        """Predicts tokens.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]` or None.
+            labels: int64 `[B, T]`, -100 where nothing is asked. With labels, logits exist only where one stands.
+            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
+
+        Returns:
+            `loss` (mean cross entropy over labels, float32) and `logits`: `[number of labels, V]` in reading order when
+            labels are given, `[B, T, V]` otherwise.
+
+        Raises:
+            InputError: labels of another shape than the input.
+        """
+        hidden = self.model(input_ids, attention_mask).last_hidden_state
+        loss = None
+        if labels is not None:
+            if labels.shape != input_ids.shape:
+                raise InputError(f"labels have shape {tuple(labels.shape)}, input_ids {tuple(input_ids.shape)}")
+            asked = labels != IGNORED_LABEL
+            hidden = hidden[asked]
+            labels = labels[asked]
+        logits = self.lm_head(hidden)
+        if labels is not None:
+            total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+            loss = total / (max(1, len(labels)) if num_items_in_batch is None else num_items_in_batch)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+def _present(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    if input_ids.dim() != 2:
+        raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask.shape != input_ids.shape:
+        raise InputError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}; they must agree"
+        )
+    return attention_mask != 0

@@ -1,0 +1,130 @@
+"""Ranker and compressor: each split's k most relevant earlier splits, folded into the split itself.
+
+The ranker reads only token embeddings, so it runs once per document and never needs the neural processor. Everything
+that decides (scores, choice, weights) is float32, whatever the model's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.splits import SplitTable
+from aveyb_retrieval.kernels.maxsim import maxsim_by_token, maxsim_selected, unit_rows
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The earlier splits that each split of a table retrieves, in the order in which the compressor reads them.
+
+    rows: int64 `[n, k]`, rows of the table; -1 where a split has fewer than k predecessors (always on the left).
+    weights: float32 `[n, k]`; 0 where `rows` is -1.
+    """
+
+    rows: torch.Tensor
+    weights: torch.Tensor
+
+
+class Ranker(nn.Module):
+    """Chooses earlier splits by MaxSim and compresses `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+
+    def __init__(self, config: AveyBConfig) -> None:
+        super().__init__()
+        self.config = config
+        size = config.split_size
+        self.down_proj = nn.Parameter(torch.empty(size, (config.num_retrieved + 1) * size))
+
+    def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
+        """Ranks every split of the batch against the earlier splits of its own document.
+
+        Args:
+            table: the batch.
+            embedding: `[V, D]`, the token embedding table.
+
+        Gradients flow to `embedding` through the weights, which are plain functions of the scores; the choice has none.
+        """
+        k, n = self.config.num_retrieved, len(table.lengths)
+        rows = torch.full((n, k), -1, dtype=torch.int64, device=table.ids.device)
+        scores = torch.zeros(n, k, device=table.ids.device)
+        if k:
+            with torch.no_grad():
+                for document in table.documents():
+                    if document.stop - document.start > 1:
+                        self._choose(table, document, embedding, rows, scores)
+            if torch.is_grad_enabled() and embedding.requires_grad:
+                scores = self._differentiable_scores(table, rows, embedding)
+        return Retrieved(rows, self._weights(rows, scores))
+
+    def _choose(
+        self, table: SplitTable, document: slice, embedding: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor
+    ) -> None:
+        all_scores = maxsim_by_token(
+            table.ids[document], table.lengths[document], embedding, self.config.similarity_eps
+        )
+        k = min(self.config.num_retrieved, all_scores.shape[0] - 1)
+        # A stable sort, not top-k: equal scores go to the lower index.
+        best, chosen = torch.sort(all_scores, dim=1, descending=True, stable=True)
+        best, chosen = best[:, :k], chosen[:, :k]
+        missing = torch.isneginf(best)
+        # Put into slot order: missing ones first, then by the order the configuration asks for.
+        key = chosen if self.config.retrieved_order == "sequence" else torch.arange(k, device=chosen.device).expand_as(chosen)
+        order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
+        best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
+        rows[document, rows.shape[1] - k :] = (chosen + document.start).masked_fill(missing, -1)
+        scores[document, rows.shape[1] - k :] = best.masked_fill(missing, 0)
+
+    def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
+        current, slot = torch.nonzero(rows >= 0, as_tuple=True)
+        scores = torch.zeros(rows.shape, device=rows.device)
+        if len(current) == 0:
+            return scores
+        unit = unit_rows(embedding[table.ids], self.config.similarity_eps)
+        with torch.autocast(unit.device.type, enabled=False):
+            found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
+        return scores.index_put((current, slot), found)
+
+    def _weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if rows.shape[1] == 0:
+            return scores
+        found = rows >= 0
+        highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
+        if self.config.weight_norm == "max":
+            divisor = highest
+        else:
+            divisor = scores.masked_fill(~found, float("inf")).amin(1, keepdim=True) + self.config.similarity_eps
+        floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(torch.finfo(torch.float32).tiny)
+        divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
+        return (scores / divisor).masked_fill(~found, 0)
+
+    def compress(
+        self, table: SplitTable, retrieved: Retrieved, group: torch.Tensor, width: int, embedding: torch.Tensor
+    ) -> torch.Tensor:
+        """The neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
+
+        P is applied block by block, so the concatenation never exists. Retrieved splits are always full; of the current
+        split's block of P only the first `width` rows and columns meet real tokens.
+
+        Args:
+            group: int64 `[m]`, rows of the table. width: their padded length T.
+            embedding: `[V, D]`.
+
+        Returns:
+            `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
+        """
+        size, k = self.config.split_size, self.config.num_retrieved
+        weight = self.down_proj[:width]
+        valid = torch.arange(width, device=group.device) < table.lengths[group, None]
+        current = embedding[table.ids[group, :width]] * valid[..., None]
+        out = torch.matmul(weight[:, k * size : k * size + width], current)
+        if self.config.compressor_residual:
+            out = out + current
+        for slot in range(k):
+            rows = retrieved.rows[group, slot]
+            has = torch.nonzero(rows >= 0)[:, 0]
+            if len(has):
+                earlier = embedding[table.ids[rows[has]]] * retrieved.weights[group[has], slot, None, None].to(out.dtype)
+                out = out.index_add(0, has, torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype))
+        return out

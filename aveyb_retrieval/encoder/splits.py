@@ -1,0 +1,82 @@
+"""The flat batch of splits: the table that says which split belongs to which document and how long it is.
+
+After the ranker every split goes through the neural processor alone, so splits of any documents share batches. Only the
+last split of a document can be short; splits are grouped by length so that a ten-token query costs about ten tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+_GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)  # a group is padded to its longest member, never beyond its class
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """All splits of a batch of documents, documents one after another, splits in reading order.
+
+    ids: int64 `[n, S]`, token ids; entries at or beyond `lengths` are 0 and mean nothing.
+    lengths: int64 `[n]`, valid tokens, 1 to S; S for every split but a document's last.
+    first: int64 `[n]`, the index of the first split of the same document (a split's position is its index - first).
+    """
+
+    ids: torch.Tensor
+    lengths: torch.Tensor
+    first: torch.Tensor
+
+    def documents(self) -> Iterator[slice]:
+        """The rows of each document that has any token, in order."""
+        starts = torch.unique_consecutive(self.first).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True):
+            yield slice(start, stop)
+
+    def groups(self, *, full_width: bool, max_tokens: int) -> Iterator[tuple[torch.Tensor, int]]:
+        """Yields (int64 `[m]` rows, padded width) so that every split is in exactly one group.
+
+        Full splits go together, short ones with others of their class of lengths.
+
+        Args:
+            full_width: pad every split to S, whatever its length.
+            max_tokens: larger groups are cut into several.
+        """
+        size = self.ids.shape[1]
+        if full_width:
+            group_of = torch.zeros_like(self.lengths)
+        else:
+            widths = torch.tensor([w for w in _GROUP_WIDTHS if w < size - 1] + [size - 1], device=self.lengths.device)
+            group_of = torch.searchsorted(widths, self.lengths)  # S falls beyond the last class: a group of its own
+        for group in torch.unique(group_of).tolist():
+            rows = torch.nonzero(group_of == group)[:, 0]
+            width = size if full_width else int(self.lengths[rows].max())
+            for part in rows.split(max(1, max_tokens // width)):
+                yield part, width
+
+
+def split_table(tokens: torch.Tensor, counts: torch.Tensor, split_size: int) -> tuple[SplitTable, torch.Tensor]:
+    """Cuts a batch of documents into splits.
+
+    Args:
+        tokens: int64 `[T]`, the token ids of all documents, one after another.
+        counts: int64 `[B]`, tokens of each document; a document of none has no split.
+        split_size: S.
+
+    Returns:
+        the table, and int64 `[T]`: for each token its place in the flattened `[n * S]` slots of the table.
+    """
+    device = tokens.device
+    splits_of = (counts + split_size - 1) // split_size
+    first_of = splits_of.cumsum(0) - splits_of
+    n = int(splits_of.sum())
+    document = torch.repeat_interleave(torch.arange(len(counts), device=device), splits_of, output_size=n)
+    position = torch.arange(n, device=device) - first_of[document]
+    lengths = (counts[document] - position * split_size).clamp_max(split_size)
+
+    owner = torch.repeat_interleave(torch.arange(len(counts), device=device), counts, output_size=len(tokens))
+    offset = torch.arange(len(tokens), device=device) - (counts.cumsum(0) - counts)[owner]
+    slots = first_of[owner] * split_size + offset
+    ids = torch.zeros(n * split_size, dtype=tokens.dtype, device=device)
+    ids[slots] = tokens
+    return SplitTable(ids.view(n, split_size), lengths, first_of[document]), slots
