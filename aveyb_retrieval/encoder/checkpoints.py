@@ -71,7 +71,7 @@ class ReleasedCheckpoints:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `from_pretrained`; a hub name or folder in the authors' format takes the road of `from_released`.
+        """transformers' `from_pretrained`; a name or folder in the authors' format takes the road of `from_released`.
 
         Weights are read from safetensors only.
 
@@ -117,5 +117,7 @@ def _released_fields(name_or_path: Any, hub: dict[str, Any]) -> dict[str, Any] |
     if "d_embed" not in settings:
         return None
     if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
-        raise ModelError(f"{path}: a released Avey-B configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}")
+        raise ModelError(
+            f"{path}: a released Avey-B configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
+        )
     return {name: settings[name] for name in _RELEASED_FIELDS}

@@ -85,8 +85,8 @@ class AveyBConfig(PreTrainedConfig):
 
     Numerics:
         norm_eps: RMSNorm's epsilon. similarity_eps: of "sum" and of the ranker's norms.
-        max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as that
-            one nears zero; no score ratio of a trained model comes near this bound.
+        max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as
+            that one nears zero; no score ratio of a trained model comes near this bound.
         initializer_range: standard deviation of embeddings and linear maps at initialisation; the static matrices and
             the compressor start Xavier normal.
 

@@ -1,4 +1,4 @@
-"""One layer of the neural processor: enricher, static or dynamic contextualizer, fuser (Avey-B, sections 3.2 and 4.2)."""
+"""One layer of the neural processor: enricher, static or dynamic contextualizer, fuser (Avey-B, 3.2 and 4.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class AveyBLayer(nn.Module):
         self.enricher = nn.Linear(d, 4 * mixed)
         self.fuser = nn.Linear(3 * mixed, d)
         # V is the only weight that sets a static layer apart; a dynamic layer computes its mixing from the input.
-        self.spatial_proj = nn.Parameter(torch.empty(config.split_size, config.split_size)) if kind == "static" else None
+        self.spatial_proj = (
+            nn.Parameter(torch.empty(config.split_size, config.split_size)) if kind == "static" else None
+        )
         self.mix_bias = nn.Parameter(torch.zeros(config.split_size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
 
@@ -44,21 +46,34 @@ class AveyBLayer(nn.Module):
         """`[n, T, D]` -> `[n, T, D]`; `lengths`: int `[n]` valid tokens of each split, None when all T are."""
         config, width = self.config, x.shape[1]
         enriched = enrich(
-            x, self.norm.weight, self.enricher.weight, self.enricher.bias, eps=config.norm_eps,
+            x,
+            self.norm.weight,
+            self.enricher.weight,
+            self.enricher.bias,
+            eps=config.norm_eps,
             activation=config.enricher_activation,
-        )  # fmt: skip
+        )
         mixed, gate, bypass = self._parts(enriched)
         bias = None if self.mix_bias is None else self.mix_bias[:width]
         if self.spatial_proj is not None:
             context = static_mix(
-                mixed, gate, self.spatial_proj[:width, :width], lengths=lengths, bias=bias,
+                mixed,
+                gate,
+                self.spatial_proj[:width, :width],
+                lengths=lengths,
+                bias=bias,
                 activation=config.mix_activation,
-            )  # fmt: skip
+            )
         else:
             context = dynamic_mix(
-                mixed, gate, normalisation=config.similarity_norm, eps=config.similarity_eps, lengths=lengths, bias=bias,
+                mixed,
+                gate,
+                normalisation=config.similarity_norm,
+                eps=config.similarity_eps,
+                lengths=lengths,
+                bias=bias,
                 activation=config.mix_activation,
-            )  # fmt: skip
+            )
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 

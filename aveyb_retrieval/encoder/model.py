@@ -52,8 +52,8 @@ class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
 class AveyBModel(AveyBPreTrainedModel):
     """The encoder: token ids to one contextual vector per token.
 
-    The ranker runs once per document on token embeddings; the layers run on splits, in groups of similar length, whatever
-    documents they come from. What a text's vectors are never depends on padding or on the rest of the batch.
+    The ranker runs once per document on token embeddings; the layers run on splits, in groups of similar length,
+    whatever documents they come from. A text's vectors never depend on padding or on the rest of the batch.
     """
 
     max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
@@ -109,20 +109,21 @@ class AveyBModel(AveyBPreTrainedModel):
         return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
 
     def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved
+        self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Compressor and layers over the splits of a table, group by group of similar length.
 
         Args:
             table: the splits of any number of documents.
             retrieved: what `ranker.retrieve` found for them.
+            needed: bool `[n]`, which splits to encode; None: all.
 
         Yields:
             rows int64 `[m]`, hidden `[m, T, D]`, valid bool `[m, T]`: which rows of the table, their vectors, and which
-            of those are tokens. Every split appears once. Vectors outside `valid` mean nothing.
+            of those are tokens. Every needed split appears once. Vectors outside `valid` mean nothing.
         """
         masked = self.config.tail == "masked"
-        for rows, width in table.groups(full_width=not masked, max_tokens=self.max_group_tokens):
+        for rows, width in table.groups(needed, full_width=not masked, max_tokens=self.max_group_tokens):
             lengths = table.lengths[rows]
             x = self.ranker.compress(table, retrieved, rows, width, self.embed.weight)
             full = not masked or bool((lengths == width).all())
@@ -210,6 +211,6 @@ def _present(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> to
         return torch.ones_like(input_ids, dtype=torch.bool)
     if attention_mask.shape != input_ids.shape:
         raise InputError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}; they must agree"
+            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
         )
     return attention_mask != 0

@@ -70,7 +70,11 @@ class Ranker(nn.Module):
         best, chosen = best[:, :k], chosen[:, :k]
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
-        key = chosen if self.config.retrieved_order == "sequence" else torch.arange(k, device=chosen.device).expand_as(chosen)
+        key = (
+            chosen
+            if self.config.retrieved_order == "sequence"
+            else torch.arange(k, device=chosen.device).expand_as(chosen)
+        )
         order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
         rows[document, rows.shape[1] - k :] = (chosen + document.start).masked_fill(missing, -1)
@@ -125,6 +129,10 @@ class Ranker(nn.Module):
             rows = retrieved.rows[group, slot]
             has = torch.nonzero(rows >= 0)[:, 0]
             if len(has):
-                earlier = embedding[table.ids[rows[has]]] * retrieved.weights[group[has], slot, None, None].to(out.dtype)
-                out = out.index_add(0, has, torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype))
+                earlier = embedding[table.ids[rows[has]]] * retrieved.weights[group[has], slot, None, None].to(
+                    out.dtype
+                )
+                out = out.index_add(
+                    0, has, torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
+                )
         return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -30,15 +31,18 @@ class SplitTable:
     def documents(self) -> Iterator[slice]:
         """The rows of each document that has any token, in order."""
         starts = torch.unique_consecutive(self.first).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True):
+        for start, stop in pairwise([*starts, len(self.first)]):
             yield slice(start, stop)
 
-    def groups(self, *, full_width: bool, max_tokens: int) -> Iterator[tuple[torch.Tensor, int]]:
-        """Yields (int64 `[m]` rows, padded width) so that every split is in exactly one group.
+    def groups(
+        self, needed: torch.Tensor | None = None, *, full_width: bool, max_tokens: int
+    ) -> Iterator[tuple[torch.Tensor, int]]:
+        """Yields (int64 `[m]` rows, padded width) so that every needed split is in exactly one group.
 
         Full splits go together, short ones with others of their class of lengths.
 
         Args:
+            needed: bool `[n]`; None: all.
             full_width: pad every split to S, whatever its length.
             max_tokens: larger groups are cut into several.
         """
@@ -48,7 +52,11 @@ class SplitTable:
         else:
             widths = torch.tensor([w for w in _GROUP_WIDTHS if w < size - 1] + [size - 1], device=self.lengths.device)
             group_of = torch.searchsorted(widths, self.lengths)  # S falls beyond the last class: a group of its own
+        if needed is not None:
+            group_of = group_of.masked_fill(~needed, -1)
         for group in torch.unique(group_of).tolist():
+            if group < 0:
+                continue
             rows = torch.nonzero(group_of == group)[:, 0]
             width = size if full_width else int(self.lengths[rows].max())
             for part in rows.split(max(1, max_tokens // width)):
