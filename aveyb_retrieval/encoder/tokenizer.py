@@ -244,7 +244,7 @@ class AveyBTokenizer:
     # -- the view for transformers ---------------------------------------------------------------------------------
 
     def _huggingface_tokenizer(self) -> dict[str, Any]:
-        printable = _printable_bytes()
+        printable = printable_bytes()
 
         def show(token: bytes) -> str:
             return "".join(printable[byte] for byte in token)
@@ -343,7 +343,7 @@ def _cut_long_runs(text: str) -> list[str]:
     return pieces
 
 
-def _printable_bytes() -> dict[int, str]:
+def printable_bytes() -> dict[int, str]:
     """GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: chr(byte) for byte in kept}

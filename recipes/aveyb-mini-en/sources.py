@@ -1,0 +1,90 @@
+"""Where the training text comes from, and what is kept out of it.
+
+Held-out rule: a document that is relevant to a dev or test query is never used, nor is any passage that shares
+thirteen consecutive words with one. Sets without a training split (cranfield, nq-gold, chunking-eval) are not used.
+The openstax files of the pre-training text hold the evaluation corpus, so only documents linked to a training
+question are taken, from the set itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aveyb_retrieval.encoder.training.texts import read_records
+
+PRETRAIN = [
+    "100_english_novels",
+    "dc_code",
+    "eltec_eng",
+    "ethereum_eips",
+    "kubernetes_keps",
+    "ms_cpp_docs",
+    "ms_powershell_docs",
+    "ms_win32",
+    "ms_windows_driver_docs",
+    "php_manual",
+    "python_peps",
+    "rust_rfcs",
+]
+TRAIN_SETS = ["medquad", "scifact", "qmsum-long", "openstax-ccby-long"]
+EVAL_ONLY = ["cranfield", "nq-gold"]
+WORD = re.compile(r"[a-z0-9]+")
+
+
+@dataclass
+class RetrievalSet:
+    """One BEIR-format folder."""
+
+    documents: dict[str, tuple[str, str]]  # id -> (title, text)
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # split -> query id -> relevant ids
+
+    def held_out_documents(self) -> set[str]:
+        return {d for split, rels in self.qrels.items() if split != "train" for ids in rels.values() for d in ids}
+
+    def held_out_queries(self) -> set[str]:
+        return {q for split, rels in self.qrels.items() if split != "train" for q in rels}
+
+    def train_pairs(self) -> list[tuple[str, str]]:
+        """(query id, document id) of the training split, without any document that dev or test needs."""
+        held_out, blocked = self.held_out_documents(), self.held_out_queries()
+        rels = self.qrels.get("train", {})
+        return [(q, d) for q, ids in rels.items() if q not in blocked for d in ids if d not in held_out]
+
+
+def load_set(folder: Path) -> RetrievalSet:
+    documents = {r["_id"]: (r.get("title", ""), r["text"]) for _, r in read_records(folder / "corpus.jsonl")}
+    queries = {r["_id"]: r["text"] for _, r in read_records(folder / "queries.jsonl")}
+    result = RetrievalSet(documents, queries)
+    for path in sorted((folder / "qrels").glob("*.tsv")):
+        rels: dict[str, list[str]] = defaultdict(list)
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file, delimiter="\t"):
+                if int(row["score"]) > 0:
+                    rels[row["query-id"]].append(row["corpus-id"])
+        result.qrels[path.stem] = dict(rels)
+    return result
+
+
+def pretrain_documents(data: Path, name: str, limit: int, seed: int = 0) -> list[str]:
+    """Up to `limit` documents of one source, drawn evenly."""
+    texts = [record["text"] for _, record in read_records(data / "pretrain" / f"{name}.jsonl.zst")]
+    random.Random(seed).shuffle(texts)
+    return texts[:limit]
+
+
+def words(text: str) -> list[str]:
+    return WORD.findall(text.lower())
+
+
+def shingles(text: str, size: int = 13) -> Iterator[int]:
+    """A hash of every run of `size` words."""
+    tokens = words(text)
+    for start in range(len(tokens) - size + 1):
+        yield hash(tuple(tokens[start : start + size]))
