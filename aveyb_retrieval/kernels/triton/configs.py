@@ -1,0 +1,67 @@
+"""The shipped table of tile shapes: fitted to each architecture's shared memory and registers by compiling for it.
+
+`tests/kernels/test_compile_gate.py` compiles every row and fails on spills or too much shared memory. The rows were
+chosen by what the compiler reports, not by timing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+SHARED_MEMORY = {"sm_90": 232_448, "sm_80": 166_912, "sm_89": 101_376}  # bytes one program may use
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile of one program: `m` rows, `n` columns, `k` of the summed axis; warps; software pipeline stages."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# (kernel, bytes of an element) -> tile. "wide" is float32, computed as three TF32 products.
+_HALF, _WIDE = 2, 4
+_TABLE: dict[str, dict[tuple[str, int], Config]] = {
+    "sm_90": {
+        ("dynamic_mix", _HALF): Config(128, 64, 64, 8, 2),
+        ("dynamic_mix", _WIDE): Config(64, 32, 32, 8, 2),
+        ("dynamic_mix_rows", _HALF): Config(64, 64, 64, 8, 2),
+        ("dynamic_mix_rows", _WIDE): Config(32, 32, 32, 8, 2),
+        ("dynamic_mix_input", _HALF): Config(64, 64, 0, 8, 2),
+        ("dynamic_mix_input", _WIDE): Config(32, 32, 0, 8, 1),
+        ("static_mix", _HALF): Config(128, 128, 64, 8, 3),
+        ("static_mix", _WIDE): Config(64, 64, 32, 8, 3),
+        ("static_mix_input", _HALF): Config(128, 64, 64, 8, 2),
+        ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("static_mix_weight", _HALF): Config(64, 64, 64, 4, 2),
+        ("static_mix_weight", _WIDE): Config(64, 64, 32, 8, 2),
+        ("maxsim", _HALF): Config(128, 256, 64, 8, 3),
+        ("maxsim", _WIDE): Config(64, 128, 32, 8, 3),
+        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
+        ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("best_match", _HALF): Config(128, 128, 64, 8, 3),
+        ("best_match", _WIDE): Config(64, 128, 32, 8, 3),
+        ("late_interaction", _HALF): Config(64, 64, 64, 4, 3),
+        ("late_interaction", _WIDE): Config(64, 64, 32, 8, 3),
+    },
+}
+
+
+def architecture(device: torch.device) -> str:
+    """The table's name for a device: by shared memory a program may use, which is what tiles are fitted to."""
+    if device.type != "cuda":  # the interpreter has no limits; it walks through the tiles of the largest device
+        return "sm_90"
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) in ((8, 6), (8, 9)) or major == 12:
+        return "sm_89"
+    return "sm_80" if major == 8 else "sm_90"
+
+
+def config_for(kernel: str, arch: str, element_size: int) -> Config:
+    """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 2 or 4 bytes."""
+    return _TABLE[arch][kernel, element_size]

@@ -1,0 +1,52 @@
+"""What every kernel shares: loading a tile through strides, the product's precision, and how many rows are valid."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_tile(base, rows, columns, row_stride, n_rows, n_columns, WHOLE: tl.constexpr):
+    """Elements `base[row * row_stride + column]` as [len(rows), len(columns)], zero beyond `n_rows` and `n_columns`.
+
+    WHOLE: the columns never reach beyond `n_columns`, so that only rows are checked.
+    """
+    mask = rows[:, None] < n_rows
+    if not WHOLE:
+        mask = mask & (columns[None, :] < n_columns)
+    return tl.load(base + rows[:, None] * row_stride + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def store_tile(base, rows, columns, row_stride, value, n_rows, n_columns, WHOLE: tl.constexpr):
+    """The inverse of `load_tile`; nothing is written beyond the limits."""
+    mask = rows[:, None] < n_rows
+    if not WHOLE:
+        mask = mask & (columns[None, :] < n_columns)
+    tl.store(base + rows[:, None] * row_stride + columns[None, :], value.to(base.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def valid_rows(lengths, split, T, RAGGED: tl.constexpr):
+    """The number of tokens of a split: `lengths[split]`, or all T of them."""
+    n = T
+    if RAGGED:
+        n = tl.load(lengths + split).to(tl.int32)
+    return n
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How `tl.dot` multiplies: float32 as three TF32 products (close to float32, and on tensor cores)."""
+    return "tf32x3" if dtype == torch.float32 else "ieee"
+
+
+def power_of_two(length: int) -> int:
+    """The smallest power of two that holds `length`, 16 at least (a matrix instruction's side)."""
+    return max(16, triton.next_power_of_2(length))
+
+
+def blocks(length: int, block: int) -> int:
+    """How many blocks cover `length`."""
+    return -(-length // block)
