@@ -1,0 +1,300 @@
+"""Models that turn a corpus and queries into vectors: ours with late chunking, and any sentence-transformers model.
+
+Both are used through the `CorpusEncoder` protocol, so that peers are measured by the same code in the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
+from aveyb_retrieval.eval.datasets import Document
+from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
+from aveyb_retrieval.eval.vectors import DocumentVectors
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.embedder import EncodedDocument
+
+Chunker = Callable[[Document], list[tuple[int, int]]]
+"""Character ranges [start, end) of a document's text to encode one by one."""
+
+_DOCUMENTS_PER_CALL = 512  # texts handed to a model at once; it sorts them by length inside
+
+
+class CorpusEncoder(Protocol):
+    """A model under one protocol. `info` names weights, prompts, length limit and dtype."""
+
+    info: SystemInfo
+    dim: int
+    cut_texts: int  # texts longer than the limit, counted while encoding documents
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Unit rows `[n, d]` float32."""
+        ...
+
+    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
+        """Vectors of each document, streamed in order."""
+        ...
+
+
+class EmbedderLike(Protocol):
+    """The members of `aveyb_retrieval.encoder.embedder.Embedder` that are used here."""
+
+    dim: int
+    model_name: str
+    fingerprint: str
+    prompts: dict[str, str]
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]: ...
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray: ...
+
+
+def word_chunks(words: int) -> Chunker:
+    """Fixed chunks of `words` whitespace-separated words; the last one may be shorter."""
+    if words < 1:
+        raise ConfigError(f"A chunk needs at least 1 word, not {words}.")
+
+    def chunk(document: Document) -> list[tuple[int, int]]:
+        tokens = list(re.finditer(r"\S+", document.text))
+        return [
+            (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end()) for i in range(0, len(tokens), words)
+        ]
+
+    return chunk
+
+
+class AveyEncoder:
+    """Our model: one document vector and one contextual vector per split, or fixed chunks one by one.
+
+    The title goes in front of the text, on a line of its own as the index builds it (`standard`) or as the protocol
+    joins it. With a `chunker`, each chunk is encoded alone (without its document, without late chunking) and there is
+    no document vector; `chunker_name` tells such settings apart.
+    """
+
+    def __init__(
+        self,
+        embedder: EmbedderLike,
+        protocol: EvalProtocol = STANDARD,
+        *,
+        chunker: Chunker | None = None,
+        chunker_name: str = "splits",
+        max_tokens: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        self.dim = embedder.dim
+        self.cut_texts = 0
+        self._embedder = embedder
+        self._chunker = chunker
+        self._separator = "\n" if protocol is STANDARD else protocol.title_separator
+        if protocol.query_prefix is not None and protocol.document_prefix is not None:
+            embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
+        settings = {"title_separator": self._separator, "chunks": chunker_name if chunker else "late"}
+        self.info = SystemInfo(
+            embedder.model_name, "dense", embedder.model_name, embedder.fingerprint, max_tokens,
+            dict(embedder.prompts), dtype, settings,
+        )  # fmt: skip
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        return np.asarray(self._embedder.encode_queries(queries), dtype=np.float32)
+
+    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
+        if self._chunker is not None:
+            yield from _encode_chunks(documents, self._chunker, self._encode_texts, self.dim)
+            return
+        pairs = ((document.title + self._separator if document.title else "", document.text) for document in documents)
+        for encoded in self._embedder.encode_documents(pairs):
+            self.cut_texts += encoded.n_cut > 0
+            yield DocumentVectors(encoded.vector, encoded.passages, encoded.spans)
+
+    def _encode_texts(self, texts: list[str]) -> np.ndarray:
+        encoded = list(self._embedder.encode_documents(("", text) for text in texts))
+        self.cut_texts += sum(item.n_cut > 0 for item in encoded)
+        return np.stack([item.vector for item in encoded])
+
+
+class SentenceTransformerEncoder:
+    """Any sentence-transformers model: whole texts cut at its limit, or fixed chunks.
+
+    Under `standard` the model's own query and document prompts are used; under a protocol with prefixes those are put
+    in front of the text instead, as plain text. Chunks carry the title in front of the first one only: the title is
+    read where the document begins.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        protocol: EvalProtocol = STANDARD,
+        *,
+        chunker: Chunker | None = None,
+        chunker_name: str = "",
+        batch_size: int = 32,
+    ) -> None:
+        limit = model.max_seq_length
+        if limit is not None and protocol.length_fraction != 1.0:
+            limit = round(protocol.length_fraction * limit)
+            model.max_seq_length = limit
+        self.cut_texts = 0
+        self.dim = int(model.get_embedding_dimension())
+        self._model = model
+        self._protocol = protocol
+        self._chunker = chunker
+        self._batch_size = batch_size
+        self._limit = limit
+        own = protocol.query_prefix is None
+        prompts = (
+            {key: model.prompts.get(key) or "" for key in ("query", "document")}
+            if own
+            else {"query": protocol.query_prefix or "", "document": protocol.document_prefix or ""}
+        )
+        self._prompts = prompts
+        settings = {"title_separator": protocol.title_separator, "chunks": chunker_name if chunker else "none"}
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        self.info = SystemInfo(name, "dense", name, _model_fingerprint(model), limit, prompts, dtype, settings)
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        return self._encode([self._prompts["query"] + query for query in queries])
+
+    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
+        if self._chunker is not None:
+            yield from _encode_chunks(documents, self._chunker, self._encode_documents, self.dim, self._protocol)
+            return
+        nothing = np.zeros((0, self.dim), dtype=np.float32), np.zeros((0, 2), dtype=np.int64)
+        for batch in _batches(documents, _DOCUMENTS_PER_CALL):
+            vectors = self._encode_documents([joined_text(document, self._protocol) for document in batch])
+            yield from (DocumentVectors(vector, *nothing) for vector in vectors)
+
+    def _encode_documents(self, texts: list[str]) -> np.ndarray:
+        prompted = [self._prompts["document"] + text for text in texts]
+        self.cut_texts += self._count_cut(prompted)
+        return self._encode(prompted)
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        return self._model.encode(
+            texts, prompt="", batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True,
+            show_progress_bar=False,
+        ).astype(np.float32)  # fmt: skip
+
+    def _count_cut(self, texts: list[str]) -> int:
+        """How many texts the model will not read whole: it cuts them without a word."""
+        if self._limit is None:
+            return 0
+        lengths = self._model.tokenizer(texts, truncation=False, verbose=False, return_attention_mask=False)[
+            "input_ids"
+        ]
+        return sum(len(ids) > self._limit for ids in lengths)
+
+
+def _encode_chunks(
+    documents: Iterable[Document],
+    chunker: Chunker,
+    encode: Callable[[list[str]], np.ndarray],
+    dim: int,
+    protocol: EvalProtocol = STANDARD,
+) -> Iterator[DocumentVectors]:
+    """Encode every chunk as a text of its own, in calls of a few hundred; the title is joined to the first chunk."""
+    for batch in _batches(documents, 32):
+        spans = [chunker(document) for document in batch]
+        texts = []
+        for document, ranges in zip(batch, spans, strict=True):
+            for i, (start, end) in enumerate(ranges):
+                text = document.text[start:end]
+                texts.append(joined_text(Document(document.id, document.title, text), protocol) if i == 0 else text)
+        vectors = encode(texts) if texts else np.zeros((0, dim), dtype=np.float32)
+        row = 0
+        for ranges in spans:
+            passages = vectors[row : row + len(ranges)]
+            row += len(ranges)
+            yield DocumentVectors(None, passages, np.array(ranges, dtype=np.int64).reshape(-1, 2))
+
+
+def _batches(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    iterator = iter(documents)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _model_fingerprint(model: Any) -> str:
+    """sha256 (hex) over the weights, the tokenizer and every module's configuration of a SentenceTransformer."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
+    digest.update(tokenizer.to_str().encode() if tokenizer is not None else repr(model.tokenizer).encode())
+    configs = [module.get_config_dict() for module in model if hasattr(module, "get_config_dict")]
+    digest.update(fingerprint_of(json.loads(json.dumps(configs, default=str))).encode())
+    return digest.hexdigest()
+
+
+def load_encoder(
+    model: str,
+    protocol: EvalProtocol = STANDARD,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    max_tokens: int | None = None,
+    chunk_words: int | None = None,
+) -> CorpusEncoder:
+    """Load ours (`default`, or a folder whose config says `avey-b`) or any sentence-transformers model.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        ConfigError: an unknown dtype.
+    """
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ConfigError(f"Unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
+    chunker = word_chunks(chunk_words) if chunk_words else None
+    chunker_name = f"{chunk_words} words" if chunk_words else "splits"
+    if model == "default" or _is_ours(model):
+        from aveyb_retrieval.encoder.embedder import Embedder
+
+        path = None if model == "default" else model
+        limited = _limited(max_tokens, protocol)
+        embedder = Embedder.load(path, device=device, dtype=dtype, max_tokens=limited)
+        return AveyEncoder(
+            embedder, protocol, chunker=chunker, chunker_name=chunker_name, max_tokens=limited, dtype=dtype
+        )
+    loaded = _load_sentence_transformer(model, device, dtype)
+    if max_tokens is not None:
+        loaded.max_seq_length = max_tokens
+    name = Path(model).name if Path(model).exists() else model
+    return SentenceTransformerEncoder(loaded, name, protocol, chunker=chunker, chunker_name=chunker_name)
+
+
+def _limited(max_tokens: int | None, protocol: EvalProtocol) -> int | None:
+    return max_tokens if max_tokens is None else round(protocol.length_fraction * max_tokens)
+
+
+def _is_ours(model: str) -> bool:
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return False
+    try:
+        return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "avey-b"
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{config}: not a JSON configuration ({error}).") from None
+
+
+def _load_sentence_transformer(model: str, device: str, dtype: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(model, device=device, model_kwargs={"dtype": dtype})
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"The model {model!r} cannot be loaded by sentence-transformers: {error}\nGive a folder, a name on the "
+            "hub (or in its cache when offline), `default` for the embedded model, or `bm25`."
+        ) from error

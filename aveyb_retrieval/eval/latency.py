@@ -1,0 +1,105 @@
+"""How long a search takes, as a user waits for it: the whole call, query encoding included."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError
+
+DEFAULT_QUERIES = (
+    "how does a heat pump work",
+    "causes of the first world war",
+    "is it safe to store batteries in the fridge",
+    "symptoms of iron deficiency in adults and when to see a doctor",
+    "difference between a contract and an agreement",
+    "best time of year to plant garlic",
+    "what did the committee decide about the budget for school transport",
+    "why do rivers meander",
+    "tax rules for people who work in two countries",
+    "photosynthesis",
+    "how to write a unit test for a function that reads a file",
+    "which materials keep their strength at high temperatures",
+)
+"""Short questions on many subjects; how long a search takes hardly depends on what is asked."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Wall times of `Retriever.search` in milliseconds per call, and queries per second, at one batch size."""
+
+    batch: int
+    calls: int
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+    queries_per_second: float
+
+
+def measure(
+    search: Callable[[list[str]], Any],
+    queries: Sequence[str] = DEFAULT_QUERIES,
+    *,
+    batch: int = 1,
+    calls: int = 100,
+    warmup: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Latency:
+    """Time `calls` calls of `search` with `batch` queries each, after `warmup` untimed ones.
+
+    Raises:
+        ConfigError: batch or calls below 1. InputError: no queries.
+    """
+    if batch < 1 or calls < 1:
+        raise ConfigError(f"batch and calls must be at least 1, not {batch} and {calls}.")
+    if not queries:
+        raise InputError("There are no queries to time.")
+    batches = [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(calls)]
+    for i in range(warmup):
+        search(batches[i % len(batches)])
+    times = np.empty(calls)
+    for i, texts in enumerate(batches):
+        start = clock()
+        search(texts)
+        times[i] = clock() - start
+    p50, p95, p99 = np.percentile(times, [50, 95, 99]) * 1000
+    return Latency(
+        batch, calls, float(times.mean() * 1000), float(p50), float(p95), float(p99), float(times.max() * 1000),
+        float(batch * calls / times.sum()),
+    )  # fmt: skip
+
+
+def read_query_texts(path: Path) -> list[str]:
+    """Queries to time: a `.jsonl` file of {"text"} (BEIR's queries.jsonl) or plain text, one query per line.
+
+    Raises:
+        InputError: the file is missing, empty, or a line has no text.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file of queries") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason}).") from None
+    if not lines:
+        raise InputError(f"{path}: no queries in this file.")
+    if path.suffix != ".jsonl":
+        return lines
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error.msg}).") from None
+        if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+            raise InputError(f"{path}, line {number}: expected an object with a 'text' field.")
+        texts.append(row["text"])
+    return texts

@@ -1,0 +1,123 @@
+"""Retrieval metrics with trec_eval's definitions, computed by trec_eval's C code (pytrec_eval-terrier).
+
+For a query with judgements g (grades below 1 count as not relevant) and returned documents d_1, d_2, ... ordered by
+score descending, equal scores by id descending:
+
+    DCG@k  = sum_{i<=k} max(g(d_i), 0) / log2(i + 1)                  (linear gain)
+    nDCG@k = DCG@k / (DCG@k of all judged documents, best first)      (0 when nothing is relevant)
+
+Two things differ from what trec_eval prints by default, both towards honesty. Every judged query counts: one that is
+missing from the run scores 0, as with `trec_eval -c`. And scores are compared as the doubles they are: pytrec_eval
+rounds them to float32 first, which turns close scores into ties, so the order is made here and the C code receives
+ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.base import Judgements, Run, rank
+from aveyb_retrieval.eval.runs import check_run
+
+DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "success@5")
+_TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-query values and means over all judged queries.
+
+    `per_query[metric][query id]` is in [0, 1]; `missing` are the judged queries that the run does not hold, which
+    scored 0; `unjudged` is the number of the run's queries without judgements, which are left out.
+    """
+
+    per_query: dict[str, dict[str, float]]
+    missing: tuple[str, ...]
+    unjudged: int
+
+    @property
+    def mean(self) -> dict[str, float]:
+        return {metric: float(np.mean(list(values.values()))) for metric, values in self.per_query.items()}
+
+
+def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_METRICS) -> Scores:
+    """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's full depth).
+
+    Raises:
+        ConfigError: an unknown metric name.
+        InputError: no judgements, or a score that is not finite.
+    """
+    import pytrec_eval
+
+    if not judgements:
+        raise InputError("There are no judgements to score the run against.")
+    parsed = {metric: parse_metric(metric) for metric in metrics}
+    check_run(run)
+    order = {query: rank(run[query]) for query in judgements if query in run}
+    missing = tuple(query for query in judgements if query not in run)
+
+    measures = {_trec_measure(name, k) for name, k in parsed.values() if name != "mrr"}
+    results = _trec_eval(pytrec_eval, judgements, order, measures) if measures else {}
+    per_query: dict[str, dict[str, float]] = {}
+    for metric, (name, k) in parsed.items():
+        if name == "mrr":  # trec_eval's recip_rank has no cut-off: cut the run instead
+            cut = {query: documents[:k] for query, documents in order.items()}
+            values, key = _trec_eval(pytrec_eval, judgements, cut, {"recip_rank"}), "recip_rank"
+        else:
+            values, key = results, _trec_measure(name, k).replace(".", "_")
+        per_query[metric] = {query: values[query][key] if query in values else 0.0 for query in judgements}
+    return Scores(per_query, missing, unjudged=sum(query not in judgements for query in run))
+
+
+def parse_metric(metric: str) -> tuple[str, int | None]:
+    """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off. Raises `ConfigError` for anything unknown."""
+    match = re.fullmatch(r"(ndcg|recall|success|mrr)@([1-9][0-9]*)", metric.lower())
+    if match:
+        return match[1], int(match[2])
+    if metric.lower() == "map":
+        return "map", None
+    raise ConfigError(f"Unknown metric {metric!r}: use ndcg@K, recall@K, success@K, mrr@K or map.")
+
+
+def _trec_measure(name: str, k: int | None) -> str:
+    return "map" if k is None else f"{_TREC_NAMES[name]}.{k}"
+
+
+def _trec_eval(
+    module: object, judgements: Judgements, order: dict[str, list[str]], measures: set[str]
+) -> dict[str, dict[str, float]]:
+    """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in float32)."""
+    if any(len(documents) > 2**24 for documents in order.values()):
+        raise InputError("A run deeper than 16,777,216 documents per query cannot be scored: cut it first.")
+    ranks = {query: {doc: float(-i) for i, doc in enumerate(documents)} for query, documents in order.items()}
+    evaluator = module.RelevanceEvaluator(judgements, measures)  # type: ignore[attr-defined]
+    return evaluator.evaluate(ranks)
+
+
+def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, float]:
+    """nDCG over the k retrieved documents only, as the paper's evaluation code computes it. Not a metric to quote.
+
+    A document with a grade of at least 1 gains 1. The ideal order is made from the retrieved documents, so relevant
+    documents that were missed cost nothing: one relevant document at rank 1 gives 1.0 however many were not found.
+    Equal scores share the average of their discounts (scikit-learn's `ndcg_score`). Queries without a relevant
+    document are left out, as there.
+    """
+    values = {}
+    for query, documents in judgements.items():
+        relevant = {doc for doc, grade in documents.items() if grade >= 1}
+        if not relevant:
+            continue
+        scores = run.get(query, {})
+        top = rank(scores)[:k]
+        gains = np.array([doc in relevant for doc in top], dtype=float)
+        discounts = 1.0 / np.log2(np.arange(2, len(top) + 2))
+        ideal = float(np.sort(gains)[::-1] @ discounts)
+        _, group, sizes = np.unique([scores[doc] for doc in top], return_inverse=True, return_counts=True)
+        shared = np.bincount(group, weights=discounts, minlength=len(sizes)) / np.maximum(sizes, 1)
+        values[query] = float(gains @ shared[group]) / ideal if ideal > 0 else 0.0
+    return values

@@ -1,0 +1,171 @@
+"""What exactly is measured: the two protocols, and the task that a system is given.
+
+`standard` is the one to quote: every document of the corpus competes, the model's own prompts are used, texts are read
+up to the model's limit, nDCG is trec_eval's.
+
+`paper` repeats the evaluation behind table 2 of the Avey-B paper (the code it builds on measures all models this way):
+prefixes "Query: " and "Document: ", title and text joined by ". ", the corpus cut down to the documents judged in the
+dev and test splits, 0.99 of the model's length limit, binary relevance, and nDCG over the ten retrieved documents
+only. Its numbers are much higher than the standard ones and comparable only with each other.
+
+Where a set has a single judged split (NQ), the original halves its queries with an unseeded shuffle, so its halves
+cannot be had again; here the shuffle is seeded, and the report says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.base import Judgements, fingerprint_of
+from aveyb_retrieval.eval.datasets import Corpus, Dataset, Document, Spans
+
+
+@dataclass(frozen=True)
+class EvalProtocol:
+    """How texts are presented and how the ranking is scored. Prefixes of None mean the model's own prompts."""
+
+    name: str
+    main_metric: str
+    query_prefix: str | None
+    document_prefix: str | None
+    title_separator: str
+    length_fraction: float
+
+
+STANDARD = EvalProtocol("standard", "ndcg@10", None, None, " ", 1.0)
+PAPER = EvalProtocol("paper", "retrieved-ndcg@10", "Query: ", "Document: ", ". ", 0.99)
+PROTOCOLS = {protocol.name: protocol for protocol in (STANDARD, PAPER)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One measurement to make: these queries against this corpus under this protocol."""
+
+    dataset: str
+    source: str
+    split: str
+    protocol: EvalProtocol
+    corpus: Corpus
+    queries: dict[str, str]
+    judgements: Judgements
+    full_corpus_size: int
+    spans: Spans = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 (hex) over corpus, queries, judgements and protocol."""
+        return fingerprint_of([self.corpus.fingerprint, self.queries, self.judgements, self.protocol.__dict__])
+
+    @cached_property
+    def relevant_words(self) -> dict[str, float]:
+        """Mean length, in words, of each query's relevant documents; queries without one in the corpus are absent."""
+        lengths: dict[str, int] = {}
+        result = {}
+        for query, documents in self.judgements.items():
+            found = [doc for doc, grade in documents.items() if grade > 0 and doc in self.corpus]
+            for doc in found:
+                if doc not in lengths:
+                    lengths[doc] = len(self.corpus.get(doc).text.split())
+            if found:
+                result[query] = float(np.mean([lengths[doc] for doc in found]))
+        return result
+
+
+def make_task(
+    dataset: Dataset,
+    protocol: EvalProtocol = STANDARD,
+    split: str | None = None,
+    *,
+    max_queries: int | None = None,
+    seed: int = 0,
+) -> Task:
+    """Apply a protocol to a data set's split.
+
+    `max_queries` draws that many of the judged queries, in file order, by `numpy.random.default_rng(seed).permutation`.
+
+    Raises:
+        InputError: no such split, or nothing relevant in it.
+        ConfigError: `max_queries` is not positive.
+    """
+    task = _paper_task(dataset, split, seed) if protocol is PAPER else _standard_task(dataset, split)
+    if max_queries is None or max_queries >= len(task.judgements):
+        return task
+    if max_queries < 1:
+        raise ConfigError(f"max_queries must be at least 1, not {max_queries}.")
+    queries = list(task.judgements)
+    drawn = [queries[i] for i in np.random.default_rng(seed).permutation(len(queries))[:max_queries]]
+    notice = f"{max_queries} of {len(queries)} judged queries drawn with seed {seed}."
+    return replace(
+        task,
+        queries={q: task.queries[q] for q in drawn},
+        judgements={q: task.judgements[q] for q in drawn},
+        notices=(*task.notices, notice),
+    )
+
+
+def _standard_task(dataset: Dataset, split: str | None) -> Task:
+    split, qrels = dataset.split(split)
+    queries = {query: dataset.queries[query] for query in qrels.judgements}
+    notices = list(qrels.notices)
+    empty = sum(all(grade < 1 for grade in documents.values()) for documents in qrels.judgements.values())
+    if empty:
+        notices.append(f"{empty} judged queries have no relevant document; they count, with a score of 0.")
+    return Task(
+        dataset.name, dataset.source, split, STANDARD, dataset.corpus, queries, qrels.judgements, len(dataset.corpus),
+        dataset.spans, tuple(notices),
+    )  # fmt: skip
+
+
+def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
+    judged_splits = {name: qrels.judgements for name, qrels in dataset.splits.items() if name != "train"}
+    notices = []
+    if len(judged_splits) == 1:
+        whole, qrels = next(iter(judged_splits.items()))
+        judged_splits = _halves(qrels, seed)
+        notices.append(
+            f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
+            "does not seed this shuffle, so its halves cannot be reproduced."
+        )
+    split = split or ("test" if "test" in judged_splits else next(iter(judged_splits)))
+    if split not in judged_splits:
+        raise InputError(
+            f"{dataset.source}: no split {split!r} under the paper protocol; there are {sorted(judged_splits)}."
+        )
+    judged = {doc for judgements in judged_splits.values() for documents in judgements.values() for doc in documents}
+    corpus = dataset.corpus.subset(judged)
+    judgements = {
+        query: binary
+        for query, documents in judged_splits[split].items()
+        if (binary := {doc: 1 for doc, grade in documents.items() if grade >= 1})
+    }
+    if not judgements:
+        raise InputError(f"{dataset.source}: split {split!r} has no relevant document.")
+    notices.append(
+        f"Corpus reduced to {len(corpus)} judged documents of {len(dataset.corpus)}: not comparable with standard "
+        "scores."
+    )
+    queries = {query: dataset.queries[query] for query in judgements}
+    return Task(
+        dataset.name, dataset.source, split, PAPER, corpus, queries, judgements, len(dataset.corpus), {}, tuple(notices)
+    )  # fmt: skip
+
+
+def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:
+    """Split queries (in sorted order, as the original samples from) into a dev and a test half."""
+    queries = sorted(judgements)
+    chosen = np.random.default_rng(seed).permutation(len(queries))[: round(0.5 * len(queries))]
+    dev = {queries[i] for i in chosen}
+    return {
+        "dev": {q: judgements[q] for q in queries if q in dev},
+        "test": {q: judgements[q] for q in queries if q not in dev},
+    }
+
+
+def joined_text(document: Document, protocol: EvalProtocol) -> str:
+    """Title and text as one string, without the protocol's prefix; an empty title leaves no separator behind."""
+    return f"{document.title}{protocol.title_separator}{document.text}" if document.title else document.text

@@ -1,0 +1,128 @@
+"""Reports of results: a table for the terminal, JSON for machines. Every number stands beside what it depends on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.eval.runner import RESULT_FORMAT, Result
+from aveyb_retrieval.eval.significance import Comparison
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
+    """Results that may be compared with each other: same data set, split and protocol."""
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
+    return groups
+
+
+def setting_text(result: Result) -> str:
+    """What decides this system's numbers, in one line."""
+    info = result.system
+    parts = (
+        [f"max tokens {'unlimited' if info.max_tokens is None else info.max_tokens}"] if info.kind != "lexical" else []
+    )
+    if any(info.prompts.values()):
+        parts.append("prompts " + ", ".join(f"{key}={value!r}" for key, value in sorted(info.prompts.items())))
+    elif info.kind != "lexical":
+        parts.append("no prompts")
+    if info.dtype != "-":
+        parts.append(info.dtype)
+    parts.extend(
+        f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in info.settings.items()
+    )
+    return "; ".join(parts)
+
+
+def print_results(results: Sequence[Result], console: Console) -> None:
+    """One rich table per data set, split and protocol, the conditions above it and the systems' settings below."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for (dataset, split, protocol), members in group(results).items():
+        first = members[0]
+        reduced = (
+            "" if first.corpus_size == first.full_corpus_size else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
+        )
+        caption = (
+            f"{first.corpus_size:,} documents{reduced}, {first.queries:,} queries, depth {first.depth}, {first.source}"
+        )
+        table = Table(
+            title=Text(f"{dataset} {split} · protocol {protocol}"),
+            caption=Text(caption),
+            title_justify="left",
+            caption_justify="left",
+        )
+        table.add_column("system", overflow="fold")
+        for metric in first.mean:
+            table.add_column(metric, justify="right")
+        table.add_column("model", justify="left")
+        best = {metric: max(member.mean[metric] for member in members) for metric in first.mean}
+        for member in members:
+            values = [
+                Text(f"{value:.4f}", style="bold" if len(members) > 1 and value == best[metric] else "")
+                for metric, value in member.mean.items()
+            ]
+            table.add_row(Text(member.system.name), *values, Text(member.system.fingerprint[:12]))
+        console.print(table)
+        for member in members:
+            console.print(Text(f"  {member.system.name}: {setting_text(member)}", style="dim"))
+        for notice in dict.fromkeys(notice for member in members for notice in member.notices):
+            console.print(Text(f"  note: {notice}"))
+        console.print()
+
+
+def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console) -> None:
+    """The comparison in words: means, difference with its interval, p-value, wins, ties and losses."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    percent = f"{100 * comparison.confidence:g} %"
+    table = Table(title=f"{metric} over {comparison.queries:,} queries", title_justify="left", show_header=False)
+    table.add_row(f"A  {escape(name_a)}", f"{comparison.mean_a:.4f}")
+    table.add_row(f"B  {escape(name_b)}", f"{comparison.mean_b:.4f}")
+    table.add_row("A - B", f"{comparison.difference:+.4f}")
+    table.add_row(f"{percent} interval (bootstrap)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
+    table.add_row("p (paired randomisation, two-sided)", f"{comparison.p_value:.4g}")
+    table.add_row("A wins / ties / B wins", f"{comparison.wins} / {comparison.ties} / {comparison.losses}")
+    console.print(table)
+    verdict = "differ" if comparison.significant else "show no significant difference"
+    console.print(
+        f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed {comparison.seed})."
+    )
+
+
+def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:
+    """Write all results, per-query values included, in one JSON file; replaces `path` in one step."""
+    document = {"format": RESULT_FORMAT, **(extra or {}), "results": [result.to_json() for result in results]}
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> list[Result]:
+    """Read a report written by `write_json`. Raises `InputError` when the file is missing or of another format."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such report") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a JSON report ({error}).") from None
+    if not isinstance(document, dict) or document.get("format") != RESULT_FORMAT:
+        raise InputError(
+            f"{path}: not a report of format {RESULT_FORMAT}; write it again with `aveyb-eval run --report`."
+        )
+    return [Result.from_json(result) for result in document["results"]]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,190 @@
+"""Running systems on tasks: every result carries what it depends on, and is cached by exactly that."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.metrics import DEFAULT_METRICS, Scores, evaluate, retrieved_ndcg
+from aveyb_retrieval.eval.protocols import PAPER, Task
+from aveyb_retrieval.eval.runs import read_run, write_run
+
+RESULT_FORMAT = 1  # part of every cache key: raise it when the meaning of a stored value changes
+
+
+@dataclass(frozen=True)
+class Result:
+    """One system on one task.
+
+    `mean` and `per_query` are keyed by metric, then (per_query) by query id; `main_metric` is the one to show first.
+    `seconds` is the wall time of the search, encoding the corpus included unless its vectors were cached.
+    """
+
+    system: SystemInfo
+    dataset: str
+    source: str
+    split: str
+    protocol: str
+    main_metric: str
+    corpus_size: int
+    full_corpus_size: int
+    queries: int
+    missing: int
+    unjudged: int
+    depth: int
+    mean: dict[str, float]
+    per_query: dict[str, dict[str, float]]
+    relevant_words: dict[str, float]
+    task_fingerprint: str
+    notices: tuple[str, ...]
+    seconds: float
+
+    @property
+    def score(self) -> float:
+        """The main metric's mean."""
+        return self.mean[self.main_metric]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable dictionary; `from_json` reads it back."""
+        return {"format": RESULT_FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        fields = {key: value for key, value in data.items() if key != "format"}
+        return cls(**{**fields, "system": SystemInfo(**fields["system"]), "notices": tuple(fields["notices"])})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of every system: run depth, metrics, and whether hits with the query's own id are dropped.
+
+    `ignore_identical_ids` exists for sets whose queries are documents of the corpus (ArguAna, Quora). It is off unless
+    asked for: where numeric ids happen to coincide it would remove real hits.
+    """
+
+    depth: int = 100
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    ignore_identical_ids: bool = False
+
+
+class ResultCache:
+    """Results and runs in one folder, named by a fingerprint of everything they depend on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "results"
+
+    def load(self, key: str) -> tuple[Result, Run] | None:
+        path = self._folder / f"{key}.json"
+        if not path.is_file():
+            return None
+        return Result.from_json(json.loads(path.read_text(encoding="utf-8"))), read_run(path.with_suffix(".trec"))
+
+    def save(self, key: str, result: Result, run: Run) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{key}.json"
+        write_run(path.with_suffix(".trec"), run)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(result.to_json()), encoding="utf-8")
+        partial.replace(path)
+
+
+def result_key(info: SystemInfo, task: Task, settings: Settings) -> str:
+    """The cache key: model, data, protocol and settings, by fingerprint."""
+    return fingerprint_of([RESULT_FORMAT, info_fingerprint(info), task.fingerprint, asdict(settings)])[:32]
+
+
+def run_system(
+    system: System,
+    task: Task,
+    settings: Settings | None = None,
+    *,
+    cache: ResultCache | None = None,
+    only_missing: bool = False,
+) -> tuple[Result, Run]:
+    """Search, score and (with a cache) store; with `only_missing` a stored result is returned without any work.
+
+    Raises:
+        InputError: the system returned a document that is not in the corpus, or nothing at all.
+    """
+    settings = settings or Settings()
+    key = result_key(system.info, task, settings)
+    if cache is not None and only_missing and (known := cache.load(key)) is not None:
+        stored, run = known
+        return replace(stored, system=replace(stored.system, name=system.info.name)), run
+    start = time.perf_counter()
+    extra = int(settings.ignore_identical_ids)  # one more hit, so that dropping the query itself leaves `depth`
+    run = system.search(task.queries, settings.depth + extra)
+    seconds = time.perf_counter() - start
+    notices = list(task.notices)
+    if settings.ignore_identical_ids:
+        run, dropped = _without_identical(run, settings.depth)
+        notices.append(f"{dropped} hits with the query's own id were dropped (ignore_identical_ids).")
+    _check_documents(run, task, system.info.name)
+    result = score_run(system.info, task, run, settings, notices, seconds)
+    if cache is not None:
+        cache.save(key, result, run)
+    return result, run
+
+
+def score_run(
+    info: SystemInfo, task: Task, run: Run, settings: Settings, notices: Sequence[str] = (), seconds: float = 0.0
+) -> Result:
+    """Score a run under the task's protocol."""
+    scores = evaluate(task.judgements, run, settings.metrics)
+    mean, per_query = scores.mean, dict(scores.per_query)
+    if task.protocol is PAPER:
+        per_query = {PAPER.main_metric: retrieved_ndcg(task.judgements, run), **per_query}
+        mean = Scores(per_query, scores.missing, scores.unjudged).mean
+    main = task.protocol.main_metric if task.protocol.main_metric in mean else next(iter(mean))
+    notes = list(notices)
+    if scores.missing:
+        notes.append(f"{len(scores.missing)} judged queries got no hit and count as 0.")
+    return Result(
+        system=info,
+        dataset=task.dataset,
+        source=task.source,
+        split=task.split,
+        protocol=task.protocol.name,
+        main_metric=main,
+        corpus_size=len(task.corpus),
+        full_corpus_size=task.full_corpus_size,
+        queries=len(task.judgements),
+        missing=len(scores.missing),
+        unjudged=scores.unjudged,
+        depth=settings.depth,
+        mean=mean,
+        per_query=per_query,
+        relevant_words=task.relevant_words,
+        task_fingerprint=task.fingerprint,
+        notices=tuple(notes),
+        seconds=seconds,
+    )
+
+
+def _check_documents(run: Run, task: Task, name: str) -> None:
+    found = False
+    for query, documents in run.items():
+        found = found or bool(documents)
+        for doc in documents:
+            if doc not in task.corpus:
+                raise InputError(
+                    f"{name} returned the document {doc!r} for query {query!r}, which is not in the corpus of "
+                    f"{task.dataset}: was the index built from another corpus?"
+                )
+    if not found:
+        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}.")
+
+
+def _without_identical(run: Run, depth: int) -> tuple[Run, int]:
+    dropped = sum(query in documents for query, documents in run.items())
+    cut = {
+        query: {doc: documents[doc] for doc in [d for d in rank(documents) if d != query][:depth]}
+        for query, documents in run.items()
+    }
+    return cut, dropped

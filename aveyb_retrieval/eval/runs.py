@@ -1,0 +1,86 @@
+"""TREC run files: `qid Q0 docid rank score tag`, one line per returned document, separated by blanks.
+
+As in trec_eval, the rank column is ignored: documents are ordered by score, equal scores by id descending. Scores are
+written with all their digits, so that a run read back ranks exactly as it did.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.eval.base import Run, rank
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a TREC run file.
+
+    Raises:
+        InputError: missing or empty file, a line without exactly six columns (ids with spaces), a score that is not a
+            finite number, or a document that occurs twice for a query. The message names the file and the line.
+    """
+    path = Path(path)
+    run: Run = {}
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    _add_line(run, line, f"{path}, line {number}")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such run file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason}); is this a run file?") from None
+    if not run:
+        raise InputError(
+            f"{path}: the run is empty; a run in which nothing was found cannot be told from a failed one."
+        )
+    return run
+
+
+def _add_line(run: Run, line: str, where: str) -> None:
+    fields = line.split()
+    if len(fields) != 6:
+        raise InputError(
+            f"{where}: {len(fields)} columns, expected 6 (qid Q0 docid rank score tag; no blanks inside ids)."
+        )
+    query, _, doc, _, text, _ = fields
+    try:
+        score = float(text)
+    except ValueError:
+        raise InputError(f"{where}: the score {text!r} is not a number.") from None
+    if not math.isfinite(score):
+        raise InputError(f"{where}: the score of {doc!r} is {text}, which has no place in an order.")
+    documents = run.setdefault(query, {})
+    if doc in documents:
+        raise InputError(f"{where}: document {doc!r} occurs twice for query {query!r}.")
+    documents[doc] = score
+
+
+def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
+    """Write a run so that `read_run` and trec_eval order it identically; replaces `path` in one step.
+
+    Raises:
+        InputError: an id is empty or holds blanks (the format cannot carry it), or a score is not finite.
+    """
+    path = Path(path)
+    check_run(run)
+    for name in [tag, *run, *(doc for documents in run.values() for doc in documents)]:
+        if not name or len(name.split()) != 1 or name != name.strip():
+            raise InputError(
+                f"{path}: {name!r} cannot be written to a TREC run: ids must be non-empty and hold no blanks."
+            )
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as out:
+        for query, documents in run.items():
+            for position, doc in enumerate(rank(documents), start=1):
+                out.write(f"{query} Q0 {doc} {position} {documents[doc]!r} {tag}\n")
+    partial.replace(path)
+
+
+def check_run(run: Run) -> None:
+    """Raise `InputError` when a run made by code holds a score that is not finite."""
+    for query, documents in run.items():
+        for doc, score in documents.items():
+            if not math.isfinite(score):
+                raise InputError(f"query {query!r}: the score of document {doc!r} is {score}.")

@@ -1,0 +1,168 @@
+"""Systems under test: BM25, exact dense search with any encoder, an index directory end to end, and their fusion.
+
+Constructing a system is cheap enough to ask for its `info`; the work (tokenising, encoding) happens at the first
+search, so that a result which is already known costs nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.datasets import Corpus, Document
+from aveyb_retrieval.eval.encoders import CorpusEncoder
+from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
+from aveyb_retrieval.eval.vectors import EncodedCorpus, is_complete, search, write_corpus
+
+Track = Callable[[Iterable[Document], int, str], Iterable[Document]]
+"""Wraps an iterable in a progress bar: (documents, total, description)."""
+
+
+def no_progress(documents: Iterable[Document], total: int, description: str) -> Iterable[Document]:
+    """The `Track` that shows nothing."""
+    return documents
+
+
+class BM25System:
+    """BM25 (Lucene's variant) over English stems without stop words, by bm25s; titles are joined to the text."""
+
+    def __init__(self, corpus: Corpus, protocol: EvalProtocol = STANDARD, *, k1: float = 0.9, b: float = 0.4) -> None:
+        self._corpus = corpus
+        self._protocol = protocol
+        self._index: Any = None
+        settings = {
+            "k1": k1,
+            "b": b,
+            "stemmer": "english",
+            "stopwords": "en",
+            "title_separator": protocol.title_separator,
+        }
+        self.info = SystemInfo("BM25", "lexical", "bm25s", fingerprint_of(settings), settings=settings)
+
+    def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Documents that share no term with the query are not returned."""
+        bm25s, stemmer = _bm25_modules()
+        if self._index is None:
+            texts = [joined_text(document, self._protocol) for document in self._corpus]
+            tokens = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
+            self._index = bm25s.BM25(k1=self.info.settings["k1"], b=self.info.settings["b"])
+            self._index.index(tokens, show_progress=False)
+        tokens = bm25s.tokenize(list(queries.values()), stopwords="en", stemmer=stemmer, show_progress=False)
+        k = min(k, len(self._corpus))
+        positions, scores = self._index.retrieve(tokens, k=k, show_progress=False)
+        ids = self._corpus.ids
+        return {
+            query: {ids[p]: float(s) for p, s in zip(row, values, strict=True) if s > 0}
+            for query, row, values in zip(queries, positions, scores, strict=True)
+        }
+
+
+def _bm25_modules() -> tuple[Any, Any]:
+    try:
+        import bm25s
+        import Stemmer
+    except ImportError as error:
+        raise OptionalDependencyError("bm25s and PyStemmer", "bm25", "the BM25 baseline") from error
+    return bm25s, Stemmer.Stemmer("english")
+
+
+class VectorCache:
+    """Encoded corpora by fingerprint of (encoder, corpus) under one folder, or a temporary one when None.
+
+    Whatever is found complete is used again when `reuse` is set; otherwise each corpus is encoded once per process.
+    """
+
+    def __init__(self, folder: Path | None = None, *, reuse: bool = True, track: Track = no_progress) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="aveyb-eval-") if folder is None else None
+        self._folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
+        self._reuse = reuse
+        self._track = track
+        self._open: dict[str, EncodedCorpus] = {}
+
+    def encoded(self, encoder: CorpusEncoder, corpus: Corpus) -> EncodedCorpus:
+        """The corpus's vectors, computed at most once."""
+        key = fingerprint_of([info_fingerprint(encoder.info), corpus.fingerprint])[:32]
+        if key not in self._open:
+            folder = self._folder / "vectors" / key
+            if not (self._reuse and is_complete(folder)):
+                documents = self._track(corpus, len(corpus), f"{encoder.info.name}: encoding")
+                start = time.perf_counter()
+                write_corpus(
+                    folder,
+                    encoder.encode_corpus(documents),
+                    encoder.dim,
+                    lambda: (time.perf_counter() - start, encoder.cut_texts),
+                )
+            self._open[key] = EncodedCorpus(folder)
+        return self._open[key]
+
+
+class DenseSystem:
+    """Exact inner-product search over an encoder's vectors; `unit` as in `vectors.search`."""
+
+    def __init__(
+        self, encoder: CorpusEncoder, corpus: Corpus, cache: VectorCache, *, unit: str = "document", name: str = ""
+    ) -> None:
+        self.encoder = encoder
+        self.corpus = corpus
+        self.cache = cache
+        self.unit = unit
+        self.info = replace(
+            encoder.info, name=name or encoder.info.name, settings={**encoder.info.settings, "unit": unit}
+        )
+
+    def search(self, queries: Mapping[str, str], k: int) -> Run:
+        encoded = self.cache.encoded(self.encoder, self.corpus)
+        positions, scores = search(encoded, self.encoder.encode_queries(list(queries.values())), k, self.unit)
+        ids = self.corpus.ids
+        return {
+            query: {ids[p]: float(s) for p, s in zip(row, values, strict=True)}
+            for query, row, values in zip(queries, positions, scores, strict=True)
+        }
+
+
+class HybridSystem:
+    """Reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009): sum over systems of 1 / (60 + rank)."""
+
+    def __init__(self, systems: Sequence[System], *, depth: int = 100, constant: int = 60, name: str = "") -> None:
+        if len(systems) < 2:
+            raise ConfigError("A hybrid needs at least two systems.")
+        self._systems = systems
+        infos = [system.info for system in systems]
+        settings = {"fusion": "rrf", "constant": constant, "depth": depth, "of": [info.name for info in infos]}
+        self.info = SystemInfo(
+            name or "RRF(" + ", ".join(info.name for info in infos) + ")",
+            "hybrid",
+            " + ".join(info.model for info in infos),
+            fingerprint_of([info_fingerprint(info) for info in infos]),
+            next((info.max_tokens for info in infos if info.max_tokens is not None), None),
+            next((info.prompts for info in infos if info.prompts), {}),
+            next((info.dtype for info in infos if info.dtype != "-"), "-"),
+            settings,
+        )
+
+    def search(self, queries: Mapping[str, str], k: int) -> Run:
+        depth, constant = self.info.settings["depth"], self.info.settings["constant"]
+        runs = [system.search(queries, depth) for system in self._systems]
+        return {
+            query: _cut(reciprocal_rank_fusion([run.get(query, {}) for run in runs], constant), k) for query in queries
+        }
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Mapping[str, float]], constant: int = 60) -> dict[str, float]:
+    """Fuse scored lists of one query; ranks count from 1 in trec_eval's order."""
+    fused: dict[str, float] = {}
+    for scores in rankings:
+        for position, doc in enumerate(rank(scores), start=1):
+            fused[doc] = fused.get(doc, 0.0) + 1.0 / (constant + position)
+    return fused
+
+
+def _cut(scores: dict[str, float], k: int) -> dict[str, float]:
+    return {doc: scores[doc] for doc in rank(scores)[:k]}
