@@ -30,8 +30,10 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
     "sm_90": {
         ("dynamic_mix", _HALF): Config(128, 64, 64, 8, 2),
         ("dynamic_mix", _WIDE): Config(64, 32, 32, 8, 2),
-        ("dynamic_mix_rows", _HALF): Config(64, 64, 64, 8, 2),
-        ("dynamic_mix_rows", _WIDE): Config(32, 32, 32, 8, 2),
+        ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
+        ("dynamic_mix_shares", _WIDE): Config(32, 0, 32, 8, 2),
+        ("dynamic_mix_rows", _HALF): Config(64, 64, 0, 8, 2),
+        ("dynamic_mix_rows", _WIDE): Config(32, 32, 0, 8, 2),
         ("dynamic_mix_input", _HALF): Config(64, 64, 0, 8, 2),
         ("dynamic_mix_input", _WIDE): Config(32, 32, 0, 8, 1),
         ("static_mix", _HALF): Config(128, 128, 64, 8, 3),

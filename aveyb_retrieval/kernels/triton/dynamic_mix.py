@@ -8,8 +8,8 @@ Gradient (O = P Z, S the cosines, D the row sums, dO the gradient of O, delta_i 
     U  = dS = (dO Z^T - sign(S) delta) / D      (without `sign` for "sum")
     dZ = P^T dO + ((U + U^T) N - (N . dN) N) / |z|,   N . dN = sum_j U_ij S_ij + sum_j U_ji S_ji
 where the first term of the last sum is 0 for "l1" (a row's normalisation forgets its scale) and delta eps / D for "sum".
-One kernel works by rows and writes P and U (2 T values a token, element type of the input) and, per block of rows, the
-column sums of U S; a second one reads them by columns. A zero vector has no direction: its similarities pass no gradient.
+The first kernel writes P again, the second works by rows and writes U (2 T values a token together, in the element type
+of the input) and, per block of rows, the column sums of U S; the third reads both by columns. A zero vector has no direction: its similarities pass no gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLOOR = tl.constexpr(1e-12)
 
 
 @triton.jit
-def _raw_products(base, rows, columns, stride, n, D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+def _products(base, rows, columns, stride, n, D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
                   PRECISION: tl.constexpr):  # fmt: skip
     """`z_i . z_j` [M, C] and the squared norms of the rows [M] and of the columns [C]."""
     products = tl.zeros((M, C), dtype=tl.float32)
@@ -69,7 +69,7 @@ def forward_kernel(
             d = k + tl.arange(0, N)
             store_tile(out, rows, d, D, tl.zeros((M, N), dtype=tl.float32), T, D, D % N == 0)
     else:
-        products, row_squares, column_squares = _raw_products(mixed, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
+        products, row_squares, column_squares = _products(mixed, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
         inverse = _inverse_norm(row_squares)
         cosines = products * inverse[:, None] * _inverse_norm(column_squares)[None, :]
         if L1:
@@ -93,14 +93,34 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
+def backward_shares_kernel(
+    mixed, lengths, inverse_norms, denominators, shares, mixed_split, mixed_row, T,
+    D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    RAGGED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid (splits, blocks of M rows). Writes P again, `[n, C, C]`; only rows below a split's length are written."""
+    split = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * M
+    rows, columns = first + tl.arange(0, M), tl.arange(0, C)
+    n = valid_rows(lengths, split, T, RAGGED)
+    if first < n:
+        products, _, _ = _products(mixed + split * mixed_split, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
+        inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
+        denominator = tl.load(denominators + split * T + rows, mask=rows < n, other=1.0)
+        column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
+        value = products * (inverse / denominator)[:, None] * column_inverse[None, :]
+        store_tile(shares + split * C * C, rows, columns, C, value, n, C, True)
+
+
+@triton.jit(do_not_specialize=["T"])
 def backward_rows_kernel(
-    grad, mixed, gate, bias, lengths, inverse_norms, denominators,
-    grad_gate, shares_out, cosine_grads, column_sums, row_terms, bias_sums,
+    grad, mixed, gate, bias, lengths, inverse_norms, denominators, shares,
+    grad_gate, cosine_grads, column_sums, row_terms, bias_sums,
     grad_split, grad_row, mixed_split, mixed_row, gate_split, gate_row, T, eps,
-    D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     L1: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, blocks of M rows). Writes grad_gate `[n, T, D]`, P and U `[n, C, C]`, and their sums.
+    """Grid (splits, blocks of M rows). Writes grad_gate `[n, T, D]`, U `[n, C, C]` (rows below the length), and sums.
 
     column_sums float32 `[n, blocks, C]`: sums of U S over the block's rows; row_terms and bias_sums float32 `[n, T]`.
     """
@@ -113,6 +133,7 @@ def backward_rows_kernel(
     mixed += split * mixed_split
     gate += split * gate_split
     grad_gate += split * T * D
+    shares += split * C * C
     column_sums += (split * tl.num_programs(1) + block) * C
     if first >= n:
         for k in range(0, D, N):
@@ -123,25 +144,16 @@ def backward_rows_kernel(
         tl.store(bias_sums + split * T + rows, tl.zeros((M,), dtype=tl.float32), mask=rows < T)
     else:
         valid = rows < n
-        products = tl.zeros((M, C), dtype=tl.float32)
-        for k in range(0, D, K):
-            d = k + tl.arange(0, K)
-            a = load_tile(mixed, rows, d, mixed_row, n, D, D % K == 0)
-            b = load_tile(mixed, columns, d, mixed_row, n, D, D % K == 0)
-            products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-        inverse = tl.load(inverse_norms + split * T + rows, mask=valid, other=0.0)
-        denominator = tl.load(denominators + split * T + rows, mask=valid, other=1.0)
-        column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
-        shares = (products * (inverse / denominator)[:, None] * column_inverse[None, :]).to(mixed.dtype.element_ty)
         if BIAS:
             shift = tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
+        share = load_tile(shares, rows, columns, C, n, C, True)
         share_grads = tl.zeros((M, C), dtype=tl.float32)
         delta = tl.zeros((M,), dtype=tl.float32)
         bias_sum = tl.zeros((M,), dtype=tl.float32)
         for k in range(0, D, N):
             d = k + tl.arange(0, N)
             z = load_tile(mixed, columns, d, mixed_row, n, D, D % N == 0)
-            mixture = tl.dot(shares, z, input_precision=PRECISION)
+            mixture = tl.dot(share, z, input_precision=PRECISION)
             upstream = load_tile(grad, rows, d, grad_row, n, D, D % N == 0).to(tl.float32)
             mixture_grad = upstream * load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
             active = mixture
@@ -153,10 +165,12 @@ def backward_rows_kernel(
             store_tile(grad_gate, rows, d, D, tl.where(valid[:, None], upstream * active, 0.0), T, D, D % N == 0)
             delta += tl.sum(mixture_grad * mixture, 1)
             bias_sum += tl.sum(mixture_grad, 1)
-            share_grads = tl.dot(
-                mixture_grad.to(mixed.dtype.element_ty), tl.trans(z), share_grads, input_precision=PRECISION
-            )
-        scores = shares.to(tl.float32)
+            share_grads = tl.dot(mixture_grad.to(z.dtype), tl.trans(z), share_grads, input_precision=PRECISION)
+        inverse = tl.load(inverse_norms + split * T + rows, mask=valid, other=0.0)
+        denominator = tl.load(denominators + split * T + rows, mask=valid, other=1.0)
+        column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
+        # Read again rather than kept: the registers of the loop above have no room for it.
+        scores = load_tile(shares, rows, columns, C, n, C, True).to(tl.float32)
         if L1:
             sign = tl.where(scores > 0, 1.0, tl.where(scores < 0, -1.0, 0.0))
             cosine_grad = (share_grads - sign * delta[:, None]) / denominator[:, None]
@@ -169,9 +183,7 @@ def backward_rows_kernel(
         tl.store(column_sums + columns, tl.sum(cosine_grad * scores * denominator[:, None], 0))
         tl.store(row_terms + split * T + rows, tl.where(inverse > 0, row_term, 0.0), mask=rows < T)
         tl.store(bias_sums + split * T + rows, bias_sum, mask=rows < T)
-        square = split * C * C
-        store_tile(shares_out + square, rows, columns, C, shares, C, C, True)
-        store_tile(cosine_grads + square, rows, columns, C, cosine_grad, C, C, True)
+        store_tile(cosine_grads + split * C * C, rows, columns, C, cosine_grad, n, C, True)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -290,20 +302,25 @@ def dynamic_mix_backward_op(
     row_terms, bias_sums = torch.empty_like(inverse_norms), torch.empty_like(inverse_norms)
     if n == 0:
         return grad_mixed, grad_gate, bias_sums
-    by_rows = config_for("dynamic_mix_rows", architecture(device), element)
-    by_input = config_for("dynamic_mix_input", architecture(device), element)
+    by_shares, by_rows, by_input = (
+        config_for(f"dynamic_mix_{part}", architecture(device), element) for part in ("shares", "rows", "input")
+    )
     side, whole = power_of_two(width), power_of_two(dim)
-    m = min(by_rows.m, side)
-    n_blocks = blocks(width, m)
+    n_blocks = blocks(width, min(by_rows.m, side))
     squares = torch.empty((2, n, side, side), dtype=mixed.dtype, device=device)
     column_sums = torch.empty((n, n_blocks, side), dtype=torch.float32, device=device)
-    shared = {"D": dim, "C": side, "RELU": relu, "RAGGED": lengths is not None, "PRECISION": precision(mixed.dtype)}
+    shared = {"D": dim, "C": side, "RAGGED": lengths is not None, "PRECISION": precision(mixed.dtype)}
     with torch.cuda.device_of(mixed):
+        m = min(by_shares.m, side)
+        backward_shares_kernel[n, blocks(width, m)](
+            mixed, lengths, inverse_norms, denominators, squares[0], mixed.stride(0), mixed.stride(1), width,
+            M=m, K=min(by_shares.k, whole), **shared, num_warps=by_shares.warps, num_stages=by_shares.stages,
+        )  # fmt: skip
         backward_rows_kernel[n, n_blocks](
-            grad, mixed, gate, bias, lengths, inverse_norms, denominators,
-            grad_gate, squares[0], squares[1], column_sums, row_terms, bias_sums,
+            grad, mixed, gate, bias, lengths, inverse_norms, denominators, squares[0],
+            grad_gate, squares[1], column_sums, row_terms, bias_sums,
             grad.stride(0), grad.stride(1), mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1), width, eps,
-            M=m, N=min(by_rows.n, whole), K=min(by_rows.k, whole), L1=l1, BIAS=bias is not None, **shared,
+            M=min(by_rows.m, side), N=min(by_rows.n, whole), L1=l1, RELU=relu, BIAS=bias is not None, **shared,
             num_warps=by_rows.warps, num_stages=by_rows.stages,
         )  # fmt: skip
         m = min(by_input.m, side)
@@ -311,7 +328,7 @@ def dynamic_mix_backward_op(
             grad, mixed, gate, out, lengths, inverse_norms, squares[0], squares[1], column_sums, row_terms, grad_mixed,
             grad.stride(0), grad.stride(1), mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
             out.stride(0), out.stride(1), width, n_blocks,
-            M=m, N=min(by_input.n, whole), **shared, num_warps=by_input.warps, num_stages=by_input.stages,
+            M=m, N=min(by_input.n, whole), RELU=relu, **shared, num_warps=by_input.warps, num_stages=by_input.stages,
         )  # fmt: skip
     return grad_mixed, grad_gate, bias_sums
 
