@@ -71,7 +71,7 @@ class AveyBModel(AveyBPreTrainedModel):
         """The token embedding, `[V, D]`."""
         return self.embed
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replaces the token embedding."""
         self.embed = value
 
@@ -105,7 +105,7 @@ class AveyBModel(AveyBPreTrainedModel):
             columns = torch.arange(table.ids.shape[1], device=slots.device)
             places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
             out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
-        out = out.view(*input_ids.shape, -1)
+        out = out.view(*input_ids.shape, self.config.hidden_size)
         return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
 
     def encode_splits(
@@ -152,7 +152,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         """The token embedding, `[V, D]`."""
         return self.model.embed
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replaces the token embedding."""
         self.model.embed = value
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.errors import ConfigError
+
+
+def count_parameters(config: AveyBConfig) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in AveyBModel(config).parameters())
+
+
+def test_presets_have_the_published_sizes() -> None:
+    assert count_parameters(AveyBConfig.paper_base()) == pytest.approx(165e6, rel=0.01)
+    assert count_parameters(AveyBConfig.paper_large()) == pytest.approx(391e6, rel=0.01)
+    assert count_parameters(AveyBConfig.released_base()) == pytest.approx(165e6, rel=0.01)
+    assert count_parameters(AveyBConfig.mini()) * 2 <= 16 * 2**20, "float16 weights must stay within 16 MiB"
+
+
+def test_layers_alternate_static_first_unless_told_otherwise() -> None:
+    assert AveyBConfig(num_hidden_layers=3).layer_pattern == ["static", "dynamic", "static"]
+    assert AveyBConfig(num_hidden_layers=2, layer_pattern=["dynamic", "dynamic"]).layer_pattern == ["dynamic"] * 2
+
+
+def test_json_round_trip_keeps_every_field() -> None:
+    config = AveyBConfig.released_base(split_size=128, layer_pattern=["static"] * 30, max_split_weight=7.0)
+    assert AveyBConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"tail": "pad"}, "tail is 'pad'.*masked, zero_slots"),
+        ({"split_size": 0}, "split_size is 0"),
+        ({"num_retrieved": -1}, "num_retrieved is -1"),
+        ({"num_hidden_layers": 2, "layer_pattern": ["static"]}, "layer_pattern has 1 entries"),
+        ({"num_hidden_layers": 1, "layer_pattern": ["fixed"]}, "'fixed'"),
+        ({"hidden_size": 5, "expansion_factor": 3}, "multiple of 4"),
+    ],
+)
+def test_bad_settings_are_named(overrides: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        AveyBConfig(**overrides)

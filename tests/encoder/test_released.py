@@ -1,0 +1,89 @@
+"""Outputs, loss and gradients of the authors' released modules, met from their own weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.errors import ModelError
+
+Fixture = tuple[dict[str, torch.Tensor], dict]
+
+
+def read_fixture(path: Path) -> Fixture:
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["config"])  # noqa: SIM118
+
+
+def weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith("weights.")}
+
+
+@pytest.fixture(params=["small", "s256"])
+def fixture(request: pytest.FixtureRequest, shared: Path) -> Fixture:
+    return read_fixture(shared / "fixtures" / f"avey_b_released_{request.param}.safetensors")
+
+
+@pytest.fixture
+def small(shared: Path) -> Fixture:
+    return read_fixture(shared / "fixtures" / "avey_b_released_small.safetensors")
+
+
+def test_every_case_is_met(fixture: Fixture) -> None:
+    tensors, config = fixture
+    model = AveyBModel.from_released(weights(tensors), **config)
+    cases = [name.removesuffix(".input_ids") for name in tensors if name.startswith("case") and "input_ids" in name]
+    assert cases
+    for case in cases:
+        with torch.no_grad():
+            hidden = model(tensors[f"{case}.input_ids"]).last_hidden_state
+        torch.testing.assert_close(hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0, msg=case)
+
+
+def test_loss_and_every_gradient_are_met(small: Fixture) -> None:
+    tensors, config = small
+    model = AveyBForMaskedLM.from_released(weights(tensors), **config)
+    loss = model(tensors["mlm.input_ids"], labels=tensors["mlm.labels"]).loss
+    assert abs(loss.item() - tensors["mlm.loss"].item()) < 1e-5
+    loss.backward()
+    for name, parameter in model.model.named_parameters():
+        expected = tensors[f"mlm.grad.{name}"]
+        assert parameter.grad is not None, name
+        assert (parameter.grad - expected).norm() < 1e-4 * expected.norm(), name
+
+
+@pytest.mark.parametrize("prefix", ["", "base_avey_model."])
+def test_a_folder_in_the_authors_format_loads_with_from_pretrained(small: Fixture, tmp_path: Path, prefix: str) -> None:
+    tensors, config = small
+    stored = {prefix + name: tensor for name, tensor in weights(tensors).items()}
+    save_file({**stored, "lm_head.weight": tensors["weights.embed.weight"].clone()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "avey-b", **config}))
+    case = "case.b2_t101"
+    for loaded in (AveyBModel.from_pretrained(tmp_path), AveyBForMaskedLM.from_pretrained(tmp_path).model):
+        with torch.no_grad():
+            hidden = loaded(tensors[f"{case}.input_ids"]).last_hidden_state
+        torch.testing.assert_close(hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0)
+    assert AveyBModel.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, tmp_path: Path) -> None:
+    tensors, config = small
+    stored = weights(tensors)
+    with pytest.raises(ModelError, match=r"lacks 1 tensors, first 'layers.2.spatial_proj'"):
+        AveyBModel.from_released({n: t for n, t in stored.items() if n != "layers.2.spatial_proj"}, **config)
+    with pytest.raises(ModelError, match="no place in the model"):
+        AveyBModel.from_released(stored, **{**config, "n_layers": 3})
+    with pytest.raises(ModelError, match=r"ranker.down_proj has shape \(16, 64\), its settings say \(16, 48\)"):
+        AveyBModel.from_released(stored, **{**config, "k": 2})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="safetensors only"):
+        AveyBModel.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"d_embed": 64}))
+    with pytest.raises(ModelError, match="lacks"):
+        AveyBModel.from_pretrained(tmp_path)
