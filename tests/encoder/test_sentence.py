@@ -1,0 +1,206 @@
+"""The model as a sentence-transformers folder, and the streaming Embedder beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, ModelError
+
+TEXTS = ["hello world", "", "é" * 50 + "abc" * 60, "x" * 500, "short", "A tail of\nseveral lines.\n" * 9]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of one token a byte, S = 32, with prompts."""
+    torch.manual_seed(0)
+    tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
+    config = AveyBConfig.mini(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=32, initializer_range=0.2
+    )
+    path = tmp_path_factory.mktemp("model")
+    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "})
+    return path
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> Embedder:
+    return Embedder.load(folder)
+
+
+ROUND_TRIP = """
+import json, sys
+import numpy as np
+import aveyb_retrieval
+from sentence_transformers import SentenceTransformer
+
+if __name__ == "__main__":
+    folder, again, texts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    model = SentenceTransformer(folder, device="cpu")
+    documents, queries = model.encode_document(texts), model.encode_query(texts)
+    model.save(again)
+    reloaded = SentenceTransformer(again, device="cpu")
+    assert np.abs(reloaded.encode_document(texts) - documents).max() == 0
+    spread = model.encode_document(texts, device=["cpu", "cpu"], chunk_size=2, batch_size=2)
+    np.savez(again + "/vectors.npz", documents=documents, queries=queries, spread=spread)
+"""
+
+
+def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_remote_code(
+    folder: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    script = tmp_path / "round_trip.py"
+    script.write_text(ROUND_TRIP)
+    command = [sys.executable, str(script), str(folder), str(tmp_path / "again"), json.dumps(TEXTS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    vectors = np.load(tmp_path / "again" / "vectors.npz")
+    ours = np.stack([d.vector for d in embedder.encode_documents([("", text) for text in TEXTS])])
+    assert np.abs(vectors["documents"] - ours).max() <= 1e-5
+    assert np.abs(vectors["queries"] - embedder.encode_queries(TEXTS)).max() <= 1e-5
+    assert np.abs(vectors["spread"] - ours).max() <= 1e-5
+    assert np.abs(vectors["documents"] - vectors["queries"]).max() > 1e-3, "prompts must reach the model"
+
+
+@pytest.mark.parametrize(
+    "first", ["aveyb_retrieval", "transformers", "sentence_transformers", "transformers.modeling_utils"]
+)
+def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path, first: str) -> None:
+    code = (
+        f"import {first}, aveyb_retrieval\n"
+        "from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer\n"
+        f"folder = {str(folder)!r}\n"
+        "assert type(AutoConfig.from_pretrained(folder)).__name__ == 'AveyBConfig'\n"
+        "assert type(AutoModel.from_pretrained(folder)).__name__ == 'AveyBModel'\n"
+        "assert type(AutoModelForMaskedLM.from_pretrained(folder)).__name__ == 'AveyBForMaskedLM'\n"
+        "assert AutoTokenizer.from_pretrained(folder)('hi')['input_ids'] == [104, 105]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_spans_are_the_characters_of_each_split(embedder: Embedder) -> None:
+    text = "naïve café " * 20
+    (document,) = embedder.encode_documents([("Title\n", text)])
+    data = ("text: Title\n" + text).encode()
+    assert document.n_tokens == len(data)
+    assert len(document.passages) == len(document.spans) == -(-len(data) // 32)
+    covered = [text[start:end] for start, end in document.spans.tolist()]
+    assert covered[0] == data[:32].decode(errors="ignore").removeprefix("text: Title\n")
+    assert document.spans[0, 0] == 0
+    assert document.spans[-1, 1] == len(text)
+    for left, right in zip(document.spans[:-1], document.spans[1:], strict=True):
+        assert right[0] in (left[1], left[1] - 1), "splits touch, or share the character that a cut went through"
+
+
+def test_results_do_not_depend_on_the_stream_around_them(folder: Path, embedder: Embedder) -> None:
+    pairs = [("", text) for text in TEXTS]
+    together = list(embedder.encode_documents(pairs))
+    tiny = list(Embedder.load(folder, batch_tokens=1).encode_documents(pairs))
+    for a, b in zip(together, tiny, strict=True):
+        assert np.abs(a.vector - b.vector).max() <= 1e-5
+        assert a.passages.shape == b.passages.shape
+        assert np.abs(a.passages - b.passages).max(initial=0) <= 1e-5
+        assert np.array_equal(a.spans, b.spans)
+
+
+def test_the_stream_is_consumed_no_further_than_one_batch(folder: Path) -> None:
+    taken = 0
+
+    def endless() -> object:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "", "word " * 10
+
+    stream = Embedder.load(folder, batch_tokens=200).encode_documents(endless())  # type: ignore[arg-type]
+    for _ in range(3):
+        next(stream)
+    assert taken <= 8
+
+
+def test_an_empty_text_is_a_document_of_zeros(folder: Path) -> None:
+    bare = Embedder.load(folder)
+    bare.prompts = {"query": "", "document": ""}
+    (document,) = bare.encode_documents([("", "")])
+    assert document.n_tokens == 0
+    assert not document.vector.any()
+    assert document.passages.shape == (0, 32)
+    assert document.spans.shape == (0, 2)
+    assert bare.encode_queries([]).shape == (0, 32)
+
+
+def test_a_grown_text_reuses_the_vectors_of_its_unchanged_splits(embedder: Embedder) -> None:
+    text = TEXTS[5] * 3
+    (before,) = embedder.encode_documents([("T\n", text[:-100])])
+    (whole,) = embedder.encode_documents([("T\n", text)])
+    kept = len(before.passages) - 1
+    grown = embedder.encode_grown("T\n", text, before.passages[:kept], before.norms[:kept])
+    assert np.abs(grown.vector - whole.vector).max() <= 1e-6
+    assert np.abs(grown.passages - whole.passages).max() <= 1e-5
+    assert np.array_equal(grown.spans, whole.spans)
+    marked = np.full_like(before.passages[:kept], 7)
+    assert (embedder.encode_grown("T\n", text, marked, before.norms[:kept]).passages[:kept] == 7).all()
+    with pytest.raises(ConfigError, match="full splits"):
+        embedder.encode_grown("", "short", before.passages, before.norms)
+
+
+def test_what_max_tokens_cuts_is_counted(folder: Path) -> None:
+    (document,) = Embedder.load(folder, max_tokens=40).encode_documents([("", "x" * 100)])
+    assert (document.n_tokens, document.n_cut) == (40, 66)
+    assert document.spans.tolist() == [[0, 26], [26, 34]]
+
+
+def test_token_vectors_pool_to_the_document_vector(embedder: Embedder) -> None:
+    vectors = embedder.token_vectors(TEXTS, prompt="document")
+    assert [len(v) for v in vectors] == [len(("text: " + t).encode()) for t in TEXTS]
+    for rows in vectors:
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    alone = embedder.token_vectors([TEXTS[2]], prompt="document")[0]
+    assert np.abs(alone - vectors[2]).max() <= 1e-5
+
+
+def test_the_fingerprint_follows_weights_tokenizer_and_prompts(
+    folder: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    import shutil
+
+    assert Embedder.load(folder).fingerprint == embedder.fingerprint
+    for name, change in {
+        "model.safetensors": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+        "config_sentence_transformers.json": lambda data: data.replace(b"query: ", b"ask: "),
+    }.items():
+        copy = tmp_path / name
+        shutil.copytree(folder, copy)
+        (copy / name).write_bytes(change((copy / name).read_bytes()))
+        assert Embedder.load(copy).fingerprint != embedder.fingerprint
+
+
+def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    with pytest.raises(ModelError, match="no such model folder"):
+        Embedder.load(tmp_path / "nothing")
+    with pytest.raises(ModelError, match="owner/name"):
+        Embedder.load("some-model")
+    with pytest.raises(ConfigError, match="float8"):
+        Embedder.load(folder, dtype="float8")
+    with pytest.raises(ConfigError, match="max_tokens is 0"):
+        Embedder.load(folder, max_tokens=0)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    settings = json.loads((copy / "1_Pooling/config.json").read_text())
+    (copy / "1_Pooling/config.json").write_text(json.dumps({**settings, "pooling_mode": "cls"}))
+    with pytest.raises(ModelError, match="pooling_mode 'cls'"):
+        Embedder.load(copy)
