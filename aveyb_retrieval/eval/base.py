@@ -14,6 +14,8 @@ Judgements = dict[str, dict[str, int]]
 Run = dict[str, dict[str, float]]
 """What a system returned: query id -> document id -> score, higher is better."""
 
+DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "success@5")
+
 
 @dataclass(frozen=True)
 class SystemInfo:

@@ -5,6 +5,7 @@ Both are used through the `CorpusEncoder` protocol, so that peers are measured b
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
@@ -91,13 +92,14 @@ class AveyEncoder:
         max_tokens: int | None = None,
         dtype: str = "float32",
     ) -> None:
+        if protocol.query_prefix is not None and protocol.document_prefix is not None:
+            embedder = copy.copy(embedder)  # the caller's keeps its own prompts
+            embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
         self.dim = embedder.dim
         self.cut_texts = 0
         self._embedder = embedder
         self._chunker = chunker
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        if protocol.query_prefix is not None and protocol.document_prefix is not None:
-            embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
         settings = {"title_separator": self._separator, "chunks": chunker_name if chunker else "late"}
         self.info = SystemInfo(
             embedder.model_name, "dense", embedder.model_name, embedder.fingerprint, max_tokens,
@@ -141,9 +143,8 @@ class SentenceTransformerEncoder:
         batch_size: int = 32,
     ) -> None:
         limit = model.max_seq_length
-        if limit is not None and protocol.length_fraction != 1.0:
+        if limit is not None:
             limit = round(protocol.length_fraction * limit)
-            model.max_seq_length = limit
         self.cut_texts = 0
         self.dim = int(model.get_embedding_dimension())
         self._model = model
@@ -180,10 +181,16 @@ class SentenceTransformerEncoder:
         return self._encode(prompted)
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        return self._model.encode(
-            texts, prompt="", batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True,
-            show_progress_bar=False,
-        ).astype(np.float32)  # fmt: skip
+        own_limit = self._model.max_seq_length
+        self._model.max_seq_length = self._limit
+        try:
+            vectors = self._model.encode(
+                texts, prompt="", batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True,
+                show_progress_bar=False,
+            )  # fmt: skip
+        finally:
+            self._model.max_seq_length = own_limit
+        return vectors.astype(np.float32)
 
     def _count_cut(self, texts: list[str]) -> int:
         """How many texts the model will not read whole: it cuts them without a word."""
@@ -258,7 +265,7 @@ def load_encoder(
         raise ConfigError(f"Unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
     chunker = word_chunks(chunk_words) if chunk_words else None
     chunker_name = f"{chunk_words} words" if chunk_words else "splits"
-    if model == "default" or _is_ours(model):
+    if model == "default" or is_ours(model):
         from aveyb_retrieval.encoder.embedder import Embedder
 
         path = None if model == "default" else model
@@ -278,14 +285,15 @@ def _limited(max_tokens: int | None, protocol: EvalProtocol) -> int | None:
     return max_tokens if max_tokens is None else round(protocol.length_fraction * max_tokens)
 
 
-def _is_ours(model: str) -> bool:
-    config = Path(model) / "config.json"
-    if not config.is_file():
-        return False
+def is_ours(model: str) -> bool:
+    """Whether the model's configuration (a folder's, or the hub's or its cache's) says `avey-b`."""
+    from transformers import PretrainedConfig
+
     try:
-        return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "avey-b"
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{config}: not a JSON configuration ({error}).") from None
+        config, _ = PretrainedConfig.get_config_dict(model)
+    except (OSError, ValueError):  # not there, or not a transformers configuration: sentence-transformers will say why
+        return False
+    return config.get("model_type") == "avey-b"
 
 
 def _load_sentence_transformer(model: str, device: str, dtype: str) -> Any:

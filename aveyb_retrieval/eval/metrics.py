@@ -21,10 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.base import Judgements, Run, rank
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, rank
 from aveyb_retrieval.eval.runs import check_run
 
-DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "success@5")
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
 
 

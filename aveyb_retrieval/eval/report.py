@@ -14,6 +14,10 @@ from aveyb_retrieval.eval.significance import Comparison
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from aveyb_retrieval.eval.latency import Latency
+    from aveyb_retrieval.eval.passages import PassageScores
+    from aveyb_retrieval.eval.protocols import Task
+
 
 def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
     """Results that may be compared with each other: same data set, split and protocol."""
@@ -97,6 +101,38 @@ def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: s
     console.print(
         f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed {comparison.seed})."
     )
+
+
+def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
+    """Precision, recall and IoU of characters at each k, one row per way of making passages."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
+    caption = f"{len(task.corpus):,} documents, {scores[0].queries:,} queries with spans; characters, mean over queries"
+    table = Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
+    table.add_column("passages", overflow="fold")
+    table.add_column("mean length", justify="right")
+    for measure in scores[0].mean:
+        table.add_column(measure, justify="right")
+    for item in scores:
+        values = [f"{value:.4f}" for value in item.mean.values()]
+        table.add_row(Text(item.name), f"{item.mean_passage_characters:,.0f}", *values)
+    console.print(table)
+
+
+def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> None:
+    """Milliseconds per call by batch size."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(caption=Text(caption), caption_justify="left")
+    for column in ("batch", "calls", "mean ms", "p50", "p95", "p99", "max", "queries/s"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        times = [f"{value:.2f}" for value in (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms)]
+        table.add_row(str(row.batch), str(row.calls), *times, f"{row.queries_per_second:,.1f}")
+    console.print(table)
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:

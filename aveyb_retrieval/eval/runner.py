@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.metrics import DEFAULT_METRICS, Scores, evaluate, retrieved_ndcg
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.metrics import Scores, evaluate, retrieved_ndcg
 from aveyb_retrieval.eval.protocols import PAPER, Task
 from aveyb_retrieval.eval.runs import read_run, write_run
 

@@ -6,6 +6,8 @@ search, so that a result which is already known costs nothing.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.datasets import Corpus, Document
 from aveyb_retrieval.eval.encoders import CorpusEncoder
@@ -125,6 +127,54 @@ class DenseSystem:
             query: {ids[p]: float(s) for p, s in zip(row, values, strict=True)}
             for query, row, values in zip(queries, positions, scores, strict=True)
         }
+
+
+class IndexSystem:
+    """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
+
+    def __init__(self, path: str | Path, *, mode: str | None = None, name: str = "") -> None:
+        from aveyb_retrieval.indexes.layout import MANIFEST, Layout
+        from aveyb_retrieval.indexes.manifest import Manifest
+
+        self._path = Path(path)
+        self._mode = mode
+        self._retriever: Any = None
+        version = Layout(self._path).current()
+        if version is None:
+            raise IndexFormatError(f"{self._path}: no index here; build one with `aveyb-index build`.")
+        manifest = Manifest.read(self._path / version)
+        model = manifest.model or {}
+        settings = {
+            "mode": mode or "default",
+            "granularity": manifest.granularity,
+            "factory": {kind: index.factory for kind, index in manifest.indexes.items()},
+            "params": {kind: index.params for kind, index in manifest.indexes.items()},
+        }
+        self.info = SystemInfo(
+            name or f"index {self._path.name}",
+            "index",
+            str(model.get("name", "unknown")),
+            hashlib.sha256((self._path / version / MANIFEST).read_bytes()).hexdigest(),
+            model.get("max_tokens"),
+            dict(model.get("prompts") or {}),
+            manifest.dtype,
+            settings,
+        )
+
+    def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Hits of one document (its passages) count once, with their best score."""
+        if self._retriever is None:
+            from aveyb_retrieval.retriever import Retriever
+
+            self._retriever = Retriever.load(self._path)
+        options = {} if self._mode is None else {"mode": self._mode}
+        answers = self._retriever.search(list(queries.values()), k=k, **options)
+        run: Run = {}
+        for query, hits in zip(queries, answers, strict=True):
+            documents = run.setdefault(query, {})
+            for hit in hits:
+                documents[hit.id] = max(float(hit.score), documents.get(hit.id, -math.inf))
+        return run
 
 
 class HybridSystem:

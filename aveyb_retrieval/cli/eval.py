@@ -1,0 +1,347 @@
+"""`aveyb-eval`: measure retrieval. All logic lives in `aveyb_retrieval.eval`; this file parses and prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.eval.base import DEFAULT_METRICS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aveyb_retrieval.eval.runner import Result
+    from aveyb_retrieval.eval.significance import Comparison
+
+PATH = click.Path(path_type=Path)
+
+
+class Commands(click.Group):
+    """Turns the package's own errors into a message and exit code 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except AveyBError as error:
+            click.echo(f"aveyb-eval: {error}", err=True)
+            context.exit(2)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aveyb-retrieval")
+def main() -> None:
+    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency."""
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+@main.command()
+@click.option(
+    "--data",
+    required=True,
+    multiple=True,
+    help="BEIR folder, known name (mldr, mldr-de, msmarco, nq, ...) or NAME=FOLDER for a local copy. Repeatable.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=("default",),
+    show_default=True,
+    help="default, bm25, an index directory, an Avey-B folder, or any sentence-transformers model. Repeatable.",
+)
+@click.option("--split", help="Judged split; default: test, or the only one, or dev.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["standard", "paper"]),
+    default="standard",
+    show_default=True,
+    help="standard is the one to quote.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["dense", "lexical", "hybrid"]),
+    help="Default: dense for models, the index's own for an index.",
+)
+@click.option(
+    "--unit",
+    type=click.Choice(["document", "passage", "max"]),
+    default="document",
+    show_default=True,
+    help="What dense search scores.",
+)
+@click.option(
+    "--chunk-words",
+    type=click.IntRange(min=1),
+    help="Encode fixed chunks of this many words one by one (implies --unit passage).",
+)
+@click.option(
+    "--index-type",
+    help="Build an index of this type (flat, ...) and measure it end to end; default: exact search in memory.",
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Read at most this many tokens of a text.")
+@click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16 or float16.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option(
+    "--depth", type=click.IntRange(min=1), default=100, show_default=True, help="Documents per query in the run."
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    default=DEFAULT_METRICS,
+    show_default=True,
+    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
+)
+@click.option("--max-queries", type=click.IntRange(min=1), help="Draw this many judged queries.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora).")
+@click.option("--run", "run_path", type=PATH, help="Write the TREC run; a folder when there are several.")
+@click.option("--report", type=PATH, help="Write all results as JSON.")
+@click.option(
+    "--html",
+    is_flag=False,
+    flag_value="aveyb-eval.html",
+    type=PATH,
+    help="Write one HTML page (default name: aveyb-eval.html).",
+)
+@click.option("--cache", type=PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
+@click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def run(data: tuple[str, ...], models: tuple[str, ...], split: str | None, protocol: str, metrics: tuple[str, ...],
+        depth: int, max_queries: int | None, seed: int, ignore_identical_ids: bool, run_path: Path | None,
+        report: Path | None, html: Path | None, cache: Path | None, only_missing: bool, quiet: bool,
+        **options: Any) -> None:  # fmt: skip
+    """Search data sets with models and score the runs."""
+    from aveyb_retrieval.eval.build import ModelOptions, make_systems
+    from aveyb_retrieval.eval.datasets import load_dataset
+    from aveyb_retrieval.eval.html import write_html
+    from aveyb_retrieval.eval.protocols import PROTOCOLS, make_task
+    from aveyb_retrieval.eval.report import print_results, write_json
+    from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
+    from aveyb_retrieval.eval.runs import write_run
+
+    console = _console()
+    folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
+    settings = Settings(depth, metrics, ignore_identical_ids)
+    results, runs = [], []
+    with ProgressBars(quiet) as track:
+        for name in data:
+            task = make_task(load_dataset(name, split), PROTOCOLS[protocol], split, max_queries=max_queries, seed=seed)
+            for system in make_systems(models, task, ModelOptions(**options), folder, reuse=only_missing, track=track):
+                result, found = run_system(system, task, settings, cache=ResultCache(folder), only_missing=only_missing)
+                results.append(result)
+                runs.append(found)
+    print_results(results, console)
+    if run_path:
+        for path, result, found in zip(_run_paths(run_path, results), results, runs, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_run(path, found, tag=_slug(result.system.name))
+            console.print(f"run: {path}", highlight=False)
+    if report:
+        write_json(report, results, {"command": _command()})
+        console.print(f"report: {report}", highlight=False)
+    if html:
+        write_html(html, results)
+        console.print(f"page: {html}", highlight=False)
+
+
+@main.command()
+@click.argument("run_file", type=PATH)
+@click.argument("qrels", type=PATH)
+@click.option("--metric", "metrics", multiple=True, default=DEFAULT_METRICS, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
+def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) -> None:
+    """Score a TREC run file against qrels (BEIR or TREC column order, with or without header)."""
+    from aveyb_retrieval.eval.metrics import evaluate
+    from aveyb_retrieval.eval.qrels import read_qrels
+    from aveyb_retrieval.eval.runs import read_run
+
+    judged = read_qrels(qrels)
+    scores = evaluate(judged.judgements, read_run(run_file), metrics)
+    notices = [
+        *judged.notices,
+        *([f"{len(scores.missing)} judged queries are missing from the run and count as 0."] if scores.missing else []),
+        *([f"{scores.unjudged} queries of the run have no judgements and are left out."] if scores.unjudged else []),
+    ]
+    if as_json:
+        report = {
+            "queries": len(judged.judgements),
+            "missing": list(scores.missing),
+            "unjudged": scores.unjudged,
+            "mean": scores.mean,
+            "per_query": scores.per_query,
+            "notices": notices,
+        }
+        click.echo(json.dumps(report, indent=1))
+        return
+    for metric, value in scores.mean.items():
+        click.echo(f"{metric:<12} {value:.4f}")
+    click.echo(f"{'queries':<12} {len(judged.judgements)}")
+    for notice in notices:
+        click.echo(f"note: {notice}")
+
+
+@main.command()
+@click.argument("run_a", type=PATH)
+@click.argument("run_b", type=PATH)
+@click.argument("qrels", type=PATH)
+@click.option("--metric", default="ndcg@10", show_default=True)
+@click.option("--resamples", type=click.IntRange(min=100), default=10_000, show_default=True)
+@click.option("--confidence", type=click.FloatRange(0.5, 1.0, max_open=True), default=0.95, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--show", type=click.IntRange(min=0), default=5, show_default=True, help="Queries that differ most, each way."
+)
+@click.option("--json", "as_json", is_flag=True)
+def compare(run_a: Path, run_b: Path, qrels: Path, metric: str, resamples: int, confidence: float, seed: int, show: int,
+            as_json: bool) -> None:  # fmt: skip
+    """Compare two TREC runs: paired randomisation test, bootstrap interval, wins, ties, losses."""
+    from aveyb_retrieval.eval.metrics import evaluate
+    from aveyb_retrieval.eval.qrels import read_qrels
+    from aveyb_retrieval.eval.report import print_comparison
+    from aveyb_retrieval.eval.runs import read_run
+    from aveyb_retrieval.eval.significance import compare as compare_scores
+
+    judged = read_qrels(qrels)
+    values = [evaluate(judged.judgements, read_run(path), [metric]).per_query[metric] for path in (run_a, run_b)]
+    comparison = compare_scores(values[0], values[1], resamples=resamples, confidence=confidence, seed=seed)
+    if as_json:
+        click.echo(json.dumps({"metric": metric, "a": str(run_a), "b": str(run_b), **asdict(comparison)}, indent=1))
+        return
+    console = _console()
+    for notice in judged.notices:
+        console.print(f"note: {notice}", highlight=False, markup=False)
+    print_comparison(comparison, metric, str(run_a), str(run_b), console)
+    _print_extremes(comparison, show)
+
+
+def _print_extremes(comparison: Comparison, show: int) -> None:
+    ordered = sorted(comparison.per_query.items(), key=lambda item: item[1])
+    for title, items in (("A is better on", ordered[::-1]), ("B is better on", ordered)):
+        chosen = [
+            (query, value) for query, value in items[:show] if (value > 0 if title.startswith("A") else value < 0)
+        ]
+        if chosen:
+            click.echo(title)
+            for query, value in chosen:
+                click.echo(f"  {value:+.4f}  {query}")
+
+
+@main.command()
+@click.option("--data", required=True, help="A data set with spans.jsonl.")
+@click.option("--model", default="default", show_default=True, help="default, or an Avey-B folder.")
+@click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
+@click.option(
+    "--chunk-words", type=click.IntRange(min=1), default=180, show_default=True, help="Chunk size of the peers."
+)
+@click.option("--scope", type=click.Choice(["document", "corpus"]), default="document", show_default=True)
+@click.option("--split")
+@click.option("--max-queries", type=click.IntRange(min=1))
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--cache", type=PATH, help="Folder for vectors; default: a temporary one.")
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def passages(data: str, model: str, peers: tuple[str, ...], chunk_words: int, scope: str, split: str | None,
+             max_queries: int | None, seed: int, cache: Path | None, as_json: bool, quiet: bool) -> None:  # fmt: skip
+    """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
+    from aveyb_retrieval.eval.build import passage_table
+    from aveyb_retrieval.eval.datasets import load_dataset
+    from aveyb_retrieval.eval.protocols import make_task
+    from aveyb_retrieval.eval.report import print_passages
+
+    task = make_task(load_dataset(data, split), split=split, max_queries=max_queries, seed=seed)
+    with ProgressBars(quiet) as track:
+        scores = passage_table(task, model, peers, chunk_words, scope, cache, track)
+    if as_json:
+        click.echo(json.dumps([asdict(item) for item in scores], indent=1))
+    else:
+        print_passages(scores, task, _console())
+
+
+@main.command()
+@click.argument("index", type=PATH)
+@click.option(
+    "--queries", "query_file", type=PATH, help="Text (one per line) or queries.jsonl; default: built-in questions."
+)
+@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, default=(1, 32), show_default=True)
+@click.option("--calls", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--mode", help="Search mode; default: the index's own.")
+@click.option("--json", "as_json", is_flag=True)
+def latency(index: Path, query_file: Path | None, batches: tuple[int, ...], calls: int, k: int, mode: str | None,
+            as_json: bool) -> None:  # fmt: skip
+    """Time searches of an index as a user waits for them, query encoding included."""
+    import time
+
+    from aveyb_retrieval.eval.latency import DEFAULT_QUERIES, measure, read_query_texts
+    from aveyb_retrieval.retriever import Retriever
+
+    queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)
+    options = {} if mode is None else {"mode": mode}
+    start = time.perf_counter()
+    retriever = Retriever.load(index)
+    load_seconds = time.perf_counter() - start
+    rows = [
+        measure(lambda texts: retriever.search(texts, k=k, **options), queries, batch=b, calls=calls) for b in batches
+    ]
+    if as_json:
+        report = {"index": str(index), "load_seconds": load_seconds, "k": k, "mode": mode or "default"}
+        click.echo(json.dumps({**report, "rows": [asdict(row) for row in rows]}, indent=1))
+        return
+    from aveyb_retrieval.eval.report import print_latency
+
+    print_latency(rows, f"{index}, k {k}, mode {mode or 'default'}, loaded in {load_seconds:.2f} s", _console())
+
+
+class ProgressBars:
+    """Rich progress bars on standard error, one per corpus that is encoded; `with` gives a `systems.Track`."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
+
+    def __enter__(self) -> ProgressBars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, documents: Iterable[Any], total: int, description: str) -> Iterable[Any]:
+        return self._progress.track(documents, total=total, description=description)
+
+
+def _run_paths(path: Path, results: list[Result]) -> list[Path]:
+    if len(results) == 1:
+        return [path]
+    return [path / f"{_slug(r.dataset)}.{r.split}.{i}.{_slug(r.system.name)}.trec" for i, r in enumerate(results)]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-") or "run"
+
+
+def _command() -> str:
+    import shlex
+    import sys
+
+    return shlex.join(["aveyb-eval", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Judgements and runs as they come: every shape that is accepted, and a clear word on every one that is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.eval.base import rank
+from aveyb_retrieval.eval.qrels import collect_qrels, read_qrels
+from aveyb_retrieval.eval.runs import read_run, write_run
+
+WANTED = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\nq2\td1\t2\n",
+        "q1\td1\t1\nq1\td2\t0\nq2\td1\t2\n",  # no header: the first judgement must not be lost
+        "q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n",  # TREC
+        "q1\t0\td1\t1\nq1\t0\td2\t0\nq2\t0\td1\t2",
+        "query-id\titer\tcorpus-id\tscore\nq1\t0\td1\t1\nq1\t0\td2\t0\nq2\t0\td1\t2\n",
+        "corpus-id\tquery-id\tscore\nd1\tq1\t1\nd2\tq1\t0\nd1\tq2\t2\n",  # the header decides the order
+        "\ufeffquery_id\tdoc_id\trelevance\r\nq1\td1\t1\r\nq1\td2\t0\r\n\r\nq2\td1\t2\r\n",
+        "q1 d1 1\nq1 d2 0\nq2 d1 2.0\n",
+    ],
+    ids=["beir", "headerless", "trec", "trec-tabs", "header-4", "swapped", "bom-crlf", "blanks"],
+)
+def test_every_layout_reads_the_same(tmp_path, text):
+    path = tmp_path / "test.tsv"
+    path.write_bytes(text.encode())
+    assert read_qrels(path).judgements == WANTED
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no judgements"),
+        ("query-id\tcorpus-id\tscore\n", "no judgements"),
+        ("q1\td1\t1\nq1\td2\n", "line 2: 2 columns where the file began with 3"),
+        ("q1 d 1 0 1\n", "line 1: 5 columns"),
+        ("q1\td1\t1\nq1\td2\t0.5\n", "line 2: the grade '0.5' is not an integer"),
+        ("q1\td1\t1\nq1\td2\tnan\n", "line 2: the grade 'nan' is not an integer"),
+        ("q1\td1\t1\nq1\td2\thigh\n", "line 2: the grade 'high' is not a number"),
+        ("q1\td1\t1\nq1\td1\t2\n", "line 2: query 'q1', document 'd1' is judged 2 here and 1 on line 1"),
+        ("a\tb\tc\nq1\td1\t1\n", "line 1: .* is neither a judgement .* nor a header"),
+        ("query-id\tcorpus-id\tscore\tnotes\nq\td\t1\tx\n", "unknown column 'notes'"),
+        ("q1\t\t1\n", "line 1: empty document id"),
+    ],
+)
+def test_bad_qrels(tmp_path, text, message):
+    path = tmp_path / "bad.tsv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_qrels(path)
+
+
+def test_missing_and_binary_qrels(tmp_path):
+    with pytest.raises(InputError, match="no such qrels file"):
+        read_qrels(tmp_path / "none.tsv")
+    (tmp_path / "x.tsv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_qrels(tmp_path / "x.tsv")
+
+
+def test_decisions_are_announced(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("q1\td1\t1\nq1\td1\t1\nq1\td2\t-1\n")
+    qrels = read_qrels(path)
+    assert qrels.judgements == {"q1": {"d1": 1, "d2": 0}}
+    assert any("1 repeated judgements" in notice for notice in qrels.notices)
+    assert any("1 negative grades" in notice for notice in qrels.notices)
+
+
+def test_ids_with_spaces_need_tabs(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("a query\ta document\t1\n")
+    assert read_qrels(path).judgements == {"a query": {"a document": 1}}
+    path.write_text("q1 d1 1\na query d1 1\n")
+    with pytest.raises(InputError, match="line 2: 4 columns.*tab-separated"):
+        read_qrels(path)
+
+
+def test_hub_rows_are_checked_alike():
+    assert collect_qrels([("q", "d", 1.0), ("q", "e", 0)], "hub").judgements == {"q": {"d": 1, "e": 0}}
+    with pytest.raises(InputError, match="hub, line 2: the grade '0.7'"):
+        collect_qrels([("q", "d", 1.0), ("q", "e", 0.7)], "hub")
+
+
+ids = st.text(st.characters(whitelist_categories=("L", "N", "P")), min_size=1, max_size=8)
+runs = st.dictionaries(
+    ids, st.dictionaries(ids, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), min_size=1, max_size=4
+)
+
+
+@given(runs)
+def test_a_written_run_reads_back_exactly(tmp_path_factory, run):
+    path = tmp_path_factory.mktemp("runs") / "out.trec"
+    write_run(path, run)
+    again = read_run(path)
+    assert again == run
+    assert [rank(again[q]) for q in run] == [rank(run[q]) for q in run]
+    positions = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        query, _, doc, position, _, _ = line.split()
+        positions.setdefault(query, []).append((int(position), doc))
+    assert {q: [doc for _, doc in sorted(rows)] for q, rows in positions.items()} == {q: rank(run[q]) for q in run}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the run is empty"),
+        ("q Q0 d 1 2.0\n", "line 1: 5 columns, expected 6"),
+        ("q Q0 a doc 1 2.0 t\n", "line 1: 7 columns"),
+        ("q Q0 d 1 nan t\n", "line 1: the score of 'd' is nan"),
+        ("q Q0 d 1 -inf t\n", "line 1: the score of 'd' is -inf"),
+        ("q Q0 d 1 best t\n", "line 1: the score 'best' is not a number"),
+        ("q Q0 d 1 2.0 t\nq Q0 d 2 1.0 t\n", "line 2: document 'd' occurs twice for query 'q'"),
+    ],
+)
+def test_bad_runs(tmp_path, text, message):
+    path = tmp_path / "bad.trec"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_run(path)
+
+
+def test_rank_column_is_ignored(tmp_path):
+    path = tmp_path / "run.trec"
+    path.write_text("q Q0 low 1 0.5 t\nq Q0 high 2 0.9 t\n")
+    assert rank(read_run(path)["q"]) == ["high", "low"]
+
+
+@pytest.mark.parametrize("run", [{"q": {"a doc": 1.0}}, {"a query": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}])
+def test_ids_that_the_format_cannot_carry(tmp_path, run):
+    with pytest.raises(InputError, match="cannot be written to a TREC run"):
+        write_run(tmp_path / "out.trec", run)
+    assert not (tmp_path / "out.trec").exists()
