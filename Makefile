@@ -1,0 +1,46 @@
+# Everything runs from a fresh clone: `make demo` and `make test` make .venv themselves.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+
+.PHONY: demo test test-slow test-kernels lint clean
+
+demo: $(VENV)/.installed
+	mkdir -p demo
+	$(BIN)/python examples/stdlib_corpus.py demo/corpus.jsonl
+	$(BIN)/aveyb-index build demo/corpus.jsonl -o demo/index --overwrite
+	@for question in \
+	    "how do I read a file that was compressed with gzip?" \
+	    "run several functions at the same time in a pool of processes" \
+	    "parse the arguments of a command line program"; do \
+	  echo; echo "Q: $$question"; $(BIN)/aveyb-index search demo/index "$$question" -k 3 || exit 1; \
+	done
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow
+
+test-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/kernels
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy aveyb_retrieval
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu]'
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo
