@@ -1,0 +1,49 @@
+"""What all commands share: how an error ends a command, and where progress is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aveyb_retrieval.errors import AveyBError
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.pipeline import Progress
+
+
+class Commands(click.Group):
+    """A group of commands that turns the package's own errors into a message on stderr and exit code 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except AveyBError as error:
+            click.echo(f"{context.info_name}: {error}", err=True)
+            context.exit(2)
+
+
+@contextmanager
+def progress_bar(shown: bool) -> Iterator[Progress]:
+    """Progress of a change on stderr, as a function to pass on: one line for each stage, with rates."""
+    if not shown:
+        yield lambda stage, done, total, tokens: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, total: int | None, tokens: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total, rates="")
+            task = tasks[stage]
+            seconds = max(bar.tasks[task].elapsed or 0.0, 1e-3)
+            rates = f"{done / seconds:,.0f}/s" + (f"  {tokens / seconds:,.0f} tokens/s" if tokens else "")
+            bar.update(task, completed=done, rates=rates)
+
+        yield show

@@ -1,0 +1,178 @@
+"""`aveyb-index`: build, search and look after an index. All logic lives in `aveyb_retrieval.indexes`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aveyb_retrieval.cli.common import Commands, progress_bar
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.builder import Report
+    from aveyb_retrieval.retriever import Hit
+
+PATH = click.Path(path_type=Path)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aveyb-retrieval")
+def main() -> None:
+    """Build an index directory from documents and search it."""
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Several options as one decorator, in the order given."""
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+READING = options(
+    click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+                 help="A line that is no document: stop, or leave it out and list it in rejected.jsonl."),
+    click.option("--id-field", help="Field with the document's id.  [default: _id, else id]"),
+    click.option("--title-field", default="title", show_default=True, help="Field with the title."),
+    click.option("--text-field", default="text", show_default=True, help="Field with the text."),
+)  # fmt: skip
+WRITING = options(
+    click.option("--model", help="Model folder or name.  [default: the embedded one]"),
+    click.option("--device", default="cpu", show_default=True, help="Where the model runs."),
+    click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+
+
+@main.command()
+@click.argument("corpus", nargs=-1)
+@click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
+@click.option("--granularity", type=click.Choice(["document", "passage", "both"]), default="both", show_default=True,
+              help="Which vectors are searched.")
+@click.option("--index", default="auto", show_default=True, help="auto (by size), or a FAISS factory string.")
+@click.option("--recall", type=float, help="Tune the search until this share of exact results is found.")
+@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True,
+              help="How vectors are kept on disk.")
+@click.option("--index-field", "index_fields", multiple=True, help="Metadata field that filters should find fast.")
+@click.option("--max-tokens", type=int, help="Cut documents after so many tokens.  [default: read them whole]")
+@click.option("--overwrite", is_flag=True, help="Replace an index that is already there.")
+@READING
+@WRITING
+def build(corpus: tuple[str, ...], out: Path, quiet: bool, id_field: str | None, title_field: str, text_field: str,
+          **arguments: Any) -> None:
+    """Build an index from CORPUS: files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs,
+    a Hugging Face dataset, or - for JSON lines on standard input. Interrupted, the same command continues."""
+    from aveyb_retrieval.indexes.builder import build_index
+    from aveyb_retrieval.indexes.records import FieldNames
+
+    if not corpus and arguments["vectors"] is None:
+        raise click.UsageError("give a CORPUS, or --vectors")
+    names = FieldNames(id_field, title_field, text_field)
+    with progress_bar(not quiet) as progress:
+        report = build_index(list(corpus) or None, out, fields=names, progress=progress, **arguments)
+    _print_report(report)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.argument("query")
+@click.option("-k", default=10, show_default=True, help="How many documents.")
+@click.option("--mode", type=click.Choice(["dense", "lexical", "hybrid"]), default="dense", show_default=True,
+              help="By vectors, by words (BM25), or both.")
+@click.option("--granularity", type=click.Choice(["document", "passage", "both"]), help="Which vectors rank.")
+@click.option("--filter", "filter_text", metavar="JSON", help='Condition on metadata, as {"year": {"$gte": 2020}}.')
+@click.option("--fusion", type=click.Choice(["rrf", "weighted"]), default="rrf", show_default=True,
+              help="How a hybrid search combines its two rankings.")
+@click.option("--weight", default=0.5, show_default=True, help="Of the vectors, in weighted fusion.")
+@click.option("--rerank", type=click.Choice(["maxsim"]), help="Order the best candidates by late interaction.")
+@click.option("--passages", default=1, show_default=True, help="Passages to show of each document.")
+@click.option("--context", type=int, help="Also show so many neighbours of the passage.")
+@click.option("--exact", is_flag=True, help="Score every vector instead of asking the index.")
+@click.option("--model", help="Where the model of the index is now.")
+@click.option("--device", default="cpu", show_default=True, help="Where the model runs and vectors are searched.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per document.")
+def search(directory: Path, query: str, k: int, filter_text: str | None, model: str | None, device: str, as_json: bool,
+           **arguments: Any) -> None:
+    """Search the index in DIRECTORY for QUERY."""
+    from aveyb_retrieval.retriever import Retriever
+
+    where = _parse_filter(filter_text)
+    with Retriever.load(directory, model=model, device=device) as retriever:
+        hits = retriever.search(query, k, filter=where, **arguments)
+    for number, hit in enumerate(hits, start=1):
+        if as_json:
+            click.echo(json.dumps(asdict(hit), ensure_ascii=False))
+        else:
+            _print_hit(number, hit)
+    if not hits and not as_json:
+        click.echo("nothing found", err=True)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(directory: Path, as_json: bool) -> None:
+    """Say what the index in DIRECTORY is: its model, counts, files and measured recall."""
+    from aveyb_retrieval.indexes.info import describe
+
+    description = describe(directory)
+    if as_json:
+        click.echo(json.dumps(description, ensure_ascii=False, indent=2))
+        return
+    for key, value in description.items():
+        click.echo(f"{key:<12} {_plain(value)}")
+
+
+def _print_report(report: Report) -> None:
+    continued = " (continued an interrupted change)" if report.resumed else ""
+    click.echo(
+        f"{report.path}: {report.documents:,} documents, {report.passages:,} passages, {report.tokens:,} tokens "
+        f"in {report.seconds:,.1f} s{continued}"
+    )
+    if report.cut_documents:
+        lost = f"{report.cut_documents:,} documents lost {report.cut_tokens:,} tokens"
+        click.echo(f"cut by --max-tokens: {lost}", err=True)
+    if report.rejected:
+        click.echo(f"left out: {report.rejected:,} lines, listed with reasons in {report.rejected_file}", err=True)
+
+
+def _print_hit(number: int, hit: Hit) -> None:
+    click.echo(f"{number:>3}. {click.style(hit.title or hit.id, bold=True)}  [{hit.id}]  {hit.score:.4f}")
+    shown = hit.passages or ()
+    for passage in shown:
+        start, stop = passage.span
+        click.echo(f"     {start}-{stop}: {_one_line(passage.text)}")
+    if not shown:
+        click.echo(f"     {_one_line(hit.text)}")
+    if hit.context is not None and hit.context_span is not None:
+        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_one_line(hit.context, 1200)}")
+
+
+def _one_line(text: str, width: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _parse_filter(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,180 @@
+"""Metadata filters: a small MongoDB-like language compiled to parameterised SQL.
+
+    {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False}, {"author.name": "Ada"}]}
+
+A field is a path of keys joined by dots (a dot inside a key is written `\\.`). A condition on a list holds when it
+holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so also where the field is missing.
+Numbers compare with numbers and strings with strings: a condition on another type is simply false.
+Nothing of a filter becomes SQL text: paths and values are bound parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aveyb_retrieval.errors import ConfigError
+
+Filter = Mapping[str, Any]
+Scalar = str | int | float | bool | None
+
+_COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_OPERATORS = ("$eq", "$ne", *_COMPARE, "$in", "$nin", "$exists", "$not")
+_ELEMENT = "typeof(key) <> 'text'"  # json_each also walks through objects; a condition is not on an object's members
+_MAX_DEPTH = 50
+_MAX_VALUES = 30_000  # SQLite takes at most 32,766 parameters (as compiled by default)
+
+
+class Condition(NamedTuple):
+    """SQL of a condition on the table `documents`, and its parameters."""
+
+    sql: str
+    parameters: tuple[Scalar, ...]
+
+
+def json_path(field: str) -> str:
+    """The SQLite JSON path of a field: `author.name` becomes `$."author"."name"`.
+
+    Raises:
+        ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
+    """
+    keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
+    if not all(keys) or '"' in field:
+        raise ConfigError(f"filter: {field!r} cannot be a field; keys must not be empty or hold a double quote")
+    return "$" + "".join(f'."{key}"' for key in keys)
+
+
+def compile_filter(where: Filter, index_fields: Mapping[str, str] | None = None) -> Condition:
+    """Compile a filter; `index_fields` (field to JSON path) are answered from their database index.
+
+    Raises:
+        ConfigError: an operator is not known, or has a value of the wrong type.
+    """
+    condition = _Compiler(index_fields or {}).all_of(where, 0)
+    if len(condition.parameters) > _MAX_VALUES:
+        raise ConfigError(f"filter: {len(condition.parameters):,} values; at most {_MAX_VALUES:,} fit into one")
+    return condition
+
+
+def filter_key(where: Filter) -> str:
+    """A text that is the same for the same filter, to remember results by."""
+    try:
+        return json.dumps(where, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"filter: {error}; it must be what JSON can hold") from error
+
+
+class _Compiler:
+    def __init__(self, index_fields: Mapping[str, str]) -> None:
+        self._indexed = index_fields
+
+    def all_of(self, where: object, depth: int) -> Condition:
+        if not isinstance(where, Mapping):
+            raise ConfigError(f"filter: {where!r} is not a mapping of fields to conditions")
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
+        return _join(" AND ", [self._entry(key, value, depth) for key, value in where.items()], empty="1")
+
+    def _entry(self, key: object, value: object, depth: int) -> Condition:
+        if not isinstance(key, str):
+            raise ConfigError(f"filter: the key {key!r} is not a string")
+        if key in ("$and", "$or"):
+            if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+                raise ConfigError(f"filter: {key} needs a list of filters that is not empty, not {value!r}")
+            parts = [self.all_of(part, depth + 1) for part in value]
+            return _join(" AND " if key == "$and" else " OR ", parts, empty="1")
+        if key == "$not":
+            return _negate(self.all_of(value, depth + 1))
+        if key.startswith("$"):
+            raise ConfigError(f"filter: {key} is not known where a field is expected; known are $and, $or, $not")
+        return self._field(key, value, depth)
+
+    def _field(self, field: str, value: object, depth: int) -> Condition:
+        if not isinstance(value, Mapping):
+            return self._operator(field, "$eq", value, depth)
+        if not value:
+            raise ConfigError(f"filter: the condition on {field!r} is empty")
+        return _join(" AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()], empty="1")
+
+    def _operator(self, field: str, operator: object, operand: object, depth: int) -> Condition:
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
+        if operator == "$eq":
+            return self._any(field, *_equal(field, operand))
+        if operator == "$ne":
+            return _negate(self._any(field, *_equal(field, operand)))
+        if operator in ("$in", "$nin"):
+            found = self._in(field, operator, operand)
+            return found if operator == "$in" else _negate(found)
+        if operator == "$exists":
+            return self._exists(field, operand)
+        if operator == "$not":
+            return _negate(self._field(field, operand, depth + 1))
+        if isinstance(operator, str) and operator in _COMPARE:
+            types, parameter = _ordered(field, operator, operand)
+            return self._any(field, f"type IN ({types}) AND value {_COMPARE[operator]} ?", (parameter,))
+        raise ConfigError(
+            f"filter: the operator {operator!r} on {field!r} is not known; known are {', '.join(_OPERATORS)}"
+        )
+
+    def _in(self, field: str, operator: object, operand: object) -> Condition:
+        if not isinstance(operand, Sequence) or isinstance(operand, str):
+            raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
+        groups: dict[str, list[Scalar]] = {}
+        for value in operand:
+            sql, parameters = _equal(field, value)
+            groups.setdefault(sql, []).extend(parameters)
+        parts = []
+        for sql, values in groups.items():
+            many = sql.replace("value = ?", f"value IN ({','.join('?' * len(values))})")
+            parts.append(self._any(field, many, tuple(values)))
+        return _join(" OR ", parts, empty="0")
+
+    def _any(self, field: str, predicate: str, parameters: tuple[Scalar, ...]) -> Condition:
+        """Some element of the field satisfies a predicate on `type` and `value`."""
+        if field in self._indexed:
+            sql = f"doc IN (SELECT doc FROM fields WHERE field = ? AND {predicate})"  # noqa: S608  # of this file's words
+            return Condition(sql, (field, *parameters))
+        source = "SELECT 1 FROM json_each(documents.metadata, ?)"
+        return Condition(f"EXISTS ({source} WHERE {_ELEMENT} AND {predicate})", (json_path(field), *parameters))
+
+    def _exists(self, field: str, operand: object) -> Condition:
+        if not isinstance(operand, bool):
+            raise ConfigError(f"filter: $exists on {field!r} needs true or false, not {operand!r}")
+        found = Condition("json_type(documents.metadata, ?) IS NOT NULL", (json_path(field),))
+        return found if operand else _negate(found)
+
+
+def _equal(field: str, value: object) -> tuple[str, tuple[Scalar, ...]]:
+    if value is None:
+        return "type = 'null'", ()
+    if isinstance(value, bool):
+        return f"type = '{'true' if value else 'false'}'", ()
+    types, parameter = _ordered(field, "$eq", value)
+    return f"type IN ({types}) AND value = ?", (parameter,)
+
+
+def _ordered(field: str, operator: str, value: object) -> tuple[str, str | int | float]:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} is not valid Unicode") from error
+        return "'text'", value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+        exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63
+        return "'integer','real'", value if exact else float(value)
+    raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
+
+
+def _join(word: str, parts: Sequence[Condition], *, empty: str) -> Condition:
+    if not parts:
+        return Condition(empty, ())
+    sql = word.join(f"({part.sql})" for part in parts) if len(parts) > 1 else parts[0].sql
+    return Condition(sql, tuple(p for part in parts for p in part.parameters))
+
+
+def _negate(condition: Condition) -> Condition:
+    return Condition(f"NOT ({condition.sql})", condition.parameters)

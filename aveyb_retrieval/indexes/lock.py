@@ -1,0 +1,59 @@
+"""One writer at a time: a lock that the kernel lets go of when its holder dies, and a note of who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from aveyb_retrieval.errors import IndexLockedError
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the writer lock of an index while the block runs.
+
+    Raises:
+        IndexLockedError: another process holds it; the message names it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IndexLockedError(
+                f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
+            ) from None
+        if path.stat().st_size:  # a writer that ends in order leaves an empty file
+            logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
+        note = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv)[:200],
+        }
+        handle.truncate(0)
+        handle.write(json.dumps(note).encode())
+        handle.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a full disk must not hide what went wrong before
+                handle.truncate(0)
+
+
+def _holder(path: Path) -> str:
+    try:
+        note = json.loads(path.read_bytes())
+        return f"pid {note['pid']} on {note['host']} since {note['since']}: {note['command']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "it left no note of itself"

@@ -1,0 +1,261 @@
+"""Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded in memory.
+
+The position in the input and a running hash of everything read so far are part of each commit. A continued change
+reads the input again up to that position and compares the hash, so that it never mixes two inputs; what comes after
+the position may have been corrected meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes import layout
+from aveyb_retrieval.indexes.change import Change
+from aveyb_retrieval.indexes.corpus import Item
+from aveyb_retrieval.indexes.protocols import Encoded, FloatArray, IntArray
+from aveyb_retrieval.indexes.records import Record, Rejected
+from aveyb_retrieval.indexes.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
+from aveyb_retrieval.indexes.vectors import Kind, write_shard
+
+BATCH_BYTES = 32 << 20
+BATCH_DOCUMENTS = 8192
+BATCH_SECONDS = 30.0
+
+
+class Progress(Protocol):
+    """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
+
+    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None: ...
+
+
+def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done."""
+
+    item: Item
+    position: int
+    digest: str
+    action: Literal["encode", "metadata", "reject"]
+
+    @property
+    def record(self) -> Record:
+        assert isinstance(self.item, Record)
+        return self.item
+
+
+Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
+"""Encodes the documents of steps, in order. It may read ahead, but in the calling thread."""
+
+
+class Pipeline:
+    """Feeds one stream of documents into a change.
+
+    `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only what has changed.
+    """
+
+    def __init__(
+        self,
+        change: Change,
+        encode: Encode,
+        *,
+        kinds: tuple[Kind, ...],
+        dim: int,
+        dtype: str,
+        mode: Literal["add", "upsert"],
+        on_error: Literal["stop", "skip"],
+        progress: Progress,
+    ) -> None:
+        self.change = change
+        self.store = change.store
+        self._encode = encode
+        self._kinds = kinds
+        self._dim = dim
+        self._dtype = dtype
+        self._mode = mode
+        self._on_error = on_error
+        self._progress = progress
+        self._next_doc: int = self.store.get("next_doc")
+        self._uncommitted: set[str] = set()
+        self._waiting: deque[Step] = deque()  # read, not yet encoded
+        self._batch: list[tuple[Step, Encoded | None]] = []
+        self._batch_bytes = 0
+        self._last_commit = time.monotonic()
+        self._tokens = 0
+
+    def run(self, items: Iterable[Item]) -> int:
+        """Take the whole input in; returns how many items it had.
+
+        Raises:
+            InputError: an item is no document (with `on_error` "stop"), or the model's vectors are not finite.
+            ConfigError: the input is not the one that the interrupted change had read.
+        """
+        for encoded in self._encode(self._to_encode(self._steps(items))):
+            while self._waiting[0].action != "encode":
+                self._take(self._waiting.popleft(), None)
+            step = self._waiting.popleft()
+            self._take(step, _checked(encoded, self._dim, step))
+        for step in self._waiting:
+            if step.action == "encode":
+                raise ModelError(
+                    f"the model gave no vectors for the document {step.record.id!r}; it must give one result each"
+                )
+            self._take(step, None)
+        self._commit()
+        return int(self.store.get("consumed"))
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
+        consumed, expected = self.store.get("consumed"), self.store.get("digest")
+        position, digest = 0, ""
+        for position, item in enumerate(items, start=1):  # used after the loop
+            digest = _chain(digest, item)
+            if position < consumed:
+                continue
+            if position == consumed:
+                self._check_same_input(digest == expected, consumed)
+                continue
+            yield self._step(item, position, digest)
+        self._check_same_input(position >= consumed, consumed)
+
+    def _check_same_input(self, same: bool, consumed: int) -> None:
+        if not same:
+            raise ConfigError(
+                f"{self.change.place.root}: the first {consumed:,} documents of the input are not the ones that the "
+                "interrupted change had read; give it the same input, or discard its work with --restart (restart=True)"
+            )
+
+    def _step(self, item: Item, position: int, digest: str) -> Step:
+        action: Literal["encode", "metadata", "reject"] = "encode"
+        if isinstance(item, Record):
+            if item.id in self._uncommitted:
+                known: tuple[int, bytes] | None = (0, b"")
+            else:
+                known = self.store.find(item.id)
+            if known and self._mode == "add":
+                item = Rejected(item.place, f"the id {item.id!r} is already in use by an earlier document", item.id)
+            elif known and known[1] == content_digest(item.title, item.text):
+                action = "metadata"
+        if isinstance(item, Rejected):
+            if self._on_error == "stop":
+                raise item.error()
+            action = "reject"
+        else:
+            self._uncommitted.add(item.id)
+        return Step(item, position, digest, action)
+
+    def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
+        for step in steps:
+            if step.action != "encode" and not self._waiting:
+                self._take(step, None)
+                continue
+            self._waiting.append(step)
+            if step.action == "encode":
+                yield step
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step, encoded: Encoded | None) -> None:
+        self._batch.append((step, encoded))
+        if encoded is not None:
+            self._batch_bytes += len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
+            self._tokens += encoded.n_tokens
+        full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
+        if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
+            self._commit()
+        elif len(self._batch) % 64 == 0:
+            self._progress("encoding", step.position, None, self._tokens)
+
+    def _commit(self) -> None:
+        """Make the batch durable: first its vectors, then its rows and the position, in one transaction."""
+        if not self._batch:
+            return
+        last = self._batch[-1][0]
+        encoded = [(step, e) for step, e in self._batch if e is not None]
+        shard = self._write_shard([e for _, e in encoded]) if encoded else None
+        with self.store.transaction():
+            doc = self._next_doc
+            for step, e in self._batch:
+                if e is not None:
+                    self._replace(step.record)
+                    spans, norms = (e.spans, _norms(e)) if "passage" in self._kinds else (e.spans[:0], [])
+                    self.store.add_document(doc, step.record, (e.n_tokens, e.n_cut), spans, norms)
+                    doc += 1
+                elif step.action == "metadata":
+                    self._update_metadata(step.record)
+            if shard:
+                self.store.add_shard(shard)
+            rejected = [step.item for step, _ in self._batch if isinstance(step.item, Rejected)]
+            self.store.add_rejected(rejected, self.change.version)
+            self.store.put("next_doc", doc)
+            self.store.put("consumed", last.position)
+            self.store.put("digest", last.digest)
+        self._next_doc = doc
+        self._uncommitted -= {step.record.id for step, _ in self._batch if isinstance(step.item, Record)}
+        self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
+        self._progress("encoding", last.position, None, self._tokens)
+
+    def _write_shard(self, encoded: list[Encoded]) -> Shard:
+        docs = np.arange(self._next_doc, self._next_doc + len(encoded), dtype=np.int64)
+        vectors: dict[Kind, tuple[IntArray, FloatArray]] = {}
+        if "document" in self._kinds:
+            vectors["document"] = docs, np.stack([e.vector for e in encoded])
+        if "passage" in self._kinds:
+            ids = [
+                (int(doc) << PASSAGE_BITS) + np.arange(len(e.passages)) for doc, e in zip(docs, encoded, strict=True)
+            ]
+            vectors["passage"] = np.concatenate(ids), np.concatenate([e.passages for e in encoded])
+        name = f"{layout.VECTORS}/{docs[0]:012d}.safetensors"
+        info = write_shard(self.change.folder / name, vectors, self._dtype)
+        return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
+
+    def _replace(self, record: Record) -> None:
+        if self._mode == "upsert" and (known := self.store.find(record.id)):
+            self.store.remove_document(known[0], self.change.version)
+
+    def _update_metadata(self, record: Record) -> None:
+        known = self.store.find(record.id)
+        assert known is not None  # nothing but this pipeline writes, and the id is not among the uncommitted
+        self.store.set_metadata(known[0], record.metadata_json())
+
+
+def _norms(encoded: Encoded) -> list[float | None]:
+    norms: FloatArray | None = getattr(encoded, "norms", None)  # not every model tells
+    return [None] * len(encoded.spans) if norms is None else norms.tolist()
+
+
+def _chain(digest: str, item: Item) -> str:
+    if isinstance(item, Record):
+        content = json.dumps([item.id, item.title, item.text, item.metadata_json()])
+    else:
+        content = json.dumps([item.reason, item.raw])
+    return hashlib.sha256((digest + content).encode()).hexdigest()
+
+
+def _checked(encoded: Encoded, dim: int, step: Step) -> Encoded:
+    where = f"{step.item.place}: document {step.record.id!r}"
+    if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
+        raise InputError(
+            f"{where}: vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} "
+            f"and {len(encoded.spans)} passages"
+        )
+    if len(encoded.spans) >= MAX_PASSAGES:
+        raise InputError(
+            f"{where}: {len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
+        )
+    if not (np.isfinite(encoded.vector).all() and np.isfinite(encoded.passages).all()):
+        raise InputError(f"{where}: its vector holds NaN or infinity; the model or the vectors given are broken")
+    return encoded

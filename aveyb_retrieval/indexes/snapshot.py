@@ -1,0 +1,317 @@
+"""One version of an index, open for searching: finds documents and passages by vector, by words, under a filter."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes import ann, exact, filters, layout, lexical
+from aveyb_retrieval.indexes.filters import Condition, Filter
+from aveyb_retrieval.indexes.layout import Layout
+from aveyb_retrieval.indexes.manifest import Manifest, check_files
+from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
+from aveyb_retrieval.indexes.store import PASSAGE_BITS, Store, check_readable, expand_passages
+from aveyb_retrieval.indexes.vectors import KINDS, Kind, VectorTable, open_shard
+
+if TYPE_CHECKING:
+    import faiss
+
+EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
+EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
+RESCORE = 4  # candidates per result that a quantised index gives to be scored in float
+FILTERS_KEPT = 16
+
+
+class Match(NamedTuple):
+    """A document with its score and, where a passage decided it, that passage's number (else -1)."""
+
+    doc: int
+    score: float
+    passage: int
+
+
+class Allowed:
+    """The documents that a filter lets through, ascending, and what searches need to know about them."""
+
+    def __init__(self, docs: IntArray, condition: Condition) -> None:
+        self.docs = docs
+        self.condition = condition
+        self.ids: dict[Kind, IntArray] = {"document": docs}
+        self.selectors: dict[Kind, faiss.IDSelector] = {}
+
+
+class Snapshot:
+    """A version of an index. All methods may be called from many threads at once.
+
+    Attributes:
+        manifest: What the version says about itself.
+        folder: Where it is.
+        kinds: The kinds of vectors it can search.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind in manifest.indexes)
+        self._stores: queue.LifoQueue[Store] = queue.LifoQueue()
+        self._filters: OrderedDict[str, Allowed] = OrderedDict()
+        self._filters_lock = threading.Lock()
+        self._hold = layout.hold(folder / layout.MANIFEST)
+        try:
+            check_files(manifest, folder, full=full_check)
+            with self.store() as store:
+                check_readable(store)
+                removed = store.removed()
+            self.tables = _open_tables(folder, manifest)
+            self._searchers = {kind: _open_searcher(folder, manifest, kind, mapped) for kind in self.kinds}
+            self._tombstones = {kind: _tombstones(kind, manifest, removed) for kind in self.kinds}
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, root: str | Path, *, mapped: bool = True, full_check: bool = False) -> Snapshot:
+        """Open the visible version of an index.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+        """
+        place = Layout(root)
+        for _ in range(10):
+            name = place.current()
+            if name is None:
+                raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
+            try:
+                return cls(place.root / name, Manifest.read(place.root / name), mapped=mapped, full_check=full_check)
+            except (FileNotFoundError, IndexFormatError):
+                if place.current() == name:
+                    raise  # not a version that a writer replaced and deleted just now
+        raise IndexFormatError(f"{root}: it is replaced faster than it can be opened; try again")
+
+    def close(self) -> None:
+        """Let go of the version's files."""
+        while not self._stores.empty():
+            self._stores.get_nowait().close()
+        if self._hold >= 0:
+            os.close(self._hold)
+            self._hold = -1
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """A connection to the store that nobody else uses meanwhile."""
+        try:
+            store = self._stores.get_nowait()
+        except queue.Empty:
+            store = Store.open_for_reading(self.folder / layout.STORE)
+        try:
+            yield store
+        except sqlite3.DatabaseError as error:
+            store.close()
+            raise IndexFormatError(
+                f"{store.path}: unreadable ({error}); run `aveyb-index verify {self.folder.parent}`"
+            ) from error
+        except BaseException:
+            store.close()
+            raise
+        self._stores.put(store)
+
+    # --- filters -----------------------------------------------------------------------------------------------------
+
+    def allowed(self, where: Filter | None) -> Allowed | None:
+        """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes."""
+        if where is None:
+            return None
+        key = filters.filter_key(where)
+        with self._filters_lock:
+            if key in self._filters:
+                self._filters.move_to_end(key)
+                return self._filters[key]
+        condition = filters.compile_filter(where, self.manifest.index_fields)
+        with self.store() as store:
+            allowed = Allowed(store.matching(condition), condition)
+        with self._filters_lock:
+            self._filters[key] = allowed
+            while len(self._filters) > FILTERS_KEPT:
+                self._filters.popitem(last=False)
+        return allowed
+
+    def _ids(self, allowed: Allowed, kind: Kind) -> IntArray:
+        if kind not in allowed.ids:
+            with self.store() as store:
+                allowed.ids[kind] = store.passage_ids(allowed.docs)
+        return allowed.ids[kind]
+
+    def _selector(self, allowed: Allowed | None, kind: Kind) -> faiss.IDSelector | None:
+        if allowed is None:
+            return self._tombstones[kind]
+        if kind not in allowed.selectors:
+            allowed.selectors[kind] = ann.select(self._ids(allowed, kind), dense=kind == "document")
+        return allowed.selectors[kind]
+
+    # --- vectors -----------------------------------------------------------------------------------------------------
+
+    def count(self, kind: Kind, allowed: Allowed | None = None) -> int:
+        """How many vectors of a kind can be found."""
+        if allowed is not None:
+            return len(self._ids(allowed, kind))
+        info = self.manifest.indexes[kind]
+        return info.count - info.tombstones
+
+    def nearest(
+        self, kind: Kind, queries: FloatArray, k: int, allowed: Allowed | None = None, *, brute: bool = False
+    ) -> tuple[FloatArray, IntArray]:
+        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; as many as `k` if so many exist.
+
+        A filter that lets few vectors through, an index that cannot be limited to some ids, and `brute` score all of
+        them exactly; otherwise the index is searched, a quantised one for more candidates, then scored exactly.
+        """
+        k = min(k, self.count(kind, allowed))
+        searcher = self._searchers[kind]
+        if k == 0:
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        share = self.count(kind, allowed) / max(searcher.count, 1)
+        selective = allowed is not None and (self.count(kind, allowed) <= EXACT_ROWS or share <= EXACT_SHARE)
+        needs_selector = allowed is not None or self._tombstones[kind] is not None
+        if brute or selective or (needs_selector and not searcher.takes_selector):
+            return exact.search(self._blocks(kind, allowed), queries, k)
+        effort = None if allowed is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
+        wanted = k if searcher.keeps_floats else RESCORE * k
+        scores, ids = searcher.search(queries, wanted, selector=self._selector(allowed, kind), effort=effort)
+        if not searcher.keeps_floats:
+            scores = self._rescore(kind, queries, ids)
+        scores, ids = exact.top(scores, ids, k)
+        short = np.flatnonzero((ids < 0).any(axis=1))
+        if len(short):
+            scores[short], ids[short] = exact.search(self._blocks(kind, allowed), queries[short], k)
+        return scores, ids
+
+    def _blocks(self, kind: Kind, allowed: Allowed | None) -> Iterator[tuple[IntArray, FloatArray]]:
+        if allowed is None:
+            with self.store() as store:
+                ids = store.live(0, (1 << 62)) if kind == "document" else store.passage_ids()
+        else:
+            ids = self._ids(allowed, kind)
+        for start in range(0, len(ids), 16384):
+            some = ids[start : start + 16384]
+            yield some, self.tables[kind].gather(some)
+
+    def _rescore(self, kind: Kind, queries: FloatArray, ids: IntArray) -> FloatArray:
+        scores = np.full(ids.shape, -np.inf, dtype=np.float32)
+        rows, columns = np.nonzero(ids >= 0)
+        vectors = self.tables[kind].gather(ids[rows, columns])
+        scores[rows, columns] = np.einsum("nd,nd->n", vectors, queries[rows])
+        return scores
+
+    # --- documents ---------------------------------------------------------------------------------------------------
+
+    def documents(
+        self,
+        kinds: tuple[Kind, ...],
+        queries: FloatArray,
+        k: int,
+        allowed: Allowed | None = None,
+        *,
+        brute: bool = False,
+    ) -> list[list[Match]]:
+        """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one.
+
+        With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
+        is among the `k` best by that score.
+        """
+        results: list[dict[int, Match]] = [{} for _ in queries]
+        for kind in kinds:
+            for result, matches in zip(results, self._by_kind(kind, queries, k, allowed, brute), strict=True):
+                for match in matches:
+                    if match.doc not in result or match.score > result[match.doc].score:
+                        result[match.doc] = match
+        return [sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results]
+
+    def _by_kind(
+        self, kind: Kind, queries: FloatArray, k: int, allowed: Allowed | None, brute: bool
+    ) -> list[list[Match]]:
+        if kind == "document":
+            scores, ids = self.nearest(kind, queries, k, allowed, brute=brute)
+            return [
+                [Match(doc, score, -1) for doc, score in zip(row_ids, row, strict=True)]
+                for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
+            ]
+        return self._by_passage(queries, k, allowed, brute)
+
+    def _by_passage(self, queries: FloatArray, k: int, allowed: Allowed | None, brute: bool) -> list[list[Match]]:
+        """Documents by their best passage: fetches passages until they are of `k` documents or there are no more."""
+        results: list[list[Match]] = [[] for _ in queries]
+        open_rows, wanted, available = np.arange(len(queries)), 4 * k, self.count("passage", allowed)
+        while len(open_rows):
+            scores, ids = self.nearest("passage", queries[open_rows], wanted, allowed, brute=brute)
+            for row, row_ids, row_scores in zip(open_rows.tolist(), ids.tolist(), scores.tolist(), strict=True):
+                results[row] = _group(row_ids, row_scores, k)
+            if wanted >= available:
+                break
+            open_rows = np.array([row for row in open_rows if len(results[row]) < k], dtype=np.int64)
+            wanted *= 4
+        return results
+
+    def passages(self, doc: int, query: FloatArray) -> tuple[FloatArray, IntArray]:
+        """All passages of a document against one query `[d]`: scores `[n]` and spans `[n, 2]`."""
+        with self.store() as store:
+            spans = store.spans(doc)
+        ids = (doc << PASSAGE_BITS) + np.arange(len(spans))
+        return self.tables["passage"].gather(ids) @ query, spans
+
+    def lexical(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
+        """The `k` best documents by BM25 over title and text; fewer where fewer hold any of the words."""
+        expression = lexical.expression(text)
+        if not expression:
+            return []
+        condition = allowed.condition if allowed else None
+        with self.store() as store:
+            return [Match(doc, score, -1) for doc, score in store.match(expression, k, condition)]
+
+
+def _group(ids: list[int], scores: list[float], k: int) -> list[Match]:
+    """The best passage of each document, of passages in descending order."""
+    best: dict[int, Match] = {}
+    for passage, score in zip(ids, scores, strict=True):
+        doc = passage >> PASSAGE_BITS
+        if doc not in best:
+            if len(best) == k:
+                break
+            best[doc] = Match(doc, score, passage)
+    return list(best.values())
+
+
+def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
+    names = sorted(name for name in manifest.files if name.startswith(layout.VECTORS))
+    views = [open_shard(folder / name, manifest.dim) for name in names]
+    return {kind: VectorTable((v[kind] for v in views if kind in v), manifest.dim) for kind in KINDS}
+
+
+def _open_searcher(folder: Path, manifest: Manifest, kind: Kind, mapped: bool) -> ann.Searcher:
+    info = manifest.indexes[kind]
+    path = folder / layout.faiss_file(kind)
+    searcher = ann.Searcher(ann.read(path, mapped=mapped), info.params, factory=info.factory)
+    if searcher.dim != manifest.dim or searcher.count != info.count:
+        raise IndexFormatError(
+            f"{path}: {searcher.count} vectors of dimension {searcher.dim}, the manifest says {info.count} of "
+            f"{manifest.dim}; `aveyb-index verify --repair` rebuilds it"
+        )
+    return searcher
+
+
+def _tombstones(kind: Kind, manifest: Manifest, removed: IntArray) -> faiss.IDSelector | None:
+    """A selector of everything but the removed documents' vectors, where the index still holds them."""
+    if not manifest.indexes[kind].tombstones:
+        return None
+    dead = removed[:, 0] if kind == "document" else expand_passages(removed)
+    faiss = ann.import_faiss()
+    return faiss.IDSelectorNot(faiss.IDSelectorBatch(dead))

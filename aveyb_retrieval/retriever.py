@@ -1,0 +1,495 @@
+"""`Retriever`: the one face of an index that an application sees."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes import fusion, maxsim
+from aveyb_retrieval.indexes.filters import Filter
+from aveyb_retrieval.indexes.layout import Layout
+from aveyb_retrieval.indexes.lexical import best_passage
+from aveyb_retrieval.indexes.manifest import GRANULARITIES
+from aveyb_retrieval.indexes.protocols import EmbedderLike, FloatArray
+from aveyb_retrieval.indexes.snapshot import Allowed, Match, Snapshot
+from aveyb_retrieval.indexes.store import StoredDocument
+from aveyb_retrieval.indexes.vectors import Kind
+
+Mode = Literal["dense", "lexical", "hybrid"]
+Fusion = Literal["rrf", "weighted"]
+
+CANDIDATES = 100  # per ranking, before fusion or reranking
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage of a document: its text, where it stands in the document's text, and its cosine with the query."""
+
+    text: str
+    span: tuple[int, int]
+    score: float
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One document found.
+
+    `score` is the cosine in "dense" mode, the BM25 score in "lexical", the fused score in "hybrid", the mean MaxSim
+    (again a cosine) with `rerank="maxsim"`; higher is better in all of them, and `scores` keeps each that was computed.
+    `passage` is the best passage and `span` its characters `[start, end)` in `text`; both None where the index has no
+    passages or the document no text. `passages` are the best ones, best first; `context` is the passage with its
+    neighbours and `context_span` where that stands, None unless asked for.
+    """
+
+    id: str
+    score: float
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    passage: str | None = None
+    span: tuple[int, int] | None = None
+    passages: tuple[Passage, ...] = ()
+    context: str | None = None
+    context_span: tuple[int, int] | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Options:
+    k: int
+    mode: Mode
+    kinds: tuple[Kind, ...]
+    where: Filter | None
+    fusion: Fusion
+    weight: float
+    rerank: bool
+    passages: int
+    context: int | None
+    candidates: int
+    exact: bool
+
+    @property
+    def depth(self) -> int:
+        """How many documents each ranking has to give."""
+        return max(self.k, self.candidates) if self.rerank or self.mode == "hybrid" else self.k
+
+
+class Retriever:
+    """Searches an index directory. Safe to use from many threads; several processes may open the same index.
+
+    A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
+    `reopen` moves to the newest one.
+    """
+
+    def __init__(self, path: str | Path, snapshot: Snapshot, embedder: EmbedderLike | None, load: _Load) -> None:
+        self.path = Path(path)
+        self._snapshot = snapshot
+        self._embedder = embedder
+        self._load = load
+        self._model_lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Path | None = None,
+        embedder: EmbedderLike | None = None,
+        device: str = "cpu",
+        mapped: bool = True,
+        verify: bool = False,
+    ) -> Retriever:
+        """Open an index.
+
+        Args:
+            path: The index directory.
+            model: Where the model that made the index now is; None looks where it was at the build. It is loaded at the
+                first search that needs it.
+            embedder: A loaded model, in place of `model`.
+            device: Where the model runs.
+            mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
+            verify: Recompute the hash of every file first, also of a large index.
+
+        Raises:
+            IndexFormatError: there is no index, it is damaged, or it was made by another model.
+        """
+        load = _Load(model, device, mapped)
+        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify), None, load)
+        if embedder is not None:
+            retriever._check_model(embedder)
+            retriever._embedder = embedder
+        elif model is not None:
+            retriever._model()
+        return retriever
+
+    @property
+    def version(self) -> str:
+        """Name of the version that is open."""
+        return self._snapshot.manifest.version
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a newer version is there to be reopened."""
+        return Layout(self.path).current() != self.version
+
+    def reopen(self) -> None:
+        """Move to the newest version. Searches that are running end on the one they began with."""
+        if self.is_stale:
+            snapshot = Snapshot.open(self.path, mapped=self._load.mapped)
+            if self._embedder is not None:
+                _check_fingerprint(snapshot, self._embedder)
+            self._snapshot = snapshot  # the old one lets go of its files when the last search on it ends
+
+    def close(self) -> None:
+        """Let go of the index's files. Searching afterwards is an error."""
+        self._snapshot.close()
+
+    def __enter__(self) -> Retriever:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self._snapshot.manifest.counts["documents"]
+
+    # --- searching ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def search(self, query: str, k: int = ..., **options: Any) -> list[Hit]: ...
+    @overload
+    def search(self, query: Sequence[str], k: int = ..., **options: Any) -> list[list[Hit]]: ...
+
+    def search(self, query: str | Sequence[str], k: int = 10, **options: Any) -> list[Hit] | list[list[Hit]]:
+        """Find the `k` best documents for a query, or for each query of a list (then a list of lists).
+
+        Args:
+            query: Text, or several.
+            k: How many documents; fewer come back only where fewer exist (or, lexically, hold any of the words).
+            filter: Only documents whose metadata satisfy this: see `aveyb_retrieval.indexes.filters`.
+            mode: "dense" (vectors), "lexical" (BM25) or "hybrid" (both, fused).
+            granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what
+                the index has.
+            fusion: "rrf" (reciprocal ranks, default) or "weighted" (scores scaled to 0..1).
+            weight: Of the dense scores in weighted fusion, 0 to 1; the words get the rest.
+            rerank: "maxsim" orders the candidates by late interaction over token vectors; None does not.
+            passages: How many passages to give with each document.
+            context: Also give the passage with this many neighbours on each side.
+            candidates: How many documents fusion and reranking choose from.
+            exact: Score every vector instead of asking the index.
+
+        Raises:
+            InputError: a query is empty.
+            ConfigError: an option is out of range or the index has not what it asks for.
+            IndexFormatError: the model is not the one that made the index.
+        """
+        queries = _as_list(query)
+        snapshot, parsed = self._snapshot, self._options(k, **options)
+        hits = self._search(snapshot, queries, parsed)
+        return hits[0] if isinstance(query, str) else hits
+
+    async def asearch(self, query: str | Sequence[str], k: int = 10, **options: Any) -> list[Hit] | list[list[Hit]]:
+        """`search` for asynchronous programs: runs in a thread, as the work is done outside of Python."""
+        return await asyncio.to_thread(lambda: self.search(query, k, **options))
+
+    def search_vectors(self, vectors: FloatArray, k: int = 10, **options: Any) -> list[list[Hit]]:
+        """`search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
+
+        Raises:
+            InputError: they are of another dimension, or not finite.
+            ConfigError: an option needs the text of a query.
+        """
+        parsed = self._options(k, **options)
+        if parsed.mode != "dense" or parsed.rerank:
+            raise ConfigError("search_vectors: lexical search, fusion and reranking need queries of text; use search")
+        snapshot = self._snapshot
+        unit = _unit_rows(vectors, snapshot.manifest.dim)
+        found = snapshot.documents(parsed.kinds, unit, parsed.k, snapshot.allowed(parsed.where), brute=parsed.exact)
+        return [
+            self._hits(snapshot, matches, parsed, vector, None, {}) for matches, vector in zip(found, unit, strict=True)
+        ]
+
+    def rank(self, queries: Sequence[str], k: int = 10, **options: Any) -> list[list[tuple[str, float]]]:
+        """Like `search` for a list, but only (id, score) pairs: what an evaluation of many queries needs."""
+        snapshot, parsed = self._snapshot, self._options(k, **options)
+        rankings = []
+        for matches, *_ in self._ranked(snapshot, _as_list(list(queries)), parsed):
+            with snapshot.store() as store:
+                ids = store.documents([m.doc for m in matches], texts=False)
+            rankings.append([(ids[m.doc].id, m.score) for m in matches])
+        return rankings
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _options(
+        self,
+        k: int,
+        *,
+        filter: Filter | None = None,  # the word users know
+        mode: Mode = "dense",
+        granularity: str | None = None,
+        fusion: Fusion = "rrf",
+        weight: float = 0.5,
+        rerank: Literal["maxsim"] | None = None,
+        passages: int = 1,
+        context: int | None = None,
+        candidates: int = CANDIDATES,
+        exact: bool = False,
+    ) -> _Options:
+        for name, value, known in (
+            ("mode", mode, ("dense", "lexical", "hybrid")),
+            ("fusion", fusion, ("rrf", "weighted")),
+            ("rerank", rerank, (None, "maxsim")),
+            ("granularity", granularity, (None, *GRANULARITIES)),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
+        for name, number, least in (
+            ("k", k, 1),
+            ("passages", passages, 1),
+            ("candidates", candidates, 1),
+            ("context", context, 0),
+        ):
+            if number is not None and (
+                isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least
+            ):
+                raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
+        if not 0 <= weight <= 1:
+            raise ConfigError(f"weight={weight!r}: must be between 0 and 1")
+        has = self._snapshot.manifest.granularity
+        kinds = GRANULARITIES[granularity or has]
+        if not set(kinds) <= set(self._snapshot.kinds):
+            raise ConfigError(f"granularity={granularity!r}: this index was built with granularity {has!r}")
+        return _Options(
+            k=int(k),
+            mode=mode,
+            kinds=kinds,
+            where=filter,
+            fusion=fusion,
+            weight=weight,
+            rerank=rerank is not None,
+            passages=int(passages),
+            context=context,
+            candidates=int(candidates),
+            exact=exact,
+        )
+
+    def _search(self, snapshot: Snapshot, queries: list[str], options: _Options) -> list[list[Hit]]:
+        return [
+            self._hits(snapshot, matches, options, vector, text, scores)
+            for text, (matches, vector, scores) in zip(queries, self._ranked(snapshot, queries, options), strict=True)
+        ]
+
+    def _ranked(
+        self, snapshot: Snapshot, queries: list[str], options: _Options
+    ) -> list[tuple[list[Match], FloatArray | None, dict[str, dict[int, float]]]]:
+        """Per query: its documents, its vector where one was needed, and the scores that led to the order."""
+        allowed = snapshot.allowed(options.where)
+        vectors = None
+        dense: list[list[Match]] = [[] for _ in queries]
+        if options.mode != "lexical":
+            vectors = _unit_rows(self._model().encode_queries(queries), snapshot.manifest.dim)
+            dense = snapshot.documents(options.kinds, vectors, options.depth, allowed, brute=options.exact)
+        results = []
+        for row, text in enumerate(queries):
+            vector = None if vectors is None else vectors[row]
+            matches, scores = self._order(snapshot, text, vector, dense[row], allowed, options)
+            results.append((matches[: options.k], vector, scores))
+        return results
+
+    def _order(
+        self,
+        snapshot: Snapshot,
+        text: str,
+        vector: FloatArray | None,
+        dense: list[Match],
+        allowed: Allowed | None,
+        options: _Options,
+    ) -> tuple[list[Match], dict[str, dict[int, float]]]:
+        rankings = {"dense": dense}
+        if options.mode != "dense":
+            rankings["lexical"] = snapshot.lexical(text, options.depth, allowed)
+        scores = {name: {m.doc: m.score for m in matches} for name, matches in rankings.items()}
+        passage = {m.doc: m.passage for m in dense}
+        if options.mode == "hybrid":
+            pairs = [[(m.doc, m.score) for m in matches] for matches in rankings.values()]
+            if options.fusion == "rrf":
+                fused = fusion.reciprocal_rank(pairs)
+            else:
+                fused = fusion.weighted(pairs, [options.weight, 1 - options.weight])
+            matches = [Match(doc, score, passage.get(doc, -1)) for doc, score in fusion.ranked(fused)]
+        else:
+            matches = rankings[options.mode]
+        if options.rerank:
+            candidates = matches[: options.depth]
+            found = self._rerank(snapshot, text, vector, candidates)
+            scores["maxsim"] = found
+            matches = [Match(doc, score, passage.get(doc, -1)) for doc, score in fusion.ranked(found)]
+        return matches, scores
+
+    def _rerank(
+        self, snapshot: Snapshot, text: str, vector: FloatArray | None, matches: list[Match]
+    ) -> dict[int, float]:
+        documents = _fetch(snapshot, matches)
+        texts = []
+        for match, document in zip(matches, documents, strict=True):
+            best = self._best_passages(snapshot, match, document, vector, text, 1)
+            texts.append(best[0].text if best else document.text)
+        scores = maxsim.score(self._model(), text, texts)
+        return {match.doc: score for match, score in zip(matches, scores, strict=True)}
+
+    def _hits(
+        self,
+        snapshot: Snapshot,
+        matches: list[Match],
+        options: _Options,
+        vector: FloatArray | None,
+        text: str | None,
+        scores: dict[str, dict[int, float]],
+    ) -> list[Hit]:
+        hits = []
+        for match, document in zip(matches, _fetch(snapshot, matches), strict=True):
+            best = self._best_passages(snapshot, match, document, vector, text, options.passages)
+            hit = Hit(
+                id=document.id,
+                score=match.score,
+                text=document.text,
+                title=document.title,
+                metadata=document.metadata,
+                passage=best[0].text if best else None,
+                span=best[0].span if best else None,
+                passages=tuple(best),
+                scores={name: found[match.doc] for name, found in scores.items() if match.doc in found},
+            )
+            if options.context is not None and best:
+                hit = _with_context(snapshot, match.doc, hit, options.context)
+            hits.append(hit)
+        return hits
+
+    def _best_passages(
+        self,
+        snapshot: Snapshot,
+        match: Match,
+        document: StoredDocument,
+        vector: FloatArray | None,
+        text: str | None,
+        count: int,
+    ) -> list[Passage]:
+        """The best passages of a document: by their vectors, or by the query's words where no vector was made."""
+        if "passage" not in snapshot.kinds:
+            return []
+        if vector is not None and match.passage >= 0 and count == 1:
+            with snapshot.store() as store:
+                start, stop = store.span(match.passage)
+            return [Passage(document.text[start:stop], (start, stop), match.score)]
+        if vector is not None:
+            scores, spans = snapshot.passages(match.doc, vector)
+            order = np.argsort(-scores, kind="stable")[:count]
+        else:
+            with snapshot.store() as store:
+                spans = store.spans(match.doc)
+            order = np.array([best_passage(document.text, spans, text or "")] if len(spans) else [], dtype=np.int64)
+            scores = np.full(len(spans), np.nan, dtype=np.float32)
+        return [
+            Passage(document.text[start:stop], (start, stop), float(scores[i]))
+            for i, (start, stop) in zip(order.tolist(), spans[order].tolist(), strict=True)
+        ]
+
+    def _model(self) -> EmbedderLike:
+        """The model, loaded when it is first needed."""
+        with self._model_lock:
+            if self._embedder is None:
+                embedder = self._load.embedder(self._snapshot)
+                self._check_model(embedder)
+                self._embedder = embedder
+            return self._embedder
+
+    def _check_model(self, embedder: EmbedderLike) -> None:
+        _check_fingerprint(self._snapshot, embedder)
+
+
+@dataclass(frozen=True)
+class _Load:
+    """How to open the model and later versions."""
+
+    model: str | Path | None
+    device: str
+    mapped: bool
+
+    def embedder(self, snapshot: Snapshot) -> EmbedderLike:
+        from aveyb_retrieval.encoder.embedder import Embedder
+
+        manifest = snapshot.manifest
+        if manifest.model is None:
+            raise ConfigError(
+                f"{snapshot.folder.parent}: made from ready-made vectors of a model that was not named; search it with "
+                "search_vectors, lexically, or give the model (build it with --model next time)"
+            )
+        source = self.model if self.model is not None else manifest.settings["model_source"]
+        return Embedder.load(source, device=self.device)
+
+
+def _check_fingerprint(snapshot: Snapshot, embedder: EmbedderLike) -> None:
+    model = snapshot.manifest.model
+    if model is None:
+        if embedder.dim != snapshot.manifest.dim:
+            raise IndexFormatError(
+                f"{snapshot.folder.parent}: vectors of dimension {snapshot.manifest.dim}, but the model "
+                f"{embedder.model_name} makes {embedder.dim}; give the model that made them"
+            )
+    elif model["fingerprint"] != embedder.fingerprint:
+        raise IndexFormatError(
+            f"{snapshot.folder.parent}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}), "
+            f"but this is {embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); search with the same model, "
+            "or build the index again with this one"
+        )
+
+
+def _as_list(query: str | Sequence[str]) -> list[str]:
+    queries = [query] if isinstance(query, str) else list(query)
+    for number, text in enumerate(queries, start=1):
+        where = "the query" if isinstance(query, str) else f"query {number} of {len(queries)}"
+        if not isinstance(text, str):
+            raise InputError(f"{where} is of type {type(text).__name__}; a string is needed")
+        if not text.strip():
+            raise InputError(f"{where} is empty; there is nothing to search for")
+    return queries
+
+
+def _unit_rows(vectors: FloatArray, dim: int) -> FloatArray:
+    rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[1] != dim:
+        raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
+    if not np.isfinite(rows).all():
+        raise InputError("a query vector holds NaN or infinity")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)
+
+
+def _fetch(snapshot: Snapshot, matches: list[Match]) -> list[StoredDocument]:
+    with snapshot.store() as store:
+        found = store.documents([m.doc for m in matches])
+    missing = [m.doc for m in matches if m.doc not in found]
+    if missing:
+        raise IndexFormatError(
+            f"{snapshot.folder}: a vector belongs to document number {missing[0]}, which the store does not have; "
+            f"run `aveyb-index verify {snapshot.folder.parent}`"
+        )
+    return [found[m.doc] for m in matches]
+
+
+def _with_context(snapshot: Snapshot, doc: int, hit: Hit, neighbours: int) -> Hit:
+    with snapshot.store() as store:
+        spans = store.spans(doc)
+    at = int(np.flatnonzero((spans == hit.span).all(axis=1))[0])
+    start = int(spans[max(at - neighbours, 0), 0])
+    stop = int(spans[min(at + neighbours, len(spans) - 1), 1])
+    return replace(hit, context=hit.text[start:stop], context_span=(start, stop))

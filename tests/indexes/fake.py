@@ -1,0 +1,90 @@
+"""A tiny deterministic model for tests: every word is a pseudo-random vector, a text the mean of its words."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class FakeDocument:
+    vector: np.ndarray
+    passages: np.ndarray
+    norms: np.ndarray
+    spans: np.ndarray
+    n_tokens: int
+    n_cut: int
+
+
+class FakeEmbedder:
+    """Splits a text into passages of `split_size` words; counts the words it has encoded in `encoded_words`."""
+
+    def __init__(self, dim: int = 16, split_size: int = 8, seed: str = "a", max_tokens: int | None = None) -> None:
+        self.dim = dim
+        self.split_size = split_size
+        self.max_tokens = max_tokens
+        self.model_name = f"fake-{seed}"
+        self.fingerprint = hashlib.sha256(f"{dim} {split_size} {seed}".encode()).hexdigest()
+        self.prompts = {"query": "", "document": ""}
+        self.encoded_words = 0
+        self._seed = seed
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
+        for prefix, text in documents:
+            yield self._document(prefix, text, np.empty((0, self.dim), np.float32), np.empty(0, np.float32))
+
+    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> FakeDocument:
+        return self._document(prefix, text, passages, norms)
+
+    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        before, after = _words("".join(old)), _words("".join(new))
+        same = next(
+            (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a[0] != b[0]),
+            min(len(before), len(after)),
+        )
+        return same // self.split_size
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        rows = [_unit(self._vectors(_words(q)).sum(axis=0)) for q in queries]
+        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+
+    def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
+        return [self._vectors(_words(text)) for text in texts]
+
+    def _document(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> FakeDocument:
+        found = _words(prefix + text)
+        kept = found[: self.max_tokens]
+        starts = range(0, len(kept), self.split_size)
+        groups = [kept[i : i + self.split_size] for i in starts]
+        means = [self._vectors(g).mean(axis=0) for g in groups[len(norms) :]]
+        self.encoded_words += sum(len(g) for g in groups[len(norms) :])
+        units = np.concatenate([passages, *(_unit(m)[None] for m in means)]).astype(np.float32).reshape(-1, self.dim)
+        lengths = np.concatenate([norms, [np.linalg.norm(m) for m in means]]).astype(np.float32)
+        sizes = np.array([len(g) for g in groups], np.float32)
+        total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
+        spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
+        return FakeDocument(_unit(total), units, lengths, spans.clip(0, len(text)), len(kept), len(found) - len(kept))
+
+    def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
+        rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]
+        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+
+
+def _words(text: str) -> list[tuple[str, int, int]]:
+    return [(m.group().lower(), m.start(), m.end()) for m in re.finditer(r"\w+", text)]
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    length = float(np.linalg.norm(vector))
+    return (vector / length if length else vector).astype(np.float32)
+
+
+@cache
+def _word_vector(seed: str, word: str, dim: int) -> np.ndarray:
+    digest = hashlib.sha256(f"{seed} {word}".encode("utf-8", "backslashreplace")).digest()
+    return _unit(np.random.default_rng(int.from_bytes(digest[:8], "little")).normal(size=dim))
