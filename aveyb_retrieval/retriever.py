@@ -113,15 +113,16 @@ class Retriever:
             model: Where the model that made the index now is; None looks where it was at the build. It is loaded at the
                 first search that needs it.
             embedder: A loaded model, in place of `model`.
-            device: Where the model runs.
+            device: Where the model runs and vectors are searched.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
+            BackendError: the device is not there.
         """
         load = _Load(model, device, mapped)
-        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify), None, load)
+        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, load)
         if embedder is not None:
             retriever._check_model(embedder)
             retriever._embedder = embedder
@@ -142,7 +143,7 @@ class Retriever:
     def reopen(self) -> None:
         """Move to the newest version. Searches that are running end on the one they began with."""
         if self.is_stale:
-            snapshot = Snapshot.open(self.path, mapped=self._load.mapped)
+            snapshot = Snapshot.open(self.path, mapped=self._load.mapped, device=self._load.device)
             if self._embedder is not None:
                 _check_fingerprint(snapshot, self._embedder)
             self._snapshot = snapshot  # the old one lets go of its files when the last search on it ends

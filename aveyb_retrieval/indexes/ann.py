@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, OptionalDependencyError
-from aveyb_retrieval.indexes import files
+from aveyb_retrieval.indexes import exact, files
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
+from aveyb_retrieval.indexes.vectors import VectorTable
 
 if TYPE_CHECKING:
     import faiss
@@ -24,6 +25,7 @@ AUTO = "auto"
 FLAT_LIMIT = 50_000
 HNSW_LIMIT = 2_000_000
 IVF_LIMIT = 20_000_000
+RESCORE = 4  # candidates per result that an index of shortened codes gives to be scored in float
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96}
 
 
@@ -134,11 +136,66 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """
     faiss = import_faiss()
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({_reason(error)}); `aveyb-index verify --repair` rebuilds it"
         ) from error
+    if not _graph_is_sound(_innermost(index)):
+        raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
+    return index
+
+
+def _graph_is_sound(index: faiss.Index) -> bool:
+    """Whether every link of an HNSW graph stays inside it. FAISS follows links unchecked: a wrong one is a crash."""
+    faiss = import_faiss()
+    if not isinstance(index, faiss.IndexHNSW) or index.ntotal == 0:
+        return True
+    graph, count = index.hnsw, index.ntotal
+    neighbors = _view(graph.neighbors)
+    offsets, levels = _view(graph.offsets), _view(graph.levels)
+    per_level = _view(graph.cum_nneighbor_per_level)
+    return bool(
+        len(levels) == count
+        and len(offsets) == count + 1
+        and levels.min() >= 1
+        and levels.max() < len(per_level)
+        and offsets[0] == 0
+        and np.array_equal(np.diff(offsets.astype(np.int64)), per_level[levels])
+        and offsets[-1] == len(neighbors)
+        and neighbors.min() >= -1
+        and neighbors.max() < count
+        and 0 <= graph.entry_point < count
+        and graph.max_level == levels[graph.entry_point] - 1
+    )
+
+
+def _view(vector: Any) -> np.ndarray:
+    """The contents of a C++ vector, not copied."""
+    return import_faiss().rev_swig_ptr(vector.data(), vector.size()) if vector.size() else np.empty(0, np.int64)
+
+
+def _innermost(index: faiss.Index) -> Any:
+    """What is inside the wrappers that keep our ids and transform vectors."""
+    faiss = import_faiss()
+    inner: Any = index
+    while isinstance(inner, (faiss.IndexIDMap, faiss.IndexPreTransform)):
+        inner = faiss.downcast_index(inner.index)
+    return inner
+
+
+def stored_ids(index: Any) -> IntArray:
+    """All ids that an index holds, in no particular order."""
+    faiss = import_faiss()
+    if isinstance(index, faiss.IndexIDMap):
+        return faiss.vector_to_array(index.id_map)
+    lists = faiss.extract_index_ivf(index).invlists
+    parts = [np.empty(0, np.int64)]
+    for cell in range(lists.nlist):
+        size = lists.list_size(cell)
+        if size:
+            parts.append(faiss.rev_swig_ptr(lists.get_ids(cell), size).copy())
+    return np.concatenate(parts)
 
 
 def remove(index: faiss.Index, ids: IntArray) -> bool:
@@ -164,62 +221,97 @@ def _reason(error: BaseException) -> str:
 
 
 class Searcher:
-    """A FAISS index opened for searching: picks the right parameters object and passes id selectors. Thread-safe."""
+    """A FAISS index opened for searching. Safe to use from many threads.
+
+    Attributes:
+        dim: Width of its vectors. count: How many it holds.
+        knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
+        params: Its values for a search that asks for nothing else.
+        takes_selector: Whether a search can be limited to some ids.
+        keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
+    """
 
     def __init__(self, index: Any, params: dict[str, int], *, factory: str) -> None:
         faiss = import_faiss()
+        inner = _innermost(index)
+        transformed = isinstance(index, faiss.IndexPreTransform) or (
+            isinstance(index, faiss.IndexIDMap)
+            and isinstance(faiss.downcast_index(index.index), faiss.IndexPreTransform)
+        )
         self.index = index
         self.dim = int(index.d)
         self.count = int(index.ntotal)
         self.params = {**DEFAULT_PARAMS, **params}
-        inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
-        self._transformed = isinstance(inner, faiss.IndexPreTransform)
-        if self._transformed:
-            inner = faiss.downcast_index(inner.index)
-        self.knob = (
-            "nprobe" if isinstance(inner, faiss.IndexIVF) else "efSearch" if isinstance(inner, faiss.IndexHNSW) else ""
-        )
-        self.largest = int(inner.nlist) if self.knob == "nprobe" else self.count
-        self.is_exact = isinstance(inner, faiss.IndexFlat) and not self._transformed
-        self.takes_selector = self.is_exact or (
-            self.knob != "" and (not self._transformed or self.knob == "nprobe") and "x4fs" not in factory
-        )
-        self.keeps_floats = not self._transformed and isinstance(
+        self.knob = ""
+        if isinstance(inner, faiss.IndexIVF):
+            self.knob, self.largest = "nprobe", int(inner.nlist)
+        elif isinstance(inner, faiss.IndexHNSW) and not transformed:
+            self.knob, self.largest = "efSearch", max(self.count, 1)
+        self.keeps_floats = not transformed and isinstance(
             inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat)
         )
+        flat = isinstance(inner, faiss.IndexFlat) and not transformed
+        self.is_exact = flat
+        self.takes_selector = (flat or self.knob != "") and "fs" not in factory  # fast-scan codes take none
+        self._transformed = transformed
 
     def search(
-        self, queries: FloatArray, k: int, *, selector: faiss.IDSelector | None = None, effort: int | None = None
+        self, queries: FloatArray, k: int, *, selector: Any = None, effort: int | None = None
     ) -> tuple[FloatArray, IntArray]:
         """Nearest stored vectors of queries `[n, d]`: scores and ids `[n, k]`, padded with -inf and -1.
 
-        `effort` replaces the tuned `nprobe` or `efSearch`; `selector` limits the search to some ids.
+        `effort` replaces the tuned `nprobe` or `efSearch`; `selector` (of `select`) limits the search to some ids.
         """
-        if queries.ndim != 2 or queries.shape[1] != self.dim:
-            raise ConfigError(f"queries of shape {queries.shape} for an index of dimension {self.dim}")
         k = min(k, max(self.count, 1))
         parameters = self._parameters(selector, effort)
         scores, ids = self.index.search(np.ascontiguousarray(queries, dtype=np.float32), k, params=parameters)
         scores[ids < 0] = -np.inf
         return scores, ids
 
-    def _parameters(self, selector: faiss.IDSelector | None, effort: int | None) -> faiss.SearchParameters | None:
+    def _parameters(self, selector: Any, effort: int | None) -> Any:
         faiss = import_faiss()
         if self.knob == "":
             return faiss.SearchParameters(sel=selector) if selector is not None else None
         value = min(effort or self.params[self.knob], self.largest)
         if self.knob == "efSearch":
-            inner = faiss.SearchParametersHNSW(efSearch=value, sel=selector)
-        else:
-            inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
+            return faiss.SearchParametersHNSW(efSearch=value, sel=selector)
+        inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
         return faiss.SearchParametersPreTransform(index_params=inner) if self._transformed else inner
 
+    def select(self, ids: IntArray, *, dense: bool) -> Any:
+        """A selector of these ids; `dense` ids (document numbers) get a bitmap, which is the fastest to ask."""
+        faiss = import_faiss()
+        if not dense:
+            return faiss.IDSelectorBatch(ids)
+        bits = np.zeros(int(ids.max()) + 1 if len(ids) else 1, dtype=bool)
+        bits[ids] = True
+        return faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
 
-def select(ids: IntArray, *, dense: bool) -> faiss.IDSelector:
-    """A selector of these ids; `dense` ids (document numbers) get a bitmap, which is the fastest to ask."""
-    faiss = import_faiss()
-    if not dense:
-        return faiss.IDSelectorBatch(ids)
-    bits = np.zeros(int(ids.max()) + 1 if len(ids) else 1, dtype=bool)
-    bits[ids] = True
-    return faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
+    def select_all_but(self, ids: IntArray) -> Any:
+        """A selector of everything except these ids."""
+        faiss = import_faiss()
+        inner = faiss.IDSelectorBatch(ids)
+        selector = faiss.IDSelectorNot(inner)
+        selector.referenced_objects = [inner]  # FAISS keeps a bare pointer to it
+        return selector
+
+
+def search_rescored(
+    searcher: Searcher,
+    table: VectorTable,
+    queries: FloatArray,
+    k: int,
+    *,
+    selector: Any = None,
+    effort: int | None = None,
+) -> tuple[FloatArray, IntArray]:
+    """The `k` nearest vectors with their true cosines, `[n, k]` each: what an index of shortened codes finds is scored
+    again from the stored vectors, of which it is asked for `RESCORE` times as many."""
+    wanted = k if searcher.keeps_floats else RESCORE * k
+    scores, ids = searcher.search(queries, wanted, selector=selector, effort=effort)
+    if not searcher.keeps_floats:
+        rows, columns = np.nonzero(ids >= 0)
+        vectors = table.gather(ids[rows, columns])
+        scores = np.full(ids.shape, -np.inf, dtype=np.float32)
+        scores[rows, columns] = np.einsum("nd,nd->n", vectors, queries[rows])
+    return exact.top(scores, ids, k)

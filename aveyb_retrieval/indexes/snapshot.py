@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes import ann, exact, filters, layout, lexical
+from aveyb_retrieval.indexes import ann, exact, filters, gpu, layout, lexical
 from aveyb_retrieval.indexes.filters import Condition, Filter
 from aveyb_retrieval.indexes.layout import Layout
 from aveyb_retrieval.indexes.manifest import Manifest, check_files
@@ -23,12 +23,8 @@ from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
 from aveyb_retrieval.indexes.store import PASSAGE_BITS, Store, check_readable, expand_passages
 from aveyb_retrieval.indexes.vectors import KINDS, Kind, VectorTable, open_shard
 
-if TYPE_CHECKING:
-    import faiss
-
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
-RESCORE = 4  # candidates per result that a quantised index gives to be scored in float
 FILTERS_KEPT = 16
 
 
@@ -47,7 +43,7 @@ class Allowed:
         self.docs = docs
         self.condition = condition
         self.ids: dict[Kind, IntArray] = {"document": docs}
-        self.selectors: dict[Kind, faiss.IDSelector] = {}
+        self.selectors: dict[Kind, Any] = {}
 
 
 class Snapshot:
@@ -59,7 +55,7 @@ class Snapshot:
         kinds: The kinds of vectors it can search.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str) -> None:
         self.folder = folder
         self.manifest = manifest
         self.kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind in manifest.indexes)
@@ -73,14 +69,18 @@ class Snapshot:
                 check_readable(store)
                 removed = store.removed()
             self.tables = _open_tables(folder, manifest)
-            self._searchers = {kind: _open_searcher(folder, manifest, kind, mapped) for kind in self.kinds}
-            self._tombstones = {kind: _tombstones(kind, manifest, removed) for kind in self.kinds}
+            self._searchers = {
+                kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
+            }
+            self._tombstones = {
+                kind: _tombstones(kind, manifest, self._searchers[kind], removed) for kind in self.kinds
+            }
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def open(cls, root: str | Path, *, mapped: bool = True, full_check: bool = False) -> Snapshot:
+    def open(cls, root: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> Snapshot:
         """Open the visible version of an index.
 
         Raises:
@@ -92,7 +92,8 @@ class Snapshot:
             if name is None:
                 raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
             try:
-                return cls(place.root / name, Manifest.read(place.root / name), mapped=mapped, full_check=full_check)
+                manifest = Manifest.read(place.root / name)
+                return cls(place.root / name, manifest, mapped=mapped, full_check=full_check, device=device)
             except (FileNotFoundError, IndexFormatError):
                 if place.current() == name:
                     raise  # not a version that a writer replaced and deleted just now
@@ -151,11 +152,11 @@ class Snapshot:
                 allowed.ids[kind] = store.passage_ids(allowed.docs)
         return allowed.ids[kind]
 
-    def _selector(self, allowed: Allowed | None, kind: Kind) -> faiss.IDSelector | None:
+    def _selector(self, allowed: Allowed | None, kind: Kind) -> Any:
         if allowed is None:
             return self._tombstones[kind]
         if kind not in allowed.selectors:
-            allowed.selectors[kind] = ann.select(self._ids(allowed, kind), dense=kind == "document")
+            allowed.selectors[kind] = self._searchers[kind].select(self._ids(allowed, kind), dense=kind == "document")
         return allowed.selectors[kind]
 
     # --- vectors -----------------------------------------------------------------------------------------------------
@@ -185,11 +186,8 @@ class Snapshot:
         if brute or selective or (needs_selector and not searcher.takes_selector):
             return exact.search(self._blocks(kind, allowed), queries, k)
         effort = None if allowed is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
-        wanted = k if searcher.keeps_floats else RESCORE * k
-        scores, ids = searcher.search(queries, wanted, selector=self._selector(allowed, kind), effort=effort)
-        if not searcher.keeps_floats:
-            scores = self._rescore(kind, queries, ids)
-        scores, ids = exact.top(scores, ids, k)
+        selector = self._selector(allowed, kind)
+        scores, ids = ann.search_rescored(searcher, self.tables[kind], queries, k, selector=selector, effort=effort)
         short = np.flatnonzero((ids < 0).any(axis=1))
         if len(short):
             scores[short], ids[short] = exact.search(self._blocks(kind, allowed), queries[short], k)
@@ -204,13 +202,6 @@ class Snapshot:
         for start in range(0, len(ids), 16384):
             some = ids[start : start + 16384]
             yield some, self.tables[kind].gather(some)
-
-    def _rescore(self, kind: Kind, queries: FloatArray, ids: IntArray) -> FloatArray:
-        scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-        rows, columns = np.nonzero(ids >= 0)
-        vectors = self.tables[kind].gather(ids[rows, columns])
-        scores[rows, columns] = np.einsum("nd,nd->n", vectors, queries[rows])
-        return scores
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
@@ -296,22 +287,22 @@ def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
     return {kind: VectorTable((v[kind] for v in views if kind in v), manifest.dim) for kind in KINDS}
 
 
-def _open_searcher(folder: Path, manifest: Manifest, kind: Kind, mapped: bool) -> ann.Searcher:
+def _open_searcher(
+    folder: Path, manifest: Manifest, kind: Kind, table: VectorTable, mapped: bool, device: str
+) -> ann.Searcher:
     info = manifest.indexes[kind]
     path = folder / layout.faiss_file(kind)
-    searcher = ann.Searcher(ann.read(path, mapped=mapped), info.params, factory=info.factory)
-    if searcher.dim != manifest.dim or searcher.count != info.count:
+    index = ann.read(path, mapped=mapped)
+    if index.d != manifest.dim or index.ntotal != info.count:
         raise IndexFormatError(
-            f"{path}: {searcher.count} vectors of dimension {searcher.dim}, the manifest says {info.count} of "
+            f"{path}: {index.ntotal} vectors of dimension {index.d}, the manifest says {info.count} of "
             f"{manifest.dim}; `aveyb-index verify --repair` rebuilds it"
         )
-    return searcher
+    return gpu.open_searcher(index, table, info.params, info.factory, device)
 
 
-def _tombstones(kind: Kind, manifest: Manifest, removed: IntArray) -> faiss.IDSelector | None:
+def _tombstones(kind: Kind, manifest: Manifest, searcher: ann.Searcher, removed: IntArray) -> Any:
     """A selector of everything but the removed documents' vectors, where the index still holds them."""
     if not manifest.indexes[kind].tombstones:
         return None
-    dead = removed[:, 0] if kind == "document" else expand_passages(removed)
-    faiss = ann.import_faiss()
-    return faiss.IDSelectorNot(faiss.IDSelectorBatch(dead))
+    return searcher.select_all_but(removed[:, 0] if kind == "document" else expand_passages(removed))
