@@ -60,7 +60,7 @@ def fingerprint_of(value: Any) -> str:
 
 
 def info_fingerprint(info: SystemInfo) -> str:
-    """sha256 (hex) over all fields of a `SystemInfo` except its display name."""
+    """sha256 (hex) over all fields of a `SystemInfo` but its labels: what a model is called changes nothing."""
     fields = asdict(info)
-    del fields["name"]
+    del fields["name"], fields["model"]
     return fingerprint_of(fields)

@@ -60,15 +60,17 @@ const canvas = (target, label, height) => {
 const options = (select, names, chosen) => {
   select.replaceChildren(...names.map((name, i) => new Option(name, i, false, i === chosen)));
 };
-const unitAxis = (svg, height, vertical) => {
+const unitY = (height, pad) => v => height - BOTTOM - pad - v * (height - TOP - BOTTOM - 2 * pad);
+const unitX = pad => v => LEFT + pad + v * (SIZE - LEFT - RIGHT - 2 * pad);
+const unitAxis = (svg, height, vertical, pad) => {
   for (let i = 0; i <= 5; i++) {
     const v = i / 5;
     if (vertical) {
-      const y = height - BOTTOM - v * (height - TOP - BOTTOM);
+      const y = unitY(height, pad)(v);
       svg.append(node("line", {class: "axis", x1: LEFT, x2: SIZE - RIGHT, y1: y, y2: y}));
       svg.append(node("text", {x: LEFT - 6, y: y + 4, "text-anchor": "end"}, v.toFixed(1)));
     } else {
-      const x = LEFT + v * (SIZE - LEFT - RIGHT);
+      const x = unitX(pad)(v);
       svg.append(node("line", {class: "axis", x1: x, x2: x, y1: TOP, y2: height - BOTTOM}));
       svg.append(node("text", {x: x, y: height - BOTTOM + 17, "text-anchor": "middle"}, v.toFixed(1)));
     }
@@ -85,8 +87,9 @@ const shapeNames = Object.keys(shapes);
 function scatter(group, a, b) {
   const first = group.systems[a], second = group.systems[b];
   const svg = canvas("scatter", `${group.metric} of each query: ${first.name} against ${second.name}`, SIZE);
-  unitAxis(svg, SIZE, true); unitAxis(svg, SIZE, false);
-  const X = v => LEFT + v * (SIZE - LEFT - RIGHT), Y = v => SIZE - BOTTOM - v * (SIZE - TOP - BOTTOM);
+  const pad = 16;  // room for the dots at 0 and 1
+  unitAxis(svg, SIZE, true, pad); unitAxis(svg, SIZE, false, pad);
+  const X = unitX(pad), Y = unitY(SIZE, pad);
   svg.append(node("line", {class: "diagonal", x1: X(0), y1: Y(0), x2: X(1), y2: Y(1)}));
   const places = new Map();
   let wins = 0, losses = 0;
@@ -134,9 +137,9 @@ function lengths(group) {
   const bins = lengthBins(group), legend = 20 * group.systems.length, height = SIZE + legend;
   const svg = canvas("lengths", `Mean ${group.metric} by length of the relevant documents`, height);
   const bottom = height - legend;
-  unitAxis(svg, bottom, true);
+  unitAxis(svg, bottom, true, 0);
   const X = i => LEFT + (i + 0.5) / bins.length * (SIZE - LEFT - RIGHT);
-  const Y = v => bottom - BOTTOM - v * (bottom - TOP - BOTTOM);
+  const Y = unitY(bottom, 0);
   bins.forEach((bin, i) => {
     const low = Math.round(bin.low).toLocaleString("en"), high = Math.round(bin.high).toLocaleString("en");
     const place = {x: X(i), y: bottom - BOTTOM + 17, "text-anchor": "middle", style: "font-size:10px"};

@@ -7,7 +7,6 @@ search, so that a result which is already known costs nothing.
 from __future__ import annotations
 
 import hashlib
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,7 +144,7 @@ class IndexSystem:
         manifest = Manifest.read(self._path / version)
         model = manifest.model or {}
         settings = {
-            "mode": mode or "default",
+            "mode": mode or "dense",
             "granularity": manifest.granularity,
             "factory": {kind: index.factory for kind, index in manifest.indexes.items()},
             "params": {kind: index.params for kind, index in manifest.indexes.items()},
@@ -162,30 +161,25 @@ class IndexSystem:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        """Hits of one document (its passages) count once, with their best score."""
         if self._retriever is None:
             from aveyb_retrieval.retriever import Retriever
 
             self._retriever = Retriever.load(self._path)
         options = {} if self._mode is None else {"mode": self._mode}
-        answers = self._retriever.search(list(queries.values()), k=k, **options)
-        run: Run = {}
-        for query, hits in zip(queries, answers, strict=True):
-            documents = run.setdefault(query, {})
-            for hit in hits:
-                documents[hit.id] = max(float(hit.score), documents.get(hit.id, -math.inf))
-        return run
+        answers = self._retriever.rank(list(queries.values()), k=k, **options)
+        return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
 
 class HybridSystem:
-    """Reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009): sum over systems of 1 / (60 + rank)."""
+    """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own `fusion` module."""
 
-    def __init__(self, systems: Sequence[System], *, depth: int = 100, constant: int = 60, name: str = "") -> None:
+    def __init__(self, systems: Sequence[System], *, depth: int = 100, name: str = "") -> None:
+        from aveyb_retrieval.indexes.fusion import RRF_K
+
         if len(systems) < 2:
             raise ConfigError("A hybrid needs at least two systems.")
         self._systems = systems
         infos = [system.info for system in systems]
-        settings = {"fusion": "rrf", "constant": constant, "depth": depth, "of": [info.name for info in infos]}
         self.info = SystemInfo(
             name or "RRF(" + ", ".join(info.name for info in infos) + ")",
             "hybrid",
@@ -194,25 +188,20 @@ class HybridSystem:
             next((info.max_tokens for info in infos if info.max_tokens is not None), None),
             next((info.prompts for info in infos if info.prompts), {}),
             next((info.dtype for info in infos if info.dtype != "-"), "-"),
-            settings,
+            {"fusion": "rrf", "constant": RRF_K, "depth": depth, "of": [info.name for info in infos]},
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        depth, constant = self.info.settings["depth"], self.info.settings["constant"]
-        runs = [system.search(queries, depth) for system in self._systems]
-        return {
-            query: _cut(reciprocal_rank_fusion([run.get(query, {}) for run in runs], constant), k) for query in queries
-        }
+        runs = [system.search(queries, self.info.settings["depth"]) for system in self._systems]
+        return {query: _fuse([run.get(query, {}) for run in runs], k) for query in queries}
 
 
-def reciprocal_rank_fusion(rankings: Sequence[Mapping[str, float]], constant: int = 60) -> dict[str, float]:
-    """Fuse scored lists of one query; ranks count from 1 in trec_eval's order."""
-    fused: dict[str, float] = {}
-    for scores in rankings:
-        for position, doc in enumerate(rank(scores), start=1):
-            fused[doc] = fused.get(doc, 0.0) + 1.0 / (constant + position)
-    return fused
+def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
+    """The k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
+    from aveyb_retrieval.indexes.fusion import reciprocal_rank
 
-
-def _cut(scores: dict[str, float], k: int) -> dict[str, float]:
-    return {doc: scores[doc] for doc in rank(scores)[:k]}
+    numbers: dict[str, int] = {}
+    rankings = [[(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)] for scores in scored]
+    fused = reciprocal_rank(rankings)
+    by_id = {doc: fused[number] for doc, number in numbers.items()}
+    return {doc: by_id[doc] for doc in rank(by_id)[:k]}

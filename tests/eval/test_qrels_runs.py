@@ -58,10 +58,10 @@ def test_bad_qrels(tmp_path, text, message):
 
 
 def test_missing_and_binary_qrels(tmp_path):
-    with pytest.raises(InputError, match="no such qrels file"):
+    with pytest.raises(InputError, match=r"no such qrels file"):
         read_qrels(tmp_path / "none.tsv")
     (tmp_path / "x.tsv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match=r"not UTF-8"):
         read_qrels(tmp_path / "x.tsv")
 
 
@@ -79,19 +79,22 @@ def test_ids_with_spaces_need_tabs(tmp_path):
     path.write_text("a query\ta document\t1\n")
     assert read_qrels(path).judgements == {"a query": {"a document": 1}}
     path.write_text("q1 d1 1\na query d1 1\n")
-    with pytest.raises(InputError, match="line 2: 4 columns.*tab-separated"):
+    with pytest.raises(InputError, match=r"line 2: 4 columns.*tab-separated"):
         read_qrels(path)
 
 
 def test_hub_rows_are_checked_alike():
     assert collect_qrels([("q", "d", 1.0), ("q", "e", 0)], "hub").judgements == {"q": {"d": 1, "e": 0}}
-    with pytest.raises(InputError, match="hub, line 2: the grade '0.7'"):
+    with pytest.raises(InputError, match=r"hub, line 2: the grade '0.7'"):
         collect_qrels([("q", "d", 1.0), ("q", "e", 0.7)], "hub")
 
 
 ids = st.text(st.characters(whitelist_categories=("L", "N", "P")), min_size=1, max_size=8)
 runs = st.dictionaries(
-    ids, st.dictionaries(ids, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), min_size=1, max_size=4
+    ids,
+    st.dictionaries(ids, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -136,6 +139,6 @@ def test_rank_column_is_ignored(tmp_path):
 
 @pytest.mark.parametrize("run", [{"q": {"a doc": 1.0}}, {"a query": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}])
 def test_ids_that_the_format_cannot_carry(tmp_path, run):
-    with pytest.raises(InputError, match="cannot be written to a TREC run"):
+    with pytest.raises(InputError, match=r"cannot be written to a TREC run"):
         write_run(tmp_path / "out.trec", run)
     assert not (tmp_path / "out.trec").exists()

@@ -1,0 +1,176 @@
+"""The command line end to end on toy data: what it prints, writes, and answers to mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from aveyb_retrieval.cli.eval import main
+from aveyb_retrieval.eval.report import read_json
+from aveyb_retrieval.eval.runs import read_run, write_run
+from tests.eval.toys import ToyEmbedder, write_folder
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "toy", spans=True)
+
+
+def _score_file(tmp_path, name, run):
+    write_run(tmp_path / name, run)
+    return tmp_path / name
+
+
+def test_run_writes_run_report_and_page(tmp_path, folder, invoke):
+    pytest.importorskip("bm25s")
+    out = invoke("run", "--data", folder, "--model", "bm25", "--run", tmp_path / "o.trec", "--report", tmp_path / "r.json",
+                 "--html", tmp_path / "p.html", "--cache", tmp_path / "cache", "--quiet")  # fmt: skip
+    for fact in ("protocol standard", "5 documents, 3 queries, depth 100", "k1=0.9; b=0.4", "ndcg@10"):
+        assert fact in out
+    [result] = read_json(tmp_path / "r.json")
+    assert set(read_run(tmp_path / "o.trec")) == {"q1", "q2", "q3"}
+    scored = json.loads(invoke("score", tmp_path / "o.trec", folder / "qrels" / "test.tsv", "--json"))
+    assert scored["mean"] == result.mean  # the written run scores exactly as it did
+    assert "<svg" not in (tmp_path / "p.html").read_text()  # drawn by the script, when it is opened
+    assert f"{result.score:.4f}" in (tmp_path / "p.html").read_text()
+
+
+def test_only_missing_searches_once(tmp_path, folder, invoke, monkeypatch):
+    pytest.importorskip("bm25s")
+    from aveyb_retrieval.eval.systems import BM25System
+
+    calls = []
+    search = BM25System.search
+    monkeypatch.setattr(BM25System, "search", lambda self, queries, k: calls.append(k) or search(self, queries, k))
+    arguments = ("run", "--data", folder, "--model", "bm25", "--cache", tmp_path / "cache", "--quiet")
+    first = invoke(*arguments, "--only-missing")
+    assert invoke(*arguments, "--only-missing") == first
+    assert len(calls) == 1
+    invoke(*arguments)
+    assert len(calls) == 2
+
+
+@pytest.fixture
+def toy_model(monkeypatch):
+    """`--model default` is the toy embedder."""
+    from aveyb_retrieval.encoder.embedder import Embedder
+
+    monkeypatch.setattr(Embedder, "load", classmethod(lambda cls, model=None, **_: ToyEmbedder()))
+
+
+def test_modes_units_and_several_models(tmp_path, folder, invoke, toy_model):
+    pytest.importorskip("bm25s")
+    common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
+    invoke("run", *common, "--model", "default", "--model", "bm25", "--run", tmp_path / "runs")
+    dense, lexical = read_json(tmp_path / "r.json")
+    assert (dense.system.kind, lexical.system.kind) == ("dense", "lexical")
+    assert len(list((tmp_path / "runs").glob("toy.test.*.trec"))) == 2
+    invoke("run", *common, "--mode", "hybrid", "--unit", "max")
+    [hybrid] = read_json(tmp_path / "r.json")
+    assert hybrid.system.settings["of"] == ["BM25", "toy, max"]
+    invoke("run", *common, "--chunk-words", "8")
+    [chunks] = read_json(tmp_path / "r.json")
+    assert (chunks.system.settings["unit"], chunks.system.settings["chunks"]) == ("passage", "8 words")
+    out = invoke("run", *common, "--protocol", "paper")
+    [paper] = read_json(tmp_path / "r.json")
+    assert paper.main_metric == "retrieved-ndcg@10"
+    assert "protocol paper" in out and "not comparable with standard scores" in out
+    invoke("run", *common, "--mode", "lexical", "--protocol", "paper")
+    assert read_json(tmp_path / "r.json")[0].system.settings["title_separator"] == ". "
+
+
+def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
+    """A real index built and searched through `Retriever` gives what exact search gives."""
+    pytest.importorskip("faiss")
+    common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
+    invoke("run", *common, "--unit", "max")
+    [exact] = read_json(tmp_path / "r.json")
+    invoke("run", *common, "--index-type", "flat", "--run", tmp_path / "o.trec")
+    [built] = read_json(tmp_path / "r.json")
+    assert built.system.kind == "index"
+    assert built.system.settings["factory"] == {"document": "Flat", "passage": "Flat"}
+    assert built.mean == pytest.approx(exact.mean)
+    [index] = (tmp_path / "cache" / "indexes").iterdir()
+    invoke("run", *common, "--model", index, "--mode", "dense")
+    assert read_json(tmp_path / "r.json")[0].mean == pytest.approx(exact.mean)
+    timed = json.loads(invoke("latency", index, "--calls", 3, "--batch", 1, "--batch", 4, "--json"))
+    assert [row["batch"] for row in timed["rows"]] == [1, 4]
+    assert all(0 < row["p50_ms"] <= row["max_ms"] for row in timed["rows"])
+    assert "queries/s" in invoke("latency", index, "--calls", 2, "--mode", "lexical")
+
+
+def test_passages(tmp_path, folder, invoke, toy_model):
+    rows = json.loads(invoke("passages", "--data", folder, "--json", "--quiet"))
+    assert [row["name"] for row in rows] == ["toy, late chunking", "toy, chunks one by one"]
+    assert "passages against true spans" in invoke("passages", "--data", folder, "--scope", "corpus", "--quiet")
+
+
+def test_score_prints_decisions(tmp_path, folder, invoke):
+    run = _score_file(tmp_path, "a.trec", {"q1": {"d1": 2.0}, "other": {"d1": 1.0}})
+    out = invoke("score", run, folder / "qrels" / "test.tsv")
+    assert "ndcg@10      0.3333" in out
+    assert "2 judged queries are missing from the run and count as 0." in out
+    assert "1 queries of the run have no judgements and are left out." in out
+
+
+def test_compare(tmp_path, folder, invoke):
+    good = _score_file(tmp_path, "a.trec", {"q1": {"d1": 2.0}, "q2": {"d2": 1.0}, "q3": {"d3": 1.0}})
+    bad = _score_file(tmp_path, "b.trec", {"q1": {"d2": 2.0}, "q2": {"d2": 1.0}, "q3": {"d4": 1.0}})
+    out = invoke("compare", good, bad, folder / "qrels" / "test.tsv")
+    assert "2 / 1 / 0" in out
+    assert "show no significant difference" in out  # three queries can never show one
+    assert "A is better on" in out and "q1" in out
+    data = json.loads(invoke("compare", good, bad, folder / "qrels" / "test.tsv", "--json"))
+    assert data["per_query"]["q1"] == 1.0
+    assert data["p_value"] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("score", "{tmp}/none.trec", "{folder}/qrels/test.tsv"), "no such run file"),
+        (("score", "{folder}/qrels/test.tsv", "{folder}/qrels/test.tsv"), "expected 6"),
+        (("run", "--data", "{tmp}/nowhere", "--quiet"), "neither a folder nor a known data set"),
+        (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "Unknown metric 'p@10'"),
+        (
+            ("run", "--data", "{folder}", "--model", "{tmp}/nomodel", "--quiet"),
+            "cannot be loaded by sentence-transformers",
+        ),
+        (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
+        (("run", "--data", "{folder}", "--dtype", "int4", "--quiet"), "Unknown dtype 'int4'"),
+        (("latency", "{tmp}/noindex"), "noindex"),
+    ],
+)
+def test_mistakes_are_answered_with_a_message_and_code_2(tmp_path, folder, invoke, monkeypatch, arguments, message):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    filled = [a.format(tmp=tmp_path, folder=folder) for a in arguments]
+    extra = ["--cache", str(tmp_path / "cache")] if arguments[0] == "run" else []
+    out = invoke(*filled, *extra, code=2)
+    assert message in out
+    assert "Traceback" not in out
+
+
+def test_help_is_fast_and_imports_no_heavy_module():
+    code = (
+        "import sys; from click.testing import CliRunner; from aveyb_retrieval.cli.eval import main;"
+        "r = CliRunner().invoke(main, ['run', '--help']); assert r.exit_code == 0;"
+        "print([m for m in ('torch', 'faiss', 'transformers', 'datasets', 'numpy', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,241 @@
+"""Collections from folders and from small local copies in the hub's schemas; and what is said of broken ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval import hub
+from aveyb_retrieval.eval.datasets import Corpus, load_dataset
+from aveyb_retrieval.eval.protocols import PAPER, STANDARD, make_task
+from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
+
+
+def test_folder(tmp_path):
+    dataset = load_dataset(str(write_folder(tmp_path / "toy", spans=True)))
+    assert [document.id for document in dataset.corpus] == ["d1", "d2", "d3", "d4", "d5"]
+    assert dataset.corpus.get("d1").title == "Bees"
+    assert set(dataset.splits) == {"dev", "test"}
+    assert dataset.splits["test"].judgements == {q: JUDGEMENTS[q] for q in ("q1", "q2", "q3")}
+    assert dataset.spans["q1"] == {"d1": [(0, 54)]}
+
+
+def test_train_judgements_are_read_only_on_request(tmp_path):
+    folder = write_folder(tmp_path / "toy")
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td4\t1\n")
+    assert "train" not in load_dataset(str(folder)).splits
+    assert load_dataset(str(folder), "train").splits["train"].judgements == {"q4": {"d4": 1}}
+
+
+def _break(folder, name, text):
+    (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "'d1' occurs more than once"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"\n', "line 2: not JSON"),
+        ("corpus.jsonl", '{"_id": "d1"}\n', "line 1: 'text' must be text, not None"),
+        ("corpus.jsonl", '{"_id": "", "text": "x"}\n', "'_id' must be a non-empty id"),
+        ("corpus.jsonl", "[1]\n", "expected a JSON object, found list"),
+        ("corpus.jsonl", "", "the corpus is empty"),
+        ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "none of the 3 judged documents is in the corpus"),
+        (
+            "queries.jsonl",
+            '{"_id": "q1", "text": "a"}\n{"_id": "q1", "text": "b"}\n',
+            "line 2: the query id 'q1' occurs",
+        ),
+        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', "2 judged queries have no text"),
+    ],
+)
+def test_broken_folders(tmp_path, name, text, message):
+    folder = write_folder(tmp_path / "toy", dev=False)
+    _break(folder, name, text)
+    with pytest.raises(InputError, match=message):
+        load_dataset(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"query-id": "q1", "corpus-id": "none", "spans": [[0, 3]]},
+            "line 1: the document 'none' is not in the corpus",
+        ),
+        ({"query-id": "q1", "corpus-id": "d1", "spans": [[0, 9999]]}, "does not lie in the"),
+        ({"query-id": "q1", "corpus-id": "d1", "spans": [[5, 5]]}, "does not lie in the"),
+        ({"query-id": "q1", "corpus-id": "d1", "spans": [3]}, "must be a list of"),
+    ],
+)
+def test_broken_spans(tmp_path, row, message):
+    folder = write_folder(tmp_path / "toy")
+    write_jsonl(folder / "spans.jsonl", [row])
+    with pytest.raises(InputError, match=message):
+        load_dataset(str(folder))
+
+
+def test_judged_document_outside_the_corpus_stays_with_a_notice(tmp_path):
+    folder = write_folder(tmp_path / "toy")
+    with (folder / "qrels" / "test.tsv").open("a") as file:
+        file.write("q1\tgone\t2\n")
+    task = make_task(load_dataset(str(folder)))
+    assert task.judgements["q1"]["gone"] == 2
+    assert any("1 judged documents are not in the corpus, e.g. 'gone'" in notice for notice in task.notices)
+
+
+def test_unknown_names(tmp_path):
+    with pytest.raises(InputError, match=r"neither a folder nor a known data set. Known: mldr, "):
+        load_dataset("nothing-like-it")
+    with pytest.raises(InputError, match=r"no qrels"):
+        folder = write_folder(tmp_path / "toy", dev=False)
+        (folder / "qrels" / "test.tsv").unlink()
+        load_dataset(str(folder))
+
+
+README = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: dev, path: qrels/dev.jsonl}
+  - {split: test, path: qrels/test.jsonl}
+- config_name: corpus
+  data_files:
+  - {split: corpus, path: corpus.jsonl}
+- config_name: queries
+  data_files:
+  - {split: queries, path: queries.jsonl}
+---
+"""
+
+
+def write_hub_beir(folder):
+    """A local copy with the files and columns of the BEIR mirrors on the hub."""
+    folder.mkdir()
+    (folder / "README.md").write_text(README)
+    write_jsonl(folder / "corpus.jsonl", [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS])
+    write_jsonl(folder / "queries.jsonl", [{"_id": q, "text": t} for q, t in QUERIES.items()])
+    for split, queries in (("test", ["q1", "q2", "q3"]), ("dev", ["q4"])):
+        rows = [{"query-id": q, "corpus-id": d, "score": float(g)} for q in queries for d, g in JUDGEMENTS[q].items()]
+        write_jsonl(folder / "qrels" / f"{split}.jsonl", rows)
+    return folder
+
+
+def write_hub_mldr(folder, language="en"):
+    """A local copy with the files and columns of MLDR on the hub."""
+    base = folder / f"mldr-v1.0-{language}"
+    base.mkdir(parents=True)
+    texts = {d: x for d, _, x in DOCUMENTS}
+
+    def dump(name, rows):
+        with gzip.open(base / f"{name}.jsonl.gz", "wt", encoding="utf-8") as out:
+            out.writelines(json.dumps(row) + "\n" for row in rows)
+
+    dump("corpus", [{"docid": d, "text": x} for d, x in texts.items()])
+    for split, queries in (("test", ["q1", "q2", "q3"]), ("dev", ["q4"])):
+        dump(split, [
+            {
+                "query_id": q, "query": QUERIES[q], "negative_passages": [],
+                "positive_passages": [{"docid": d, "text": texts[d]} for d, g in JUDGEMENTS[q].items() if g],
+            }
+            for q in queries
+        ])  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def datasets_cache(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf"))
+
+
+def test_msmarco_schema(tmp_path, datasets_cache):
+    dataset = load_dataset(f"msmarco={write_hub_beir(tmp_path / 'copy')}")
+    assert dataset.name == "msmarco"
+    assert dataset.splits["dev"].judgements == {"q4": JUDGEMENTS["q4"]}
+    assert dataset.splits["dl19"].judgements["q1"] == {"d1": 2, "d3": 0}  # graded, as TREC DL 2019 is
+    assert [document.id for document in dataset.corpus] == [d for d, _, _ in DOCUMENTS]
+    assert dataset.corpus.get("d2").title == "Bread"
+    assert make_task(dataset).split == "dev"
+
+
+def test_nq_schema(tmp_path, datasets_cache):
+    dataset = load_dataset(f"nq={write_hub_beir(tmp_path / 'copy')}")
+    assert set(dataset.splits) == {"test"}
+    assert dataset.queries["q2"] == QUERIES["q2"]
+
+
+@pytest.mark.parametrize(("name", "language"), [("mldr", "en"), ("mldr-de", "de")])
+def test_mldr_schema(tmp_path, datasets_cache, name, language):
+    dataset = load_dataset(f"{name}={write_hub_mldr(tmp_path / 'copy', language)}")
+    assert dataset.splits["test"].judgements["q3"] == {"d3": 1, "d1": 1}
+    assert dataset.splits["dev"].judgements == {"q4": {"d4": 1}}
+    assert dataset.queries == QUERIES
+    assert dataset.corpus.get("d3").text.startswith("Tides")
+    reduced = make_task(dataset, PAPER)
+    assert set(reduced.corpus.ids) == {"d1", "d2", "d3", "d4"}
+    assert [document.id for document in reduced.corpus] == ["d1", "d2", "d3", "d4"]
+
+
+def test_corpus_fingerprint_is_the_same_from_disk_and_from_the_hub(tmp_path, datasets_cache):
+    local = load_dataset(str(write_folder(tmp_path / "toy"))).corpus
+    copy = load_dataset(f"nq={write_hub_beir(tmp_path / 'copy')}").corpus
+    assert local.fingerprint == copy.fingerprint
+    other = Corpus([{"_id": "d1", "title": "Be", "text": "es"}], "x")
+    assert other.fingerprint != Corpus([{"_id": "d1", "title": "B", "text": "ees"}], "x").fingerprint
+
+
+def test_wrong_copies(tmp_path, datasets_cache):
+    copy = write_hub_beir(tmp_path / "copy")
+    with pytest.raises(InputError, match=r"no split 'train'|mldr-v1.0-LANG"):
+        load_dataset(f"mldr={copy}")
+    with pytest.raises(InputError, match=r"not a known data set"):
+        load_dataset(f"nonsense={copy}")
+    with pytest.raises(InputError, match=r"no such folder"):
+        load_dataset(f"nq={tmp_path / 'nowhere'}")
+    write_jsonl(copy / "queries.jsonl", [{"id": "q1", "text": "x"}])
+    with pytest.raises(InputError, match=r"no column '_id'"):
+        load_dataset(f"nq={copy}")
+
+
+def test_offline_says_what_is_missing_and_a_saved_cache_works(tmp_path, monkeypatch, datasets_cache):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    entry = hub.REGISTRY["nq"]
+    with pytest.raises(InputError, match=rf"--revision {entry.revision}[\s\S]*--local-dir DIR[\s\S]*--data nq=DIR"):
+        load_dataset("nq")
+    saved = tmp_path / "hub" / ("datasets--" + entry.repo.replace("/", "--"))
+    (saved / "snapshots").mkdir(parents=True)
+    write_hub_beir(saved / "snapshots" / entry.revision)
+    dataset = load_dataset("nq")
+    assert dataset.splits["test"].judgements["q2"] == {"d2": 1}
+    assert dataset.source == f"{entry.repo}@{entry.revision[:12]}"
+
+
+def test_every_known_name_is_pinned():
+    assert len([name for name in hub.names() if name.startswith("mldr")]) == 13
+    assert {"msmarco", "trec-dl-2019", "trec-dl-2020", "nq", "scifact"} <= set(hub.names())
+    for name, entry in hub.REGISTRY.items():
+        assert len(entry.revision) == 40 and int(entry.revision, 16), name
+
+
+def test_queries_are_drawn_as_documented(tmp_path):
+    import numpy as np
+
+    dataset = load_dataset(str(write_folder(tmp_path / "toy")))
+    task = make_task(dataset, max_queries=2, seed=5)
+    order = list(dataset.splits["test"].judgements)
+    assert list(task.judgements) == [order[i] for i in np.random.default_rng(5).permutation(3)[:2]]
+    assert list(task.queries) == list(task.judgements)
+    assert make_task(dataset, max_queries=3).fingerprint == make_task(dataset).fingerprint
+    assert make_task(dataset).protocol is STANDARD
+    with pytest.raises(ConfigError, match=r"at least 1"):
+        make_task(dataset, max_queries=0)
+    with pytest.raises(InputError, match=r"no split 'train'; there are dev, test"):
+        make_task(dataset, split="train")
