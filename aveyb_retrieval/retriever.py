@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.filters import Filter
 from aveyb_retrieval.indexes.layout import Layout
 from aveyb_retrieval.indexes.lexical import best_passage
 from aveyb_retrieval.indexes.manifest import GRANULARITIES
-from aveyb_retrieval.indexes.protocols import EmbedderLike, FloatArray
+from aveyb_retrieval.indexes.protocols import EmbedderLike, FloatArray, check_fingerprint
 from aveyb_retrieval.indexes.snapshot import Allowed, Match, Snapshot
 from aveyb_retrieval.indexes.store import StoredDocument
 from aveyb_retrieval.indexes.vectors import Kind
@@ -124,7 +124,7 @@ class Retriever:
         load = _Load(model, device, mapped)
         retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, load)
         if embedder is not None:
-            retriever._check_model(embedder)
+            _check_model(retriever._snapshot, embedder)
             retriever._embedder = embedder
         elif model is not None:
             retriever._model()
@@ -145,7 +145,7 @@ class Retriever:
         if self.is_stale:
             snapshot = Snapshot.open(self.path, mapped=self._load.mapped, device=self._load.device)
             if self._embedder is not None:
-                _check_fingerprint(snapshot, self._embedder)
+                _check_model(snapshot, self._embedder)
             self._snapshot = snapshot  # the old one lets go of its files when the last search on it ends
 
     def close(self) -> None:
@@ -409,12 +409,9 @@ class Retriever:
         with self._model_lock:
             if self._embedder is None:
                 embedder = self._load.embedder(self._snapshot)
-                self._check_model(embedder)
+                _check_model(self._snapshot, embedder)
                 self._embedder = embedder
             return self._embedder
-
-    def _check_model(self, embedder: EmbedderLike) -> None:
-        _check_fingerprint(self._snapshot, embedder)
 
 
 @dataclass(frozen=True)
@@ -438,20 +435,8 @@ class _Load:
         return Embedder.load(source, device=self.device)
 
 
-def _check_fingerprint(snapshot: Snapshot, embedder: EmbedderLike) -> None:
-    model = snapshot.manifest.model
-    if model is None:
-        if embedder.dim != snapshot.manifest.dim:
-            raise IndexFormatError(
-                f"{snapshot.folder.parent}: vectors of dimension {snapshot.manifest.dim}, but the model "
-                f"{embedder.model_name} makes {embedder.dim}; give the model that made them"
-            )
-    elif model["fingerprint"] != embedder.fingerprint:
-        raise IndexFormatError(
-            f"{snapshot.folder.parent}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}), "
-            f"but this is {embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); search with the same model, "
-            "or build the index again with this one"
-        )
+def _check_model(snapshot: Snapshot, embedder: EmbedderLike) -> None:
+    check_fingerprint(snapshot.manifest.model, snapshot.manifest.dim, embedder, snapshot.folder.parent)
 
 
 def _as_list(query: str | Sequence[str]) -> list[str]:

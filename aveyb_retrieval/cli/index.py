@@ -133,6 +133,105 @@ def info(directory: Path, as_json: bool) -> None:
         click.echo(f"{key:<12} {_plain(value)}")
 
 
+@main.command()
+@click.argument("directory", type=PATH)
+@click.argument("corpus", nargs=-1, required=True)
+@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+@READING
+@WRITING
+def add(directory: Path, corpus: tuple[str, ...], **arguments: Any) -> None:
+    """Add the documents of CORPUS to the index in DIRECTORY; their ids must be new."""
+    from aveyb_retrieval.indexes.update import add_documents
+
+    _insert(add_documents, directory, corpus, **arguments)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.argument("corpus", nargs=-1, required=True)
+@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+@READING
+@WRITING
+def upsert(directory: Path, corpus: tuple[str, ...], **arguments: Any) -> None:
+    """Add the documents of CORPUS, replacing those with ids that are in the index. Only what changed is encoded."""
+    from aveyb_retrieval.indexes.update import upsert_documents
+
+    _insert(upsert_documents, directory, corpus, **arguments)
+
+
+def _insert(function: Callable[..., Report], directory: Path, corpus: tuple[str, ...], *, quiet: bool,
+            id_field: str | None, title_field: str, text_field: str, **arguments: Any) -> None:
+    from aveyb_retrieval.indexes.records import FieldNames
+
+    names = FieldNames(id_field, title_field, text_field)
+    with progress_bar(not quiet) as progress:
+        report = function(list(corpus), directory, fields=names, progress=progress, **arguments)
+    _print_report(report)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.argument("ids", nargs=-1)
+@click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with an id on each line.")
+@click.option("--filter", "filter_text", metavar="JSON", help="Delete the documents whose metadata satisfy this.")
+@click.option("--missing-ok", is_flag=True, help="Ids that are not in the index are no error.")
+@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
+    """Delete documents from the index in DIRECTORY: by IDS, by a file of ids, by a filter."""
+    from aveyb_retrieval.indexes.update import delete_documents
+
+    listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
+    wanted = [*ids, *(line for line in listed if line)]
+    _print_report(delete_documents(directory, wanted, where=_parse_filter(filter_text), **arguments))
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def compact(directory: Path, restart: bool, quiet: bool) -> None:
+    """Drop what deleted documents left behind in DIRECTORY and build its search structures anew."""
+    from aveyb_retrieval.indexes.update import compact_index
+
+    with progress_bar(not quiet) as progress:
+        _print_report(compact_index(directory, restart=restart, progress=progress))
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.option("--recall", type=float, default=0.95, show_default=True, help="Share of exact results to be found.")
+@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+def tune(directory: Path, recall: float, restart: bool) -> None:
+    """Find the search settings of DIRECTORY that reach a recall, measured against exact search."""
+    from aveyb_retrieval.indexes.update import tune_index
+
+    for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
+        for point in found.curve:
+            click.echo(f"{kind}: " + "  ".join(f"{name} {value:g}" for name, value in point.items()))
+        if found.recall is not None and found.recall < recall:
+            click.echo(f"{kind}: recall {found.recall:.3f} is the best that this index reaches, not {recall}", err=True)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@click.option("--repair", is_flag=True, help="Build again what can be built from the stored vectors.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def verify(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
+    """Recompute every hash and count of the index in DIRECTORY. Exit code 1 where something is wrong and stays so."""
+    from aveyb_retrieval.indexes.verify import verify_index
+
+    verdict = verify_index(directory, repair=repair)
+    if as_json:
+        click.echo(json.dumps(asdict(verdict), ensure_ascii=False))
+    else:
+        for problem in verdict.problems:
+            click.echo(problem)
+        click.echo("sound" if not verdict.problems else "repaired" if verdict.repaired else "damaged")
+    if verdict.problems and not verdict.repaired:
+        context.exit(1)
+
+
 def _print_report(report: Report) -> None:
     continued = " (continued an interrupted change)" if report.resumed else ""
     click.echo(

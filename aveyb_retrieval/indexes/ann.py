@@ -7,7 +7,6 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +96,9 @@ def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
         ) from error
 
 
-def fill(index: faiss.Index, blocks: Iterable[tuple[IntArray, FloatArray]]) -> int:
-    """Add blocks of (ids, vectors); returns how many vectors were added."""
-    count = 0
-    for ids, vectors in blocks:
-        index.add_with_ids(vectors, ids)
-        count += len(ids)
-    return count
+def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
+    """Add vectors `[n, d]` under our ids `[n]`."""
+    index.add_with_ids(vectors, ids)
 
 
 def write(index: faiss.Index, path: Path) -> files.FileInfo:

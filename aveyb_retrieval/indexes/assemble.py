@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.indexes import ann, files, layout
+from aveyb_retrieval.indexes import ann, files, layout, tune
 from aveyb_retrieval.indexes.change import Change
 from aveyb_retrieval.indexes.files import FileInfo
 from aveyb_retrieval.indexes.manifest import GRANULARITIES, IndexInfo, Manifest
 from aveyb_retrieval.indexes.pipeline import Progress
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
-from aveyb_retrieval.indexes.store import PASSAGE_BITS, Store, expand_passages
-from aveyb_retrieval.indexes.vectors import KINDS, Kind, VectorTable, open_table
+from aveyb_retrieval.indexes.store import PASSAGE_BITS, Shard, Store, dead_ids, expand_passages
+from aveyb_retrieval.indexes.vectors import Kind, VectorTable, open_table
 
 if TYPE_CHECKING:
     import faiss
@@ -59,21 +59,26 @@ class Settings:
         )
 
 
-def finish(change: Change, settings: Settings, progress: Progress, *, rebuild: bool = False) -> Manifest:
-    """Build the FAISS indexes of a change or bring them up to date, write the manifest, show the new version."""
+def finish(
+    change: Change, settings: Settings, progress: Progress, *, rebuild: bool = False, retune: bool = False
+) -> Manifest:
+    """Build the FAISS indexes of a change or bring them up to date, write the manifest, show the new version.
+
+    `rebuild` makes them anew from the vectors; `retune` measures their search settings again.
+    """
     store = change.store
     counts = store.counts()
     listed = {s.name: FileInfo(s.bytes, s.sha256) for s in store.shards()}
     indexes: dict[str, IndexInfo] = {}
-    for kind in KINDS:
-        if kind in GRANULARITIES[settings.granularity]:
-            job = _IndexJob(
-                change, kind, counts.documents if kind == "document" else counts.passages, settings, progress
-            )
-            index, indexes[kind] = job.run(rebuild)
-            listed[layout.faiss_file(kind)] = ann.write(index, change.folder / layout.faiss_file(kind))
+    for kind in GRANULARITIES[settings.granularity]:
+        count = counts.documents if kind == "document" else counts.passages
+        name = layout.faiss_file(kind)
+        job = IndexJob(change, kind, count, settings, progress)
+        indexes[kind], listed[name] = job.run(rebuild)
+        if retune:
+            indexes[kind] = job.tune(indexes[kind])
     if change.base is None:
-        store.optimize()
+        store.optimize()  # later changes leave merging to compaction
     rejected = list(store.rejected(change.version))
     if rejected:
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rejected)
@@ -100,8 +105,8 @@ def finish(change: Change, settings: Settings, progress: Progress, *, rebuild: b
 
 
 @dataclass(frozen=True)
-class _IndexJob:
-    """Bringing the FAISS index of one kind of vectors to what the store now holds."""
+class IndexJob:
+    """Bringing the FAISS index of one kind of vectors to what the store now holds, and its file to the disk."""
 
     change: Change
     kind: Kind
@@ -109,51 +114,74 @@ class _IndexJob:
     settings: Settings
     progress: Progress
 
-    def run(self, rebuild: bool) -> tuple[faiss.Index, IndexInfo]:
+    def run(self, rebuild: bool) -> tuple[IndexInfo, FileInfo]:
         old = self.change.base.indexes.get(self.kind) if self.change.base else None
         factory = ann.choose_factory(self.settings.index, self.count, self.settings.dim)
-        if old is not None and not rebuild and old.factory == factory and self.count <= 2 * max(old.trained_on, 1):
-            updated = self._update(old)
-            if updated is not None:
-                return updated
-        return self._build(factory)
+        if old is None or rebuild or old.factory != factory or self.count > 2 * max(old.trained_on, 1):
+            return self._build(factory)
+        return self._update(old) or self._build(factory)
 
-    def _build(self, factory: str) -> tuple[faiss.Index, IndexInfo]:
-        table = open_table(self.change.folder, self.change.store.shards(), self.kind, self.settings.dim)
+    def _build(self, factory: str) -> tuple[IndexInfo, FileInfo]:
+        table = self._table(self.change.store.shards())
         index = ann.create(factory, self.settings.dim)
         size = ann.training_size(index, self.count)
         if size:
             self.progress("training", 0, size, 0)
             ann.train(index, sample(table, size), factory)
-        self._fill(index, live_blocks(self.change.store, table, self.kind))
-        return index, IndexInfo(factory=factory, count=self.count, trained_on=self.count)
+        self._fill(index, table)
+        info = IndexInfo(factory=factory, count=self.count, trained_on=self.count)
+        written = self._write(index)
+        return (self.tune(info) if self.settings.recall is not None else info), written
 
-    def _update(self, old: IndexInfo) -> tuple[faiss.Index, IndexInfo] | None:
+    def _update(self, old: IndexInfo) -> tuple[IndexInfo, FileInfo] | None:
         """The old index without what was removed and with what was added; None where building anew is better."""
-        index = ann.read(self.change.base_folder / layout.faiss_file(self.kind), mapped=False)
-        removed = self.change.store.removed()
-        tombstones = 0
-        if len(removed):
-            ids = removed[:, 0] if self.kind == "document" else expand_passages(removed)
-            before = index.ntotal
-            if not ann.remove(index, ids):
-                first_new: int = self.change.store.get("first_doc")
-                held = removed[removed[:, 0] < first_new]
-                tombstones = len(held) if self.kind == "document" else int(held[:, 1].sum())
-                if tombstones > TOMBSTONE_LIMIT * before:
-                    return None
-        first: int = self.change.store.get("first_doc")
-        shards = [s for s in self.change.store.shards() if s.first >= first]
-        table = open_table(self.change.folder, shards, self.kind, self.settings.dim)
-        self._fill(index, live_blocks(self.change.store, table, self.kind))
-        return index, replace(old, count=int(index.ntotal), tombstones=tombstones)
+        assert self.change.base is not None
+        name = layout.faiss_file(self.kind)
+        store = self.change.store
+        first: int = store.get("first_doc")
+        removed = store.removed(self.change.version)
+        removed = removed[
+            removed[:, 0] < first
+        ]  # what was added and removed by this very change was never in the index
+        shards = [s for s in store.shards() if s.first >= first]
+        if not len(removed) and not shards:
+            files.link(self.change.base_folder / name, self.change.folder / name)
+            return old, self.change.base.files[name]
+        index = ann.read(self.change.base_folder / name, mapped=False)
+        ids = removed[:, 0] if self.kind == "document" else expand_passages(removed)
+        tombstones = old.tombstones
+        if len(ids) and not ann.remove(index, ids):
+            tombstones += len(ids)
+            if tombstones > TOMBSTONE_LIMIT * index.ntotal:
+                return None
+        self._fill(index, self._table(shards))
+        return replace(old, count=int(index.ntotal), tombstones=tombstones), self._write(index)
 
-    def _fill(self, index: faiss.Index, blocks: Iterator[tuple[IntArray, FloatArray]]) -> None:
-        done = 0
-        for ids, vectors in blocks:
-            ann.fill(index, [(ids, vectors)])
-            done += len(ids)
-            self.progress(f"indexing {self.kind}s", done, self.count, 0)
+    def tune(self, info: IndexInfo) -> IndexInfo:
+        """The index's description with search settings for the wanted recall, and what was measured."""
+        assert self.settings.recall is not None
+        store, table = self.change.store, self._table(self.change.store.shards())
+        index = ann.read(self.change.folder / layout.faiss_file(self.kind), mapped=True)
+        searcher = ann.Searcher(index, {}, factory=info.factory)
+        drawn = np.random.default_rng(SEED).permutation(sample(table, 4 * tune.QUERIES))
+        queries = drawn[np.linalg.norm(drawn, axis=1) > 0][: tune.QUERIES]  # an empty text is near to nothing
+        selector = searcher.select_all_but(dead_ids(store, self.kind)) if info.tombstones else None
+        self.progress(f"tuning {self.kind}s", 0, None, 0)
+        found = tune.tune(
+            searcher, table, live_blocks(store, table, self.kind), queries, self.settings.recall, selector
+        )
+        return replace(info, params=found.params, recall=found.recall, curve=found.curve)
+
+    def _table(self, shards: list[Shard]) -> VectorTable:
+        return open_table(self.change.folder, shards, self.kind, self.settings.dim)
+
+    def _fill(self, index: faiss.Index, table: VectorTable) -> None:
+        for ids, vectors in live_blocks(self.change.store, table, self.kind):
+            ann.fill(index, ids, vectors)
+            self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
+
+    def _write(self, index: faiss.Index) -> FileInfo:
+        return ann.write(index, self.change.folder / layout.faiss_file(self.kind))
 
 
 def live_blocks(store: Store, table: VectorTable, kind: Kind) -> Iterator[tuple[IntArray, FloatArray]]:

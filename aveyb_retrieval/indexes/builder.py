@@ -19,7 +19,7 @@ from aveyb_retrieval.indexes.change import Change, open_change
 from aveyb_retrieval.indexes.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.indexes.layout import Layout
 from aveyb_retrieval.indexes.manifest import GRANULARITIES, Manifest
-from aveyb_retrieval.indexes.pipeline import Encode, Pipeline, Progress, Step, silent
+from aveyb_retrieval.indexes.pipeline import Encode, GrowingEmbedder, Pipeline, Progress, Step, silent
 from aveyb_retrieval.indexes.protocols import EmbedderLike, Encoded, model_description
 from aveyb_retrieval.indexes.ready import ReadyVectors
 from aveyb_retrieval.indexes.records import FieldNames
@@ -199,12 +199,14 @@ def new_pipeline(
     mode: Literal["add", "upsert"],
     on_error: OnError,
     progress: Progress,
+    embedder: EmbedderLike | None = None,
 ) -> Pipeline:
     """A pipeline into a change, with the settings of its index."""
     kinds = tuple(kind for kind in KINDS if kind in GRANULARITIES[settings.granularity])
     return Pipeline(
         change,
         encode,
+        growing=embedder if isinstance(embedder, GrowingEmbedder) else None,
         kinds=kinds,
         dim=settings.dim,
         dtype=settings.dtype,

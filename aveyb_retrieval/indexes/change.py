@@ -142,12 +142,16 @@ class Change:
         files.rename(self.folder, self.place.root / self.version)
         self.place.flip(self.version)
 
-    def abandon_if_empty(self, existed: bool) -> None:
-        """Leave no trace of a change that failed before its first commit."""
-        if self.resumed or self.done is not None or (self.store.get("consumed") or 0) > 0:
-            return
+    def cancel(self) -> None:
+        """Throw the journal away: there is nothing to change."""
         self.store.close()
         files.remove_tree(self.folder)
+
+    def abandon_if_empty(self, existed: bool) -> None:
+        """Leave no trace of a change that failed before its first commit."""
+        if self.resumed or self.done is not None or self.store.get("consumed"):
+            return
+        self.cancel()
         if not existed:
             files.remove_tree(self.place.root)
 

@@ -36,6 +36,11 @@ def faiss_file(kind: str) -> str:
     return f"{kind}.faiss"
 
 
+def shard_file(version: str, first: int) -> str:
+    """Name of the shard that a version wrote and that begins with document number `first`."""
+    return f"{VECTORS}/{version}-{first:012d}.safetensors"
+
+
 class Layout:
     """The names inside one index directory."""
 

@@ -25,7 +25,7 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
-_FILE = re.compile(r"store\.sqlite|rejected\.jsonl|(document|passage)\.faiss|vectors/\d{12,20}\.safetensors")
+_FILE = re.compile(r"store\.sqlite|rejected\.jsonl|(document|passage)\.faiss|vectors/v\d{6,12}-\d{12,20}\.safetensors")
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.corpus import Item
 from aveyb_retrieval.indexes.protocols import Encoded, FloatArray, IntArray
 from aveyb_retrieval.indexes.records import Record, Rejected
 from aveyb_retrieval.indexes.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
-from aveyb_retrieval.indexes.vectors import Kind, write_shard
+from aveyb_retrieval.indexes.vectors import Kind, VectorTable, open_table, write_shard
 
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
@@ -41,14 +41,21 @@ def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
     """Show no progress."""
 
 
+Action = Literal["encode", "grow", "metadata", "reject"]
+
+
 @dataclass(frozen=True)
 class Step:
-    """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done."""
+    """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done.
+
+    "grow" encodes a document from the first passage that differs from the stored one, after `unchanged` passages.
+    """
 
     item: Item
     position: int
     digest: str
-    action: Literal["encode", "metadata", "reject"]
+    action: Action
+    unchanged: int = 0
 
     @property
     def record(self) -> Record:
@@ -58,6 +65,19 @@ class Step:
 
 Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
 """Encodes the documents of steps, in order. It may read ahead, but in the calling thread."""
+
+
+@runtime_checkable
+class GrowingEmbedder(Protocol):
+    """A model whose passages depend on earlier ones only, so that a document that grew keeps its first vectors."""
+
+    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens."""
+        ...
+
+    def encode_grown(self, prefix: str, text: str, passages: FloatArray, norms: FloatArray) -> Encoded:
+        """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are known."""
+        ...
 
 
 class Pipeline:
@@ -77,6 +97,7 @@ class Pipeline:
         mode: Literal["add", "upsert"],
         on_error: Literal["stop", "skip"],
         progress: Progress,
+        growing: GrowingEmbedder | None = None,
     ) -> None:
         self.change = change
         self.store = change.store
@@ -87,8 +108,11 @@ class Pipeline:
         self._mode = mode
         self._on_error = on_error
         self._progress = progress
+        self._growing = growing if "passage" in kinds else None
+        self._first_doc: int = self.store.get("first_doc")
         self._next_doc: int = self.store.get("next_doc")
-        self._uncommitted: set[str] = set()
+        self._base_table: VectorTable | None = None
+        self._uncommitted: Counter[str] = Counter()  # ids that were read and whose documents wait for a commit
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None]] = []
         self._batch_bytes = 0
@@ -104,7 +128,7 @@ class Pipeline:
         """
         for encoded in self._encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
-                self._take(self._waiting.popleft(), None)
+                self._take(self._waiting.popleft())
             step = self._waiting.popleft()
             self._take(step, _checked(encoded, self._dim, step))
         for step in self._waiting:
@@ -112,7 +136,7 @@ class Pipeline:
                 raise ModelError(
                     f"the model gave no vectors for the document {step.record.id!r}; it must give one result each"
                 )
-            self._take(step, None)
+            self._take(step)
         self._commit()
         return int(self.store.get("consumed"))
 
@@ -139,28 +163,39 @@ class Pipeline:
             )
 
     def _step(self, item: Item, position: int, digest: str) -> Step:
-        action: Literal["encode", "metadata", "reject"] = "encode"
         if isinstance(item, Record):
-            if item.id in self._uncommitted:
-                known: tuple[int, bytes] | None = (0, b"")
+            # an id that waits for its commit is known, but what is stored of it is no longer what it will be
+            waiting = self._uncommitted[item.id] > 0
+            known = None if waiting else self.store.find(item.id)
+            if self._mode == "add" and (waiting or known):
+                item = Rejected(item.place, f"the id {item.id!r} is already in use by an earlier document", item.raw())
             else:
-                known = self.store.find(item.id)
-            if known and self._mode == "add":
-                item = Rejected(item.place, f"the id {item.id!r} is already in use by an earlier document", item.id)
-            elif known and known[1] == content_digest(item.title, item.text):
-                action = "metadata"
-        if isinstance(item, Rejected):
-            if self._on_error == "stop":
-                raise item.error()
-            action = "reject"
-        else:
-            self._uncommitted.add(item.id)
-        return Step(item, position, digest, action)
+                self._uncommitted[item.id] += 1
+                action, unchanged = self._least_work(item, known)
+                return Step(item, position, digest, action, unchanged)
+        if self._on_error == "stop":
+            raise item.error()
+        return Step(item, position, digest, "reject")
+
+    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:
+        """The cheapest way to have this document's vectors, given the stored document of the same id."""
+        if known is None:
+            return "encode", 0
+        doc, content = known
+        if content == content_digest(record.title, record.text):
+            return "metadata", 0
+        if self._growing is None or doc >= self._first_doc:
+            return "encode", 0
+        old = self.store.documents([doc])[doc]
+        prefix = f"{old.title}\n" if old.title else ""
+        unchanged = self._growing.unchanged_splits((prefix, old.text), (record.prefix, record.text))
+        unchanged = min(unchanged, len(self.store.norms(doc)))
+        return ("grow", unchanged) if unchanged else ("encode", 0)
 
     def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
         for step in steps:
             if step.action != "encode" and not self._waiting:
-                self._take(step, None)
+                self._take(step)
                 continue
             self._waiting.append(step)
             if step.action == "encode":
@@ -168,7 +203,9 @@ class Pipeline:
 
     # --- committing --------------------------------------------------------------------------------------------------
 
-    def _take(self, step: Step, encoded: Encoded | None) -> None:
+    def _take(self, step: Step, encoded: Encoded | None = None) -> None:
+        if step.action == "grow":
+            encoded = _checked(self._grow(step), self._dim, step)
         self._batch.append((step, encoded))
         if encoded is not None:
             self._batch_bytes += len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
@@ -204,7 +241,7 @@ class Pipeline:
             self.store.put("consumed", last.position)
             self.store.put("digest", last.digest)
         self._next_doc = doc
-        self._uncommitted -= {step.record.id for step, _ in self._batch if isinstance(step.item, Record)}
+        self._uncommitted -= Counter(step.record.id for step, _ in self._batch if isinstance(step.item, Record))
         self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
         self._progress("encoding", last.position, None, self._tokens)
 
@@ -218,9 +255,24 @@ class Pipeline:
                 (int(doc) << PASSAGE_BITS) + np.arange(len(e.passages)) for doc, e in zip(docs, encoded, strict=True)
             ]
             vectors["passage"] = np.concatenate(ids), np.concatenate([e.passages for e in encoded])
-        name = f"{layout.VECTORS}/{docs[0]:012d}.safetensors"
+        name = layout.shard_file(self.change.version, int(docs[0]))
         info = write_shard(self.change.folder / name, vectors, self._dtype)
         return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
+
+    def _grow(self, step: Step) -> Encoded:
+        assert self._growing is not None
+        known = self.store.find(step.record.id)
+        assert known is not None  # seen by `_least_work`, and nothing commits the same id twice in a batch
+        first = known[0] << PASSAGE_BITS
+        passages = self._base_passages().gather(first + np.arange(step.unchanged, dtype=np.int64))
+        norms = np.array(self.store.norms(known[0])[: step.unchanged], dtype=np.float32)
+        return self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
+
+    def _base_passages(self) -> VectorTable:
+        if self._base_table is None:
+            shards = [s for s in self.store.shards() if s.first < self._first_doc]
+            self._base_table = open_table(self.change.folder, shards, "passage", self._dim)
+        return self._base_table
 
     def _replace(self, record: Record) -> None:
         if self._mode == "upsert" and (known := self.store.find(record.id)):

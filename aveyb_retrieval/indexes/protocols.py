@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from aveyb_retrieval.errors import IndexFormatError
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
@@ -58,6 +60,26 @@ class EmbedderLike(Protocol):
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
         """Encode texts into one `[T, d]` float32 array of unit rows each, for late interaction."""
         ...
+
+
+def check_fingerprint(model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object) -> None:
+    """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be).
+
+    Raises:
+        IndexFormatError: it is another one.
+    """
+    if model is None:
+        if embedder.dim != dim:
+            raise IndexFormatError(
+                f"{where}: vectors of dimension {dim}, but the model {embedder.model_name} makes {embedder.dim}; "
+                "give the model that made them"
+            )
+    elif model["fingerprint"] != embedder.fingerprint:
+        raise IndexFormatError(
+            f"{where}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}), but this is "
+            f"{embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); use the same model, or build the index "
+            "again with this one"
+        )
 
 
 def model_description(embedder: EmbedderLike) -> dict[str, Any]:

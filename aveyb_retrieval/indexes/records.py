@@ -42,6 +42,11 @@ class Record:
         """What is encoded in front of the text."""
         return f"{self.title}\n" if self.title else ""
 
+    def raw(self) -> str:
+        """The document as a line of JSON that could be read again."""
+        fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
     def metadata_json(self) -> str:
         return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

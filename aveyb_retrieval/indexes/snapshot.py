@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.filters import Condition, Filter
 from aveyb_retrieval.indexes.layout import Layout
 from aveyb_retrieval.indexes.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
-from aveyb_retrieval.indexes.store import PASSAGE_BITS, Store, check_readable, expand_passages
+from aveyb_retrieval.indexes.store import PASSAGE_BITS, Store, check_readable, dead_ids
 from aveyb_retrieval.indexes.vectors import KINDS, Kind, VectorTable, open_shard
 
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
@@ -67,13 +67,13 @@ class Snapshot:
             check_files(manifest, folder, full=full_check)
             with self.store() as store:
                 check_readable(store)
-                removed = store.removed()
+                dead = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
             self.tables = _open_tables(folder, manifest)
             self._searchers = {
                 kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
             }
             self._tombstones = {
-                kind: _tombstones(kind, manifest, self._searchers[kind], removed) for kind in self.kinds
+                kind: self._searchers[kind].select_all_but(dead[kind]) if kind in dead else None for kind in self.kinds
             }
         except BaseException:
             self.close()
@@ -282,7 +282,7 @@ def _group(ids: list[int], scores: list[float], k: int) -> list[Match]:
 
 
 def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
-    names = sorted(name for name in manifest.files if name.startswith(layout.VECTORS))
+    names = [name for name in manifest.files if name.startswith(layout.VECTORS)]
     views = [open_shard(folder / name, manifest.dim) for name in names]
     return {kind: VectorTable((v[kind] for v in views if kind in v), manifest.dim) for kind in KINDS}
 
@@ -299,10 +299,3 @@ def _open_searcher(
             f"{manifest.dim}; `aveyb-index verify --repair` rebuilds it"
         )
     return gpu.open_searcher(index, table, info.params, info.factory, device)
-
-
-def _tombstones(kind: Kind, manifest: Manifest, searcher: ann.Searcher, removed: IntArray) -> Any:
-    """A selector of everything but the removed documents' vectors, where the index still holds them."""
-    if not manifest.indexes[kind].tombstones:
-        return None
-    return searcher.select_all_but(removed[:, 0] if kind == "document" else expand_passages(removed))

@@ -8,6 +8,7 @@ never written again, so readers open it as immutable; a change works on a copy.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,6 +201,18 @@ class Store:
     def add_shard(self, shard: Shard) -> None:
         self.db.execute("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", shard)
 
+    def replace_shards(self, shards: Iterable[Shard]) -> None:
+        """Name other shards as those that hold the vectors."""
+        self.db.execute("DELETE FROM shards")
+        for shard in shards:
+            self.add_shard(shard)
+
+    def compact(self) -> None:
+        """Give back the room of removed documents, and rebuild the full-text index in one piece."""
+        self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('rebuild')")
+        self.optimize()
+        self.db.execute("VACUUM")
+
     def add_rejected(self, items: Iterable[Rejected], version: str) -> None:
         self.db.executemany(
             "INSERT INTO rejected(version, source, line, reason, raw) VALUES (?, ?, ?, ?, ?)",
@@ -256,6 +269,15 @@ class Store:
         ).fetchall()
         return np.array(rows, dtype=np.int64).reshape(len(rows), 2)
 
+    def norms(self, doc: int) -> list[float]:
+        """Norms of a document's leading passages, up to the first that has none."""
+        first = doc << PASSAGE_BITS
+        rows = self.db.execute(
+            "SELECT norm FROM passages WHERE passage >= ? AND passage < ? ORDER BY passage",
+            (first, first + MAX_PASSAGES),
+        )
+        return [norm for (norm,) in itertools.takewhile(lambda row: row[0] is not None, rows)]
+
     def span(self, passage: int) -> tuple[int, int]:
         """Character span of one passage.
 
@@ -309,6 +331,12 @@ def expand_passages(table: IntArray) -> IntArray:
     docs, lengths = table[:, 0], table[:, 1]
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
+
+
+def dead_ids(store: Store, kind: str) -> IntArray:
+    """Ids of vectors ("document" or "passage") whose documents were removed, and which an index may still hold."""
+    removed = store.removed()
+    return removed[:, 0] if kind == "document" else expand_passages(removed)
 
 
 def check_readable(store: Store) -> None:

@@ -109,7 +109,7 @@ class VectorTable:
 
     def __init__(self, shards: Iterable[ShardView], dim: int) -> None:
         self.dim = dim
-        self._shards = [s for s in shards if len(s.ids)]
+        self._shards = sorted((s for s in shards if len(s.ids)), key=lambda s: int(s.ids[0]))
         self._first = np.array([s.ids[0] for s in self._shards], dtype=np.int64)
         self._dense = [int(s.ids[-1]) - int(s.ids[0]) + 1 == len(s.ids) for s in self._shards]
 
