@@ -174,6 +174,13 @@ class Embedder:
         known = _Tokenised(tokens.ids, tokens.spans, tokens.n_cut, passages, norms)
         return next(self._encode([known]))
 
+    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what `encode_grown` may reuse."""
+        before, after = self._tokenise(*old).ids, self._tokenise(*new).ids
+        shorter = min(len(before), len(after))
+        differences = np.flatnonzero(before[:shorter] != after[:shorter])
+        return int(differences[0] if len(differences) else shorter) // self.split_size
+
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
         tokenised = (self._tokenise("", query, prompt="query") for query in queries)
