@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -40,6 +40,11 @@ class System(Protocol):
 
     @property
     def info(self) -> SystemInfo: ...
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What a reader of the scores must know and the settings do not say; complete after the first search."""
+        ...
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query; `queries` maps query ids to texts."""

@@ -143,19 +143,21 @@ class SentenceTransformerEncoder:
         self._chunker = chunker
         self._batch_size = batch_size
         self._limit = limit
-        own = protocol.query_prefix is None
-        prompts = (
-            {key: model.prompts.get(key) or "" for key in ("query", "document")}
-            if own
-            else {"query": protocol.query_prefix or "", "document": protocol.document_prefix or ""}
-        )
+        if protocol.query_prefix is None:
+            names = [name for name in ("document", "passage", "corpus") if name in model.prompts]  # as encode_document
+            prompts = {
+                "query": model.prompts.get("query") or "",
+                "document": model.prompts[names[0]] or "" if names else "",
+            }
+        else:
+            prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix or ""}
         self._prompts = prompts
         settings = {"title_separator": protocol.title_separator, "chunks": chunker_name if chunker else "none"}
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         self.info = SystemInfo(name, "dense", name, _model_fingerprint(model), limit, prompts, dtype, settings)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        return self._encode([self._prompts["query"] + query for query in queries])
+        return self._encode(list(queries), "query")
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
         if self._chunker is not None:
@@ -167,21 +169,23 @@ class SentenceTransformerEncoder:
             yield from (DocumentVectors(vector, *nothing) for vector in vectors)
 
     def _encode_documents(self, texts: list[str]) -> np.ndarray:
-        prompted = [self._prompts["document"] + text for text in texts]
-        self.cut_texts += self._count_cut(prompted)
-        return self._encode(prompted)
+        self.cut_texts += self._count_cut([self._prompts["document"] + text for text in texts])
+        return self._encode(texts, "document")
 
-    def _encode(self, texts: list[str]) -> np.ndarray:
+    def _encode(self, texts: list[str], kind: str) -> np.ndarray:
         own_limit = self._model.max_seq_length
         self._model.max_seq_length = self._limit
+        options = {"batch_size": self._batch_size, "normalize_embeddings": True, "show_progress_bar": False}
         try:
-            vectors = self._model.encode(
-                texts, prompt="", batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True,
-                show_progress_bar=False,
-            )  # fmt: skip
+            if self._protocol.query_prefix is not None:
+                vectors = self._model.encode([self._prompts[kind] + text for text in texts], prompt="", **options)
+            elif kind == "query":
+                vectors = self._model.encode_query(texts, **options)
+            else:
+                vectors = self._model.encode_document(texts, **options)
         finally:
             self._model.max_seq_length = own_limit
-        return vectors.astype(np.float32)
+        return np.asarray(vectors, dtype=np.float32)
 
     def _count_cut(self, texts: list[str]) -> int:
         """How many texts the model will not read whole: it cuts them without a word."""

@@ -58,7 +58,7 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     parsed = {metric: parse_metric(metric) for metric in metrics}
     check_run(run)
     order = {query: rank(run[query]) for query in judgements if query in run}
-    missing = tuple(query for query in judgements if query not in run)
+    missing = tuple(query for query in judgements if not run.get(query))
 
     measures = {_trec_measure(name, k) for name, k in parsed.values() if name != "mrr"}
     results = _trec_eval(pytrec_eval, judgements, order, measures) if measures else {}

@@ -115,6 +115,8 @@ def _standard_task(dataset: Dataset, split: str | None) -> Task:
     empty = sum(all(grade < 1 for grade in documents.values()) for documents in qrels.judgements.values())
     if empty:
         notices.append(f"{empty} judged queries have no relevant document; they count, with a score of 0.")
+    if any(query in dataset.spans for query in queries):
+        notices.append("The true spans of these queries are known: `aveyb-eval passages` scores passages against them.")
     return Task(
         dataset.name, dataset.source, split, STANDARD, dataset.corpus, queries, qrels.judgements, len(dataset.corpus),
         dataset.spans, tuple(notices),

@@ -13,7 +13,6 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.metrics import Scores, evaluate, retrieved_ndcg
 from aveyb_retrieval.eval.protocols import PAPER, Task
-from aveyb_retrieval.eval.runs import read_run, write_run
 
 RESULT_FORMAT = 1  # part of every cache key: raise it when the meaning of a stored value changes
 
@@ -74,7 +73,10 @@ class Settings:
 
 
 class ResultCache:
-    """Results and runs in one folder, named by a fingerprint of everything they depend on."""
+    """Results with their runs in one folder, named by a fingerprint of everything they depend on.
+
+    Runs are kept as JSON: a TREC file could not carry ids with blanks, which only matter when one is asked for.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "results"
@@ -83,14 +85,14 @@ class ResultCache:
         path = self._folder / f"{key}.json"
         if not path.is_file():
             return None
-        return Result.from_json(json.loads(path.read_text(encoding="utf-8"))), read_run(path.with_suffix(".trec"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return Result.from_json(stored["result"]), stored["run"]
 
     def save(self, key: str, result: Result, run: Run) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{key}.json"
-        write_run(path.with_suffix(".trec"), run)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(result.to_json()), encoding="utf-8")
+        partial.write_text(json.dumps({"result": result.to_json(), "run": run}), encoding="utf-8")
         partial.replace(path)
 
 
@@ -121,7 +123,7 @@ def run_system(
     extra = int(settings.ignore_identical_ids)  # one more hit, so that dropping the query itself leaves `depth`
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
-    notices = list(task.notices)
+    notices = [*task.notices, *system.notices]
     if settings.ignore_identical_ids:
         run, dropped = _without_identical(run, settings.depth)
         notices.append(f"{dropped} hits with the query's own id were dropped (ignore_identical_ids).")

@@ -37,6 +37,7 @@ class BM25System:
         self._corpus = corpus
         self._protocol = protocol
         self._index: Any = None
+        self.notices: list[str] = []
         settings = {
             "k1": k1,
             "b": b,
@@ -114,12 +115,17 @@ class DenseSystem:
         self.corpus = corpus
         self.cache = cache
         self.unit = unit
+        self.notices: list[str] = []
         self.info = replace(
             encoder.info, name=name or encoder.info.name, settings={**encoder.info.settings, "unit": unit}
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         encoded = self.cache.encoded(self.encoder, self.corpus)
+        if encoded.cut_texts:
+            texts = len(encoded.passages) if encoded.documents is None else len(encoded)
+            limit = self.info.max_tokens
+            self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {texts:,} texts cut at {limit} tokens."]
         positions, scores = search(encoded, self.encoder.encode_queries(list(queries.values())), k, self.unit)
         ids = self.corpus.ids
         return {
@@ -138,6 +144,7 @@ class IndexSystem:
         self._path = Path(path)
         self._mode = mode
         self._retriever: Any = None
+        self.notices: list[str] = []
         version = Layout(self._path).current()
         if version is None:
             raise IndexFormatError(f"{self._path}: no index here; build one with `aveyb-index build`.")
@@ -179,6 +186,7 @@ class HybridSystem:
         if len(systems) < 2:
             raise ConfigError("A hybrid needs at least two systems.")
         self._systems = systems
+        self.notices: list[str] = []
         infos = [system.info for system in systems]
         self.info = SystemInfo(
             name or "RRF(" + ", ".join(info.name for info in infos) + ")",
@@ -193,6 +201,7 @@ class HybridSystem:
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         runs = [system.search(queries, self.info.settings["depth"]) for system in self._systems]
+        self.notices = [notice for system in self._systems for notice in system.notices]
         return {query: _fuse([run.get(query, {}) for run in runs], k) for query in queries}
 
 

@@ -97,10 +97,14 @@ def test_length_limit_is_lowered(tmp_path):
         def get_embedding_dimension(self):
             return 2
 
-        def encode(self, texts, **_):
+        def encode(self, texts, prompt=None, **_):
+            assert prompt == ""
             self.limits.append(self.max_seq_length)
             self.texts = texts
             return np.ones((len(texts), 2), dtype=np.float32)
+
+        def encode_query(self, texts, **options):
+            return self.encode([self.prompts["query"] + text for text in texts], prompt="", **options)
 
     model = Model()
     paper = SentenceTransformerEncoder(model, "m", PAPER)
@@ -113,3 +117,4 @@ def test_length_limit_is_lowered(tmp_path):
     standard.encode_queries(["x"])
     assert model.texts == ["find: x"]
     assert standard.info.max_tokens == 256
+    assert standard.info.prompts == {"query": "find: ", "document": ""}

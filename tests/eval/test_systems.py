@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -186,6 +188,7 @@ def test_bm25_returns_only_documents_that_share_a_term(task):
 class Fixed:
     def __init__(self, run, name="fixed"):
         self.run = run
+        self.notices = [f"{name} speaks"]
         self.info = SystemInfo(name, "dense", name, name)
 
     def search(self, queries, k):
@@ -197,6 +200,9 @@ def test_fusion_by_hand():
     run = HybridSystem([a, b]).search({"q": "", "empty": ""}, 2)
     assert run["q"] == {"y": pytest.approx(1 / 62 + 1 / 61), "x": pytest.approx(1 / 61)}
     assert run["empty"] == {}
+    hybrid = HybridSystem([a, b])
+    hybrid.search({"q": ""}, 2)
+    assert hybrid.notices == ["a speaks", "b speaks"]
     with pytest.raises(ConfigError, match=r"at least two"):
         HybridSystem([a])
 
@@ -213,6 +219,26 @@ def test_missing_queries_are_counted(task):
     assert result.missing == 2
     assert result.mean["ndcg@10"] == pytest.approx(1 / 3)
     assert "2 judged queries got no hit and count as 0." in result.notices
+
+
+def test_cut_texts_are_announced(task):
+    class Cuts(ToyEmbedder):
+        def encode_documents(self, documents):
+            for encoded in super().encode_documents(documents):
+                yield replace(encoded, n_cut=7)
+
+    result, _ = run_system(DenseSystem(AveyEncoder(Cuts(), max_tokens=9), task.corpus, VectorCache()), task)
+    assert "toy: 5 of 5 texts cut at 9 tokens." in result.notices
+
+
+def test_ids_with_blanks_can_be_measured_and_cached(tmp_path):
+    folder = write_folder(tmp_path / "toy")
+    for name in ("corpus.jsonl", "qrels/test.tsv", "qrels/dev.tsv"):
+        (folder / name).write_text((folder / name).read_text().replace("d1", "d 1"))
+    task = make_task(load_dataset(str(folder)))
+    cache = ResultCache(tmp_path / "cache")
+    system = Fixed({"q1": {"d 1": 1.0}})
+    assert run_system(system, task, cache=cache) == run_system(system, task, cache=cache, only_missing=True)
 
 
 def test_identical_ids_are_dropped_only_on_request(tmp_path):
