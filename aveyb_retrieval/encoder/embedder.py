@@ -181,6 +181,13 @@ class Embedder:
         differences = np.flatnonzero(before[:shorter] != after[:shorter])
         return int(differences[0] if len(differences) else shorter) // self.split_size
 
+    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what `encode_grown` may reuse."""
+        before, after = (self._tokenise(prefix, text).ids for prefix, text in (old, new))
+        shared = min(len(before), len(after))
+        different = np.flatnonzero(before[:shared] != after[:shared])
+        return int(different[0] if len(different) else shared) // self.split_size
+
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
         tokenised = (self._tokenise("", query, prompt="query") for query in queries)

@@ -145,7 +145,10 @@ def test_a_grown_text_reuses_the_vectors_of_its_unchanged_splits(embedder: Embed
     text = TEXTS[5] * 3
     (before,) = embedder.encode_documents([("T\n", text[:-100])])
     (whole,) = embedder.encode_documents([("T\n", text)])
-    kept = len(before.passages) - 1
+    kept = embedder.unchanged_splits(("T\n", text[:-100]), ("T\n", text))
+    assert kept == len(before.passages) - 1, "all but the short last split"
+    assert embedder.unchanged_splits(("T\n", text), ("S\n", text)) == 0
+    assert embedder.unchanged_splits(("T\n", text), ("T\n", text[:70] + "!" + text[71:])) == 2
     grown = embedder.encode_grown("T\n", text, before.passages[:kept], before.norms[:kept])
     assert np.abs(grown.vector - whole.vector).max() <= 1e-6
     assert np.abs(grown.passages - whole.passages).max() <= 1e-5
