@@ -175,14 +175,7 @@ class Embedder:
         return next(self._encode([known]))
 
     def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what `encode_grown` may reuse."""
-        before, after = self._tokenise(*old).ids, self._tokenise(*new).ids
-        shorter = min(len(before), len(after))
-        differences = np.flatnonzero(before[:shorter] != after[:shorter])
-        return int(differences[0] if len(differences) else shorter) // self.split_size
-
-    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what `encode_grown` may reuse."""
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what may be kept of the old."""
         before, after = (self._tokenise(prefix, text).ids for prefix, text in (old, new))
         shared = min(len(before), len(after))
         different = np.flatnonzero(before[:shared] != after[:shared])
