@@ -175,7 +175,7 @@ class Embedder:
         return next(self._encode([known]))
 
     def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading full splits of two (prefix, text) pairs hold the same tokens: what may be kept of the old."""
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens, whose vectors can be kept."""
         before, after = (self._tokenise(prefix, text).ids for prefix, text in (old, new))
         shared = min(len(before), len(after))
         different = np.flatnonzero(before[:shared] != after[:shared])
