@@ -67,6 +67,11 @@ def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str
     return reason is None and (wanted == "triton" or tensor.is_cuda)
 
 
+def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
+    """`x` itself when its last axis is contiguous, which is all that a kernel asks for; else a contiguous copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def _known(backend: str) -> str:
     if backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from aveyb_retrieval.kernels.activations import mix_activation
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 from aveyb_retrieval.kernels.masking import zero_padding
 
 _MIN_NORM = 1e-12
+_MAX_TOKENS = 256  # columns that one program of the kernel holds in registers
 
 
 def dynamic_mix_reference(
@@ -23,7 +25,7 @@ def dynamic_mix_reference(
     """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group.
 
     The division by the row's sum is applied after the product, which is the same and touches `D` values a row, not `T`.
-    Norms and row sums are taken in float32 whatever the dtype.
+    Norms and row sums are taken in float32 at least, whatever the dtype.
 
     Args:
         mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
@@ -38,17 +40,49 @@ def dynamic_mix_reference(
         `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
     """
     mixed = zero_padding(mixed, lengths)
-    norm = torch.linalg.vector_norm(mixed, dim=-1, keepdim=True, dtype=torch.float32).clamp_min(_MIN_NORM)
+    wide = torch.promote_types(mixed.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(mixed, dim=-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     unit = (mixed / norm).to(mixed.dtype)
     similarity = torch.matmul(unit, unit.transpose(1, 2))
     if normalisation == "l1":
-        row_sum = similarity.abs().sum(-1, keepdim=True, dtype=torch.float32).clamp_min(_MIN_NORM)
+        row_sum = similarity.abs().sum(-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     else:
-        row_sum = similarity.sum(-1, keepdim=True, dtype=torch.float32) + eps
+        row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
     out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
     if bias is not None:
         out = out + bias[:, None]
     return zero_padding(gate * mix_activation(out, activation), lengths)
 
 
-dynamic_mix = dynamic_mix_reference
+def dynamic_mix(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    *,
+    normalisation: str,
+    eps: float,
+    lengths: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel reads `mixed` and `gate` through their strides (only the last axis must be contiguous), so both may be
+    views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
+    """
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
+        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
+
+        l1, relu = normalisation == "l1", activation == "relu"
+        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
+    return dynamic_mix_reference(
+        mixed, gate, normalisation=normalisation, eps=eps, lengths=lengths, bias=bias, activation=activation
+    )
+
+
+def _limit(mixed: torch.Tensor) -> str | None:
+    width = mixed.shape[1]
+    return f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}" if width > _MAX_TOKENS else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 
 
 def late_interaction_reference(query: torch.Tensor, documents: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
@@ -50,4 +51,23 @@ def check_ragged(query: torch.Tensor, documents: torch.Tensor, starts: torch.Ten
         )
 
 
-late_interaction = late_interaction_reference
+def late_interaction(
+    query: torch.Tensor, documents: torch.Tensor, starts: torch.Tensor, *, backend: Backend = "auto"
+) -> torch.Tensor:
+    """`late_interaction_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel multiplies in the dtype of `documents` and has no gradient: where one is asked for, "auto" takes torch.
+
+    Raises:
+        InputError: the shapes do not fit together, or `starts` does not cover the rows in order.
+        BackendError: `backend="triton"` cannot run.
+    """
+    wants_grad = torch.is_grad_enabled() and (query.requires_grad or documents.requires_grad)
+    limit = "the kernel has no gradient" if wants_grad else None
+    if use_triton(backend, documents, operation="late_interaction", limit=limit):
+        from aveyb_retrieval.kernels.triton import late_interaction as kernels
+
+        check_ragged(query, documents, starts)
+        query = inner_contiguous(query.to(documents.dtype))
+        return kernels.late_interaction(query, inner_contiguous(documents), starts)
+    return late_interaction_reference(query, documents, starts)

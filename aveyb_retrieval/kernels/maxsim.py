@@ -6,11 +6,16 @@ All sums, scores and cosines are float32.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from aveyb_retrieval.kernels.dispatch import Backend, use_triton
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
+# On a GPU a document's token-id shortcut costs some 25 launches, which so many splits repay by the count of products.
+_SHORTCUT_SPLITS = 64
 
 
 def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -42,14 +47,76 @@ def maxsim_reference(unit: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(_not_earlier(n, scores.device), float("-inf"))
 
 
-def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float) -> torch.Tensor:
-    """The same scores from token ids alone: `max over s of cos(t, s)` depends only on the ids, and ids repeat.
+def split_scores(
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    first: torch.Tensor,
+    table: torch.Tensor,
+    eps: float,
+    *,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """Scores of every split of a batch against the earlier splits of its own document. No gradient.
+
+    Plain torch takes the token-id shortcut, document by document. On a GPU one launch scores all short documents; long
+    ones take the shortcut. Both give each document the scores it would get alone.
+
+    Args:
+        ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
+        lengths: int `[n]`, valid tokens of each split; all but a document's last are S.
+        first: int64 `[n]`, the index of the first split of the same document.
+        table: `[V, D]` token embeddings.
+        eps: added to each norm.
+
+    Returns:
+        float32 `[n, W]`, W the splits of the longest document: column j is split `first + j`; -inf where that is not
+        an earlier split of the document.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run.
+    """
+    n = len(first)
+    starts = torch.unique_consecutive(first).tolist()
+    documents = [slice(start, stop) for start, stop in zip(starts, [*starts[1:], n], strict=True)]
+    scores = torch.full((n, max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device)
+    fused = use_triton(backend, table, operation="split_scores")
+    short = [d for d in documents if fused and d.stop - d.start <= _SHORTCUT_SPLITS]
+    with torch.no_grad():
+        if short:
+            rows = torch.cat([torch.arange(d.start, d.stop) for d in short]).to(ids.device)
+            scores[rows] = _scores_of_short(ids[rows], lengths[rows], first[rows], table, eps, scores.shape[1])
+        for document in documents:
+            size = document.stop - document.start
+            if size > 1 and not (fused and size <= _SHORTCUT_SPLITS):
+                scores[document, :size] = maxsim_by_token(ids[document], lengths[document], table, eps, backend=backend)
+    return scores
+
+
+def _scores_of_short(
+    ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, table: torch.Tensor, eps: float, width: int
+) -> torch.Tensor:
+    """Every pair of splits by one kernel; `first` may count from any origin, documents stand one after another."""
+    from aveyb_retrieval.kernels.triton import maxsim as kernels
+
+    _, document = torch.unique_consecutive(first, return_inverse=True)
+    begin = torch.searchsorted(document, document)
+    return kernels.all_pairs(table[ids], inverse_norms(table, eps)[ids], lengths, begin, width)
+
+
+def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """`1 / (|x| + eps)` over the last axis, float32."""
+    return 1 / (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) + eps)
+
+
+def maxsim_by_token(
+    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, backend: Backend = "auto"
+) -> torch.Tensor:
+    """Scores of one document's splits from token ids alone: a cosine depends only on the ids, and ids repeat.
 
     With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
     `score(i, j) = sum over distinct ids u of count_i(u) * m[u, j]`.
-    Work grows with (distinct ids of the document) x (distinct ids of its splits) instead of tokens squared, and no
-    more than `_BLOCK_ELEMENTS` similarities exist at once. Ids are taken in the order of their last occurrence, so
-    that a block of ids is compared only with splits that some later split could still ask for.
+    Work grows with (distinct ids of the document) x (distinct ids of its splits) instead of tokens squared. Ids are
+    sorted by their last occurrence, so that those which a later split could still ask of split j are a prefix.
 
     Args:
         ids: int64 `[n, S]`, token ids of one document's splits; entries beyond `lengths` are ignored.
@@ -59,42 +126,63 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
 
     Returns:
         float32 `[n, n]`; -inf where the column is not an earlier split.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run.
     """
+    n = len(ids)
+    vocabulary = _vocabulary(ids, lengths)
+    if use_triton(backend, table, operation="maxsim_by_token"):
+        from aveyb_retrieval.kernels.triton import maxsim as kernels
+
+        rows = table[vocabulary.ids]
+        return kernels.by_token(rows, inverse_norms(rows, eps), vocabulary)
+    unit = unit_rows(table[vocabulary.ids], eps)
+    # Ids with a last occurrence after split j, for every j.
+    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
+    best = unit.new_zeros(len(unit), n)
+    starts = vocabulary.starts.tolist()
+    for j, u in enumerate(asking):
+        if u:
+            held = unit[vocabulary.entries[starts[j] : starts[j + 1]]]
+            best[:u, j] = torch.matmul(unit[:u], held.T).amax(1)
+    splits = torch.repeat_interleave(torch.arange(n, device=ids.device), vocabulary.starts.diff())
+    place = torch.stack([splits, vocabulary.entries])
+    counts = torch.sparse_coo_tensor(place, vocabulary.counts, (n, len(unit)), check_invariants=False)
+    return torch.sparse.mm(counts, best).masked_fill(_not_earlier(n, ids.device), float("-inf"))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The distinct ids of a document, latest last occurrence first, and how often each split holds each.
+
+    ids int64 `[U]`; last_seen int64 `[U]`, a split's index. The distinct ids of split i, as places in `ids`, are
+    `entries[starts[i] : starts[i + 1]]` (int64 `[E]`, `[n + 1]`), `counts` (float32 `[E]`) says how often.
+    """
+
+    ids: torch.Tensor
+    last_seen: torch.Tensor
+    entries: torch.Tensor
+    counts: torch.Tensor
+    starts: torch.Tensor
+
+
+def _vocabulary(ids: torch.Tensor, lengths: torch.Tensor) -> Vocabulary:
     n, width = ids.shape
     valid = row_mask(lengths, width)[..., 0]
     distinct, inverse = torch.unique(ids[valid], return_inverse=True)
     split_of = torch.arange(n, device=ids.device)[:, None].expand(n, width)[valid]
-    pairs, counts = torch.unique(inverse * n + split_of, return_counts=True)  # one entry per (distinct id, split)
-    entry_id, entry_split = pairs // n, pairs % n
-    last_seen = torch.zeros_like(distinct).scatter_reduce_(0, entry_id, entry_split, "amax")
-    order = torch.argsort(last_seen, stable=True, descending=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=ids.device))
-    by_rank = torch.argsort(rank[entry_id], stable=True)
-    entry_rank, entry_split, counts = rank[entry_id][by_rank], entry_split[by_rank], counts[by_rank].float()
-    unit = unit_rows(table[distinct[order]], eps)
-    candidates = _distinct_per_split(entry_rank, entry_split, n)
-
-    scores = torch.zeros(n, n, device=ids.device)
-    step = max(1, _BLOCK_ELEMENTS // candidates.numel())
-    for start in range(0, len(distinct), step):
-        stop = min(len(distinct), start + step)
-        earlier = int(last_seen[order[start]])  # the ids of this block occur in no split after this one
-        if earlier == 0:
-            break
-        cosines = unit[start:stop] @ unit[candidates[:earlier].reshape(-1)].T
-        best = cosines.view(stop - start, earlier, -1).amax(-1)
-        inside = slice(*torch.searchsorted(entry_rank, torch.tensor([start, stop], device=ids.device)).tolist())
-        count = torch.sparse_coo_tensor(
-            torch.stack([entry_split[inside], entry_rank[inside] - start]),
-            counts[inside],
-            (n, stop - start),
-            check_invariants=False,  # built right above from in-range indices
-        )
-        scores[:, :earlier] += torch.sparse.mm(count, best)
-    return scores.masked_fill(_not_earlier(n, ids.device), float("-inf"))
+    pairs, counts = torch.unique(split_of * len(distinct) + inverse, return_counts=True)
+    entry_split, entry_id = pairs // len(distinct), pairs % len(distinct)
+    last_seen = torch.zeros(len(distinct), dtype=torch.int64, device=ids.device)
+    last_seen.scatter_reduce_(0, entry_id, entry_split, "amax")
+    last_seen, order = torch.sort(last_seen, stable=True, descending=True)
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=ids.device))
+    starts = torch.searchsorted(entry_split, torch.arange(n + 1, device=ids.device))
+    return Vocabulary(distinct[order], last_seen, place[entry_id], counts.float(), starts)
 
 
-def maxsim_selected(
+def maxsim_selected_reference(
     unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
     """Differentiable scores of chosen pairs of splits: the only ones a gradient flows through.
@@ -111,13 +199,27 @@ def maxsim_selected(
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
 
 
-def _distinct_per_split(entry_rank: torch.Tensor, entry_split: torch.Tensor, n: int) -> torch.Tensor:
-    """int64 `[n, W]`: the distinct ids of each split, rows shorter than W filled by repeating their first."""
-    by_split = torch.argsort(entry_split, stable=True)
-    sizes = torch.bincount(entry_split, minlength=n)
-    starts = sizes.cumsum(0) - sizes
-    column = torch.arange(int(sizes.max()), device=entry_rank.device)
-    return entry_rank[by_split][starts[:, None] + torch.where(column < sizes[:, None], column, 0)]
+def maxsim_selected(
+    unit: torch.Tensor,
+    lengths: torch.Tensor,
+    current: torch.Tensor,
+    earlier: torch.Tensor,
+    *,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`maxsim_selected_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    Where a token meets several equally similar ones, the reference shares the gradient among them and the kernel gives
+    it to the first; tokens of one id, the common case, have one embedding and sum to the same.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run.
+    """
+    if use_triton(backend, unit, operation="maxsim_selected"):
+        from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
+
+        return maxsim_selected_op(unit.contiguous(), lengths, current, earlier)[0]
+    return maxsim_selected_reference(unit, lengths, current, earlier)
 
 
 def _not_earlier(n: int, device: torch.device) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from aveyb_retrieval.kernels.activations import mix_activation
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 from aveyb_retrieval.kernels.masking import zero_padding
 
 
@@ -36,4 +37,29 @@ def static_mix_reference(
     return zero_padding(gate * mix_activation(out, activation), lengths)
 
 
-static_mix = static_mix_reference
+def static_mix(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    lengths: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous. It
+    multiplies in the dtype of `mixed`, whatever the weight is kept in.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, mixed, operation="static_mix"):
+        from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
+
+        weight = inner_contiguous(weight.to(mixed.dtype))
+        return static_mix_op(
+            inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, activation == "relu"
+        )
+    return static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)

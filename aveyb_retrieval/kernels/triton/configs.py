@@ -6,6 +6,7 @@ chosen by what the compiler reports, not by timing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,34 +25,95 @@ class Config:
     stages: int
 
 
-# (kernel, bytes of an element) -> tile. "wide" is float32, computed as three TF32 products.
+# (kernel, bytes of an element) -> tile; 4 bytes: float32, multiplied as three TF32 products.
 _HALF, _WIDE = 2, 4
 _TABLE: dict[str, dict[tuple[str, int], Config]] = {
     "sm_90": {
-        ("dynamic_mix", _HALF): Config(128, 64, 64, 8, 2),
-        ("dynamic_mix", _WIDE): Config(64, 32, 32, 8, 2),
+        ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 2),
+        ("dynamic_mix", _WIDE): Config(64, 32, 16, 8, 2),
         ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
-        ("dynamic_mix_shares", _WIDE): Config(32, 0, 32, 8, 2),
-        ("dynamic_mix_rows", _HALF): Config(64, 64, 0, 8, 2),
-        ("dynamic_mix_rows", _WIDE): Config(32, 32, 0, 8, 2),
-        ("dynamic_mix_input", _HALF): Config(64, 64, 0, 8, 2),
-        ("dynamic_mix_input", _WIDE): Config(32, 32, 0, 8, 1),
+        ("dynamic_mix_shares", _WIDE): Config(64, 0, 16, 8, 2),
+        ("dynamic_mix_cosines", _HALF): Config(64, 0, 64, 8, 3),
+        ("dynamic_mix_cosines", _WIDE): Config(64, 0, 16, 8, 2),
+        ("dynamic_mix_input", _HALF): Config(64, 128, 64, 8, 2),
+        ("dynamic_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
         ("static_mix", _HALF): Config(128, 128, 64, 8, 3),
         ("static_mix", _WIDE): Config(64, 64, 32, 8, 3),
-        ("static_mix_input", _HALF): Config(128, 64, 64, 8, 2),
+        ("static_mix_input", _HALF): Config(128, 128, 64, 8, 2),
         ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
         ("static_mix_weight", _HALF): Config(64, 64, 64, 4, 2),
         ("static_mix_weight", _WIDE): Config(64, 64, 32, 8, 2),
         ("maxsim", _HALF): Config(128, 256, 64, 8, 3),
-        ("maxsim", _WIDE): Config(64, 128, 32, 8, 3),
+        ("maxsim", _WIDE): Config(128, 128, 32, 8, 2),
+        ("maxsim_selected", _HALF): Config(128, 128, 64, 8, 3),
+        ("maxsim_selected", _WIDE): Config(64, 128, 32, 8, 3),
         ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
         ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("best_match", _HALF): Config(128, 128, 64, 8, 3),
-        ("best_match", _WIDE): Config(64, 128, 32, 8, 3),
+        ("best_by_id", _HALF): Config(128, 128, 64, 8, 3),
+        ("best_by_id", _WIDE): Config(64, 128, 32, 8, 3),
         ("late_interaction", _HALF): Config(64, 64, 64, 4, 3),
         ("late_interaction", _WIDE): Config(64, 64, 32, 8, 3),
     },
+    "sm_80": {
+        ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
+        ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
+        ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
+        ("dynamic_mix_shares", _WIDE): Config(32, 0, 16, 8, 2),
+        ("dynamic_mix_cosines", _HALF): Config(64, 0, 32, 8, 3),
+        ("dynamic_mix_cosines", _WIDE): Config(32, 0, 16, 8, 2),
+        ("dynamic_mix_input", _HALF): Config(32, 128, 32, 8, 2),
+        ("dynamic_mix_input", _WIDE): Config(32, 64, 16, 8, 2),
+        ("static_mix", _HALF): Config(128, 128, 32, 8, 3),
+        ("static_mix", _WIDE): Config(64, 64, 32, 8, 2),
+        ("static_mix_input", _HALF): Config(128, 128, 32, 8, 2),
+        ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("static_mix_weight", _HALF): Config(64, 64, 64, 8, 2),
+        ("static_mix_weight", _WIDE): Config(64, 64, 16, 8, 2),
+        ("maxsim", _HALF): Config(128, 128, 64, 8, 3),
+        ("maxsim", _WIDE): Config(64, 128, 16, 8, 3),
+        ("maxsim_selected", _HALF): Config(128, 128, 32, 8, 3),
+        ("maxsim_selected", _WIDE): Config(64, 64, 32, 8, 2),
+        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
+        ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("best_by_id", _HALF): Config(128, 128, 32, 8, 3),
+        ("best_by_id", _WIDE): Config(64, 128, 16, 8, 3),
+        ("late_interaction", _HALF): Config(64, 64, 64, 4, 2),
+        ("late_interaction", _WIDE): Config(64, 64, 16, 8, 2),
+    },
+    "sm_89": {
+        ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
+        ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
+        ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
+        ("dynamic_mix_shares", _WIDE): Config(32, 0, 16, 8, 2),
+        ("dynamic_mix_cosines", _HALF): Config(64, 0, 32, 8, 3),
+        ("dynamic_mix_cosines", _WIDE): Config(32, 0, 16, 8, 2),
+        ("dynamic_mix_input", _HALF): Config(32, 128, 32, 8, 2),
+        ("dynamic_mix_input", _WIDE): Config(32, 64, 16, 8, 2),
+        ("static_mix", _HALF): Config(128, 128, 32, 8, 3),
+        ("static_mix", _WIDE): Config(64, 64, 32, 8, 2),
+        ("static_mix_input", _HALF): Config(128, 128, 32, 8, 2),
+        ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("static_mix_weight", _HALF): Config(64, 64, 64, 8, 2),
+        ("static_mix_weight", _WIDE): Config(64, 64, 16, 8, 2),
+        ("maxsim", _HALF): Config(128, 128, 64, 8, 3),
+        ("maxsim", _WIDE): Config(64, 128, 16, 8, 3),
+        ("maxsim_selected", _HALF): Config(128, 128, 32, 8, 3),
+        ("maxsim_selected", _WIDE): Config(64, 64, 32, 8, 2),
+        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
+        ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
+        ("best_by_id", _HALF): Config(128, 128, 32, 8, 3),
+        ("best_by_id", _WIDE): Config(64, 128, 16, 8, 3),
+        ("late_interaction", _HALF): Config(64, 64, 64, 4, 2),
+        ("late_interaction", _WIDE): Config(64, 64, 16, 8, 2),
+    },
 }
+
+
+def shipped() -> Iterator[tuple[str, str, int]]:
+    """(architecture, kernel, element size) of every row of the table."""
+    for arch, rows in _TABLE.items():
+        for kernel, size in rows:
+            yield arch, kernel, size
 
 
 def architecture(device: torch.device) -> str:

@@ -5,6 +5,9 @@ place; d Z = V^T dO; d V = sum over splits of dO Z^T, summed in a fixed order: e
 into its own float32 partial.
 """
 
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import torch
@@ -18,7 +21,7 @@ _MAX_PARTIALS = 64  # groups of splits whose weight gradients are summed apart: 
 
 
 @triton.jit
-def _gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.constexpr, N: tl.constexpr,
+def gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.constexpr, N: tl.constexpr,
                 RELU: tl.constexpr):  # fmt: skip
     """dO float32 [rows, N]: the gradient of `V Z + b`. Where sigma was shut the output is zero."""
     value = load_tile(grad, rows, d, grad_row, n, D, D % N == 0).to(tl.float32)
@@ -31,19 +34,24 @@ def _gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
     mixed, gate, weight, bias, lengths, out,
-    mixed_split, mixed_row, gate_split, gate_row, weight_row, T,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    mixed_split, mixed_row, gate_split, gate_row, weight_split, weight_row, T,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
     RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]` contiguous: gate * sigma(V @ mixed + b)."""
+    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]` contiguous: gate * sigma(V @ mixed + b).
+
+    weight_split: 0 when all splits share one matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the
+    contiguous axis would keep its loads out of the pipeline); what it holds beyond `n` meets zeros.
+    """
     split = tl.program_id(0).to(tl.int64)
     rows, d = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
     n = valid_rows(lengths, split, T, RAGGED)
     mixed += split * mixed_split
+    weight += split * weight_split
     value = tl.zeros((M, N), dtype=tl.float32)
     for k in range(0, n, K):
         inner = k + tl.arange(0, K)
-        v = load_tile(weight, rows, inner, weight_row, n, n, False)
+        v = load_tile(weight, rows, inner, weight_row, n, T, WHOLE)
         value = tl.dot(v, load_tile(mixed, inner, d, mixed_row, n, D, D % N == 0), value, input_precision=PRECISION)
     if BIAS:
         value += tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
@@ -58,10 +66,10 @@ def forward_kernel(
 def backward_input_kernel(
     grad, gate, out, weight, lengths, grad_mixed,
     grad_split, grad_row, gate_split, gate_row, out_split, out_row, weight_row, T,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
     RELU: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid as the forward's. grad_mixed `[n, T, D]` contiguous: V^T dO."""
+    """Grid as the forward's. grad_mixed `[n, T, D]` contiguous: V^T dO. WHOLE: blocks of M fit into a row of V."""
     split = tl.program_id(0).to(tl.int64)
     rows, d = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
     n = valid_rows(lengths, split, T, RAGGED)
@@ -71,10 +79,10 @@ def backward_input_kernel(
     value = tl.zeros((M, N), dtype=tl.float32)
     for k in range(0, n, K):
         inner = k + tl.arange(0, K)
-        v = load_tile(weight, inner, rows, weight_row, n, n, False)
-        mixture_grad = _gated_grad(grad, gate, out, inner, d, grad_row, gate_row, out_row, n, D, N, RELU)
+        v = load_tile(weight, inner, rows, weight_row, n, T, WHOLE)
+        mixture_grad = gated_grad(grad, gate, out, inner, d, grad_row, gate_row, out_row, n, D, N, RELU)
         value = tl.dot(tl.trans(v), mixture_grad.to(v.dtype), value, input_precision=PRECISION)
-    store_tile(grad_mixed + split * T * D, rows, d, D, value, T, D, D % N == 0)
+    store_tile(grad_mixed + split * T * D, rows, d, D, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
 
 
 @triton.jit(do_not_specialize=["T", "n_splits"])
@@ -97,7 +105,7 @@ def backward_weight_kernel(
         n = valid_rows(lengths, split, T, RAGGED)
         for k in range(0, D, K):
             d = k + tl.arange(0, K)
-            mixture_grad = _gated_grad(
+            mixture_grad = gated_grad(
                 grad + split * grad_split, gate + split * gate_split, out + split * out_split,
                 rows, d, grad_row, gate_row, out_row, n, D, K, RELU,
             )  # fmt: skip
@@ -111,6 +119,33 @@ def backward_weight_kernel(
         tl.store(bias_partials + group * T + rows, bias_sum, mask=rows < T)
 
 
+def mix(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    relu: bool,
+) -> torch.Tensor:
+    """`gate * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`."""
+    n, width, dim = mixed.shape
+    out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
+    tile = config_for("static_mix", architecture(mixed.device), mixed.element_size())
+    side = power_of_two(width)
+    m, columns, inner = min(tile.m, side), min(tile.n, power_of_two(dim)), min(tile.k, side)
+    if n:
+        with torch.cuda.device_of(mixed):
+            forward_kernel[n, blocks(width, m), blocks(dim, columns)](
+                mixed, gate, weight, bias, lengths, out,
+                mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
+                weight.stride(0) if weight.ndim == 3 else 0, weight.stride(-2), width,
+                D=dim, M=m, N=columns, K=inner, WHOLE=weight.shape[-1] % inner == 0,
+                RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
+                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+    return out
+
+
 @torch.library.custom_op("aveyb::static_mix", mutates_args=())
 def static_mix_op(
     mixed: torch.Tensor,
@@ -121,20 +156,7 @@ def static_mix_op(
     relu: bool,
 ) -> torch.Tensor:
     """`gate * sigma(V @ mixed + b)`, `[n, T, D]`."""
-    n, width, dim = mixed.shape
-    out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
-    tile = config_for("static_mix", architecture(mixed.device), mixed.element_size())
-    m, columns = min(tile.m, power_of_two(width)), min(tile.n, power_of_two(dim))
-    if n:
-        with torch.cuda.device_of(mixed):
-            forward_kernel[n, blocks(width, m), blocks(dim, columns)](
-                mixed, gate, weight, bias, lengths, out,
-                mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1), weight.stride(0), width,
-                D=dim, M=m, N=columns, K=min(tile.k, power_of_two(width)),
-                RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
-                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
-    return out
+    return mix(mixed, gate, weight, lengths, bias, relu)
 
 
 @static_mix_op.register_fake
@@ -177,7 +199,8 @@ def static_mix_backward_op(
             grad, gate, out, weight, lengths, grad_mixed,
             grad.stride(0), grad.stride(1), gate.stride(0), gate.stride(1), out.stride(0), out.stride(1),
             weight.stride(0), width,
-            M=m, N=columns, K=min(tile.k, side), **shared, num_warps=tile.warps, num_stages=tile.stages,
+            M=m, N=columns, K=min(tile.k, side), WHOLE=width % m == 0, **shared,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         tile = config_for("static_mix_weight", arch, element)
         m, columns = min(tile.m, side), min(tile.n, side)
@@ -206,12 +229,12 @@ def _(
     return mixed.new_empty(mixed.shape), partials, mixed.new_empty((groups, width), dtype=torch.float32)
 
 
-def _setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _setup_context(ctx, inputs, output) -> None:
     mixed, gate, weight, lengths, bias, ctx.relu = inputs
     ctx.save_for_backward(mixed, gate, weight, lengths, bias, output)
 
 
-def _backward(ctx, grad):  # type: ignore[no-untyped-def]
+def _backward(ctx, grad):
     mixed, gate, weight, lengths, bias, out = ctx.saved_tensors
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     grad_gate = static_mix_op(mixed, grad, weight, lengths, bias, ctx.relu)

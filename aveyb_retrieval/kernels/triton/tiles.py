@@ -1,5 +1,8 @@
 """What every kernel shares: loading a tile through strides, the product's precision, and how many rows are valid."""
 
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import torch

@@ -1,0 +1,106 @@
+"""MaxSim and late interaction as kernels against their references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+EPS = 1e-12
+
+
+def batch(documents: list[int], split: int, vocabulary: int = 60) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """ids `[n, S]`, lengths and first split of documents with these numbers of tokens; ids repeat as words do."""
+    ids, lengths, first = [], [], []
+    for tokens in documents:
+        n = -(-tokens // split)
+        first += [len(ids)] * n
+        lengths += [split] * (n - 1) + [tokens - split * (n - 1)]
+        for _ in range(n):
+            ids.append((torch.rand(split) ** 2 * vocabulary).long())
+    return torch.stack(ids), torch.tensor(lengths), torch.tensor(first)
+
+
+@pytest.mark.parametrize("split", [16, 24])
+def test_all_documents_of_a_batch_at_once(split: int) -> None:
+    ids, lengths, first = batch([3 * split + 1, 5, 2 * split, 4 * split - 1], split)
+    table = torch.randn(60, 20)
+    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
+    wanted = maxsim.split_scores(ids, lengths, first, table, EPS, backend="torch")
+    assert torch.equal(got.isneginf(), wanted.isneginf())
+    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_full_size_splits() -> None:
+    ids, lengths, first = batch([2 * 256 + 17, 256 + 255], 256, vocabulary=900)
+    table = torch.randn(900, 16)
+    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
+    for start, stop in ((0, 3), (3, 5)):
+        unit = maxsim.unit_rows(table[ids[start:stop]], EPS)
+        wanted = maxsim.maxsim_reference(unit, lengths[start:stop])
+        assert torch.allclose(got[start:stop, : stop - start], wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 17, 150])
+def test_by_token(tokens: int) -> None:
+    ids, lengths, _ = batch([tokens], 16)
+    table = torch.randn(60, 20)
+    got = maxsim.maxsim_by_token(ids, lengths, table, EPS, backend="triton")
+    wanted = maxsim.maxsim_by_token(ids, lengths, table, EPS, backend="torch")
+    assert torch.equal(got.isneginf(), wanted.isneginf())
+    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_long_documents_take_the_shortcut_beside_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maxsim, "_SHORTCUT_SPLITS", 3)
+    ids, lengths, first = batch([20, 16 * 5 + 2, 40], 16)
+    table = torch.randn(60, 12)
+    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
+    wanted = maxsim.split_scores(ids, lengths, first, table, EPS, backend="torch")
+    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(("split", "last"), [(16, 1), (17, 15), (80, 33)])
+def test_selected_pairs_and_their_gradient(split: int, last: int) -> None:
+    n = 4
+    unit = torch.nn.functional.normalize(torch.randn(n, split, 24), dim=-1)
+    unit[-1, last:] = float("nan")
+    unit.requires_grad_()
+    lengths = torch.tensor([split] * (n - 1) + [last])
+    current, earlier = torch.tensor([1, 2, 2, 3, 3, 3]), torch.tensor([0, 1, 0, 2, 0, 1])
+    upstream = torch.randn(6)
+    got = maxsim.maxsim_selected(unit, lengths, current, earlier, backend="triton")
+    wanted = maxsim.maxsim_selected(unit, lengths, current, earlier, backend="torch")
+    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
+    (got_grad,) = torch.autograd.grad(got, unit, upstream)
+    clean = unit.detach().clone().nan_to_num(0.0).requires_grad_()
+    reference = maxsim.maxsim_selected(clean, lengths, current, earlier, backend="torch")
+    (wanted_grad,) = torch.autograd.grad(reference, clean, upstream)
+    assert torch.allclose(got_grad, wanted_grad, rtol=1e-6, atol=1e-6)
+
+
+def test_ties_sum_to_the_same_gradient_of_the_table() -> None:
+    """A split repeats tokens: the reference shares the gradient among equals, the kernel takes the first."""
+    ids, lengths, _ = batch([64], 16, vocabulary=9)
+    current, earlier = torch.tensor([1, 2, 3, 3]), torch.tensor([0, 1, 0, 2])
+    grads = []
+    for backend in ("torch", "triton"):
+        table = torch.randn(9, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        unit = maxsim.unit_rows(table[ids], EPS)
+        scores = maxsim.maxsim_selected(unit, lengths, current, earlier, backend=backend)
+        grads.append(torch.autograd.grad(scores @ torch.tensor([1.0, -2.0, 0.5, 3.0]), table)[0])
+    assert torch.allclose(*grads, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("query", [1, 7, 70])
+def test_late_interaction(query: int) -> None:
+    lengths = [1, 0, 65, 16, 130]
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    documents = torch.randn(int(starts[-1]), 48)[:, :40]  # rows are a view: their stride is not their width
+    vectors = torch.randn(query, 40)
+    got = late_interaction(vectors, documents, starts, backend="triton")
+    assert torch.allclose(got, late_interaction(vectors, documents, starts, backend="torch"), rtol=1e-5, atol=1e-5)

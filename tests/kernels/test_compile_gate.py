@@ -1,0 +1,34 @@
+"""Every kernel and shipped tile assembles for its GPU without spills, within shared memory, on the matrix units."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+from tests.kernels import compile_gate  # noqa: E402  (it needs Triton)
+
+
+def committed() -> dict:
+    return json.loads(compile_gate.TABLE.with_suffix(".json").read_text())
+
+
+@pytest.mark.parametrize("case", list(compile_gate.cases()), ids=lambda case: case.key)
+def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProperty) -> None:
+    line = compile_gate.row(case, case.compile())
+    print(line)
+    record_property("gate", json.dumps(line))
+    assert line["stack"] == 0, "registers spill to memory"
+    assert line["shared_bytes"] <= line["shared_limit"]
+    assert line["matrix_instructions"] > 0, "products run on scalar units"
+    table = committed()
+    if table["triton"] == triton.__version__:
+        before = next((row for row in table["rows"] if row["case"] == case.key), None)
+        assert before is not None, "not in the committed table: python -m tests.kernels.compile_gate --write"
+        assert line["programs_per_multiprocessor"] >= before["programs_per_multiprocessor"]
+
+
+def test_the_committed_table_is_complete() -> None:
+    assert [row["case"] for row in committed()["rows"]] == [case.key for case in compile_gate.cases()]

@@ -1,0 +1,72 @@
+"""The one rule that chooses an implementation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from aveyb_retrieval.errors import BackendError
+from aveyb_retrieval.kernels import dispatch
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+
+SPLIT = torch.randn(1, 4, 8)
+
+
+def test_the_cpu_takes_torch() -> None:
+    assert not dispatch.use_triton("auto", SPLIT, operation="x")
+    assert not dispatch.use_triton("torch", SPLIT, operation="x")
+
+
+def test_an_order_that_cannot_be_carried_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_INTERPRETING", False)
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", False)
+    with pytest.raises(BackendError, match=r"dynamic_mix: Triton is not installed .*aveyb-retrieval\[gpu\]"):
+        dynamic_mix(SPLIT, SPLIT, normalisation="l1", eps=1e-12, backend="triton")
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
+    with pytest.raises(BackendError, match="on cpu, kernels run on CUDA devices"):
+        dynamic_mix(SPLIT, SPLIT, normalisation="l1", eps=1e-12, backend="triton")
+    with pytest.raises(BackendError, match=r"not torch\.float64"):
+        dynamic_mix(SPLIT.double(), SPLIT.double(), normalisation="l1", eps=1e-12, backend="triton")
+
+
+def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
+    monkeypatch.setattr(dispatch, "_INTERPRETING", True)
+    long = torch.randn(1, 257, 4)
+    with pytest.raises(BackendError, match="at most 256 tokens, not 257"):
+        dynamic_mix(long, long, normalisation="l1", eps=1e-12, backend="triton")
+    assert dispatch.use_triton("triton", SPLIT, operation="x")
+    assert not dispatch.use_triton("auto", SPLIT, operation="x", limit="too large")
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(BackendError, match="unknown backend 'cuda'"):
+        dispatch.use_triton("cuda", SPLIT, operation="x")
+    with pytest.raises(BackendError, match="unknown backend"), dispatch.force_backend("fast"):  # type: ignore[arg-type]
+        pass
+
+
+def test_forcing_changes_only_auto_and_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
+    monkeypatch.setattr(dispatch, "_INTERPRETING", True)
+    with dispatch.force_backend("triton"):
+        assert dispatch.use_triton("auto", SPLIT, operation="x")
+        assert not dispatch.use_triton("torch", SPLIT, operation="x")
+    assert not dispatch.use_triton("auto", SPLIT, operation="x")
+
+
+def test_every_operation_imports_and_runs_without_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None  # as if it were not installed\n"
+        "import importlib, pkgutil, torch, aveyb_retrieval.kernels as kernels\n"
+        "for module in pkgutil.iter_modules(kernels.__path__):\n"
+        "    module.ispkg or importlib.import_module('aveyb_retrieval.kernels.' + module.name)\n"
+        "from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix\n"
+        "x = torch.ones(1, 2, 4)\n"
+        "assert torch.allclose(dynamic_mix(x, x, normalisation='l1', eps=0.0), x)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
