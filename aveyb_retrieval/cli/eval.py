@@ -72,7 +72,7 @@ def _console() -> Console:
 @click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
-    help="Default: dense for models, the index's own for an index.",
+    help="Default: dense.",
 )
 @click.option(
     "--unit",

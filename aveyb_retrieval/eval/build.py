@@ -28,7 +28,7 @@ INDEX_TYPES = {"auto": "auto", "flat": "Flat", "hnsw": "HNSW32"}
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How every model is used. `mode` None is dense for a model and an index's own mode for an index."""
+    """How every model is used. `mode` None is dense."""
 
     mode: str | None = None
     unit: str = "document"
@@ -62,7 +62,7 @@ def make_systems(
                 raise ConfigError(
                     f"{model}: an index holds the whole corpus and its own prompts; name its model instead."
                 )
-            yield IndexSystem(model, mode=options.mode)
+            yield IndexSystem(model, mode=options.mode or "dense")
         elif options.index_type is not None:
             yield _built_index(model, task, options, folder, reuse=reuse, track=track)
         else:
@@ -119,10 +119,10 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
         documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
         rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in documents)
         build_index(
-            rows, target, model=path, index=kind, max_tokens=options.max_tokens, device=options.device,
-            overwrite=True, restart=True,
+            rows, target, model=path, embedder=embedder, index=kind, max_tokens=options.max_tokens, overwrite=True,
+            restart=True,
         )  # fmt: skip
-    return IndexSystem(target, mode=options.mode, name=f"{embedder.model_name}, {kind} index")
+    return IndexSystem(target, mode=options.mode or "dense", name=f"{embedder.model_name}, {kind} index")
 
 
 def passage_table(

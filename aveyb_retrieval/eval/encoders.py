@@ -92,8 +92,9 @@ class AveyEncoder:
         self._chunker = chunker
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
         settings = {"title_separator": self._separator, "chunks": chunker_name if chunker else "late"}
+        name = Path(embedder.model_name).name if Path(embedder.model_name).is_dir() else embedder.model_name
         self.info = SystemInfo(
-            embedder.model_name, "dense", embedder.model_name, embedder.fingerprint, max_tokens,
+            name, "dense", name, embedder.fingerprint, max_tokens,
             dict(embedder.prompts), dtype, settings,
         )  # fmt: skip
 

@@ -8,8 +8,7 @@ same schema.
 Two schemas cover all of them:
 
 - `beir` (the `mteb/...` mirrors of BEIR): configurations `corpus` (`_id`, `title`, `text`), `queries` (`_id`, `text`)
-and
-  `default` (`query-id`, `corpus-id`, `score`), one split of `default` per judged split;
+  and `default` or `qrels` (`query-id`, `corpus-id`, `score`), one split of it per judged split; some call `_id` `id`;
 - `mldr` (`Shitao/MLDR`): `mldr-v1.0-LANG/corpus.jsonl.gz` (`docid`, `text`), and `dev.jsonl.gz` and `test.jsonl.gz`
   (`query_id`, `query`, `positive_passages`). Its loading script is not run.
 """
@@ -146,24 +145,34 @@ def _snapshot(name: str, entry: HubSet) -> Path:
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
         include = " ".join(f"--include '{pattern}'" for pattern in entry.patterns)
         raise InputError(
-            f"{name}: {entry.repo} at revision {entry.revision} is not in the Hugging Face cache and the hub gave no "
-            "answer"
-            f"{offline}: {type(error).__name__}. On a machine with the network run\n  hf download --repo-type dataset "
-            f"{entry.repo} --revision {entry.revision} {include} --local-dir DIR\nand pass --data {name}=DIR, or "
-            "copy the cache folder here and point HF_HOME at it."
+            f"{name}: {entry.repo} at revision {entry.revision} is not in the Hugging Face cache, and the hub gave no "
+            f"answer{offline}: {type(error).__name__}. On a machine with the network run\n  hf download --repo-type "
+            f"dataset {entry.repo} --revision {entry.revision} {include} --local-dir DIR\nand pass --data {name}=DIR, "
+            "or copy the cache folder here and point HF_HOME at it."
         ) from error
 
 
 def _load_beir(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
-    corpus = Corpus(_table(folder, "corpus", None, ("_id", "text")), f"{source}, corpus")
-    queries = {str(row["_id"]): row["text"] for row in _table(folder, "queries", None, ("_id", "text"))}
+    import datasets
+
+    documents, document_id = _identified(_table(folder, "corpus", None, ("text",)))
+    corpus = Corpus(documents, f"{source}, corpus", id_field=document_id)
+    texts, query_id = _identified(_table(folder, "queries", None, ("text",)))
+    queries = {str(row[query_id]): row["text"] for row in texts}
+    config = "default" if "default" in datasets.get_dataset_config_names(str(folder)) else "qrels"
     splits = {}
     for ours, theirs in entry.splits.items():
-        table = _table(folder, "default", theirs, ("query-id", "corpus-id", "score"))
+        table = _table(folder, config, theirs, ("query-id", "corpus-id", "score"))
         where = f"{source}, qrels {theirs}"
         rows = ((str(row["query-id"]), str(row["corpus-id"]), row["score"]) for row in table)
         splits[ours] = checked_qrels(collect_qrels(rows, where), corpus, queries, where)
     return Dataset(name, source, corpus, queries, splits)
+
+
+def _identified(table: Any) -> tuple[Any, str]:
+    """The table and the name of its id column."""
+    name = "id" if "id" in table.column_names and "_id" not in table.column_names else "_id"
+    return _with_columns(table, (name,), "this data set"), name
 
 
 def _table(folder: Path, config: str, split: str | None, columns: tuple[str, ...]) -> Any:

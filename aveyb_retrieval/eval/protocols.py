@@ -125,10 +125,10 @@ def _standard_task(dataset: Dataset, split: str | None) -> Task:
 
 def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
     judged_splits = {name: qrels.judgements for name, qrels in dataset.splits.items() if name != "train"}
-    notices = []
+    notices = [notice for qrels in dataset.splits.values() for notice in qrels.notices]
     if len(judged_splits) == 1:
-        whole, qrels = next(iter(judged_splits.items()))
-        judged_splits = _halves(qrels, seed)
+        whole, judgements = next(iter(judged_splits.items()))
+        judged_splits = _halves(judgements, seed)
         notices.append(
             f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
             "does not seed this shuffle, so its halves cannot be reproduced."

@@ -137,7 +137,7 @@ class DenseSystem:
 class IndexSystem:
     """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
 
-    def __init__(self, path: str | Path, *, mode: str | None = None, name: str = "") -> None:
+    def __init__(self, path: str | Path, *, mode: str = "dense", name: str = "") -> None:
         from aveyb_retrieval.indexes.layout import MANIFEST, Layout
         from aveyb_retrieval.indexes.manifest import Manifest
 
@@ -151,7 +151,7 @@ class IndexSystem:
         manifest = Manifest.read(self._path / version)
         model = manifest.model or {}
         settings = {
-            "mode": mode or "dense",
+            "mode": mode,
             "granularity": manifest.granularity,
             "factory": {kind: index.factory for kind, index in manifest.indexes.items()},
             "params": {kind: index.params for kind, index in manifest.indexes.items()},
@@ -172,8 +172,7 @@ class IndexSystem:
             from aveyb_retrieval.retriever import Retriever
 
             self._retriever = Retriever.load(self._path)
-        options = {} if self._mode is None else {"mode": self._mode}
-        answers = self._retriever.rank(list(queries.values()), k=k, **options)
+        answers = self._retriever.rank(list(queries.values()), k=k, mode=self._mode)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
 

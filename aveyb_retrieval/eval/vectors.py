@@ -120,6 +120,8 @@ def search(corpus: EncodedCorpus, queries: np.ndarray, k: int, unit: str) -> tup
         raise ConfigError(f"Unknown unit {unit!r}: use one of {', '.join(UNITS)}.")
     if unit != "passage" and corpus.documents is None:
         raise ConfigError(f"unit={unit!r} needs document vectors, and only chunks were encoded: use unit='passage'.")
+    if unit != "document" and not len(corpus.passages):
+        raise ConfigError(f"unit={unit!r} needs passage vectors, and only whole documents were encoded: encode chunks.")
     n, k = len(corpus), min(k, len(corpus))
     best_scores = np.empty((len(queries), 0), dtype=np.float32)
     best_positions = np.empty((len(queries), 0), dtype=np.int64)

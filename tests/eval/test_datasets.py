@@ -124,6 +124,17 @@ def write_hub_beir(folder):
     return folder
 
 
+def test_the_other_spelling_of_the_beir_schema(tmp_path, datasets_cache):
+    """Judgements under `qrels`, ids under `id`."""
+    copy = write_hub_beir(tmp_path / "copy")
+    (copy / "README.md").write_text(README.replace("config_name: default", "config_name: qrels"))
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (copy / name).write_text((copy / name).read_text().replace('"_id"', '"id"'))
+    dataset = load_dataset(f"trec-dl-2020={copy}")
+    assert dataset.splits["test"].judgements["q1"] == {"d1": 2, "d3": 0}
+    assert dataset.corpus.get("d2").title == "Bread"
+
+
 def write_hub_mldr(folder, language="en"):
     """A local copy with the files and columns of MLDR on the hub."""
     base = folder / f"mldr-v1.0-{language}"
@@ -196,7 +207,7 @@ def test_wrong_copies(tmp_path, datasets_cache):
         load_dataset(f"nonsense={copy}")
     with pytest.raises(InputError, match=r"no such folder"):
         load_dataset(f"nq={tmp_path / 'nowhere'}")
-    write_jsonl(copy / "queries.jsonl", [{"id": "q1", "text": "x"}])
+    write_jsonl(copy / "queries.jsonl", [{"key": "q1", "text": "x"}])
     with pytest.raises(InputError, match=r"no column '_id'"):
         load_dataset(f"nq={copy}")
 

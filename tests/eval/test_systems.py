@@ -45,6 +45,7 @@ def _write(folder, counts, dim, rng, with_documents=True):
     seed=st.integers(0, 9),
 )
 def test_blocked_search_equals_one_matrix(tmp_path_factory, counts, k, unit, block, seed):
+    counts = [*counts, 1]  # at least one passage
     rng = np.random.default_rng(seed)
     items, corpus = _write(tmp_path_factory.mktemp("v"), counts, 6, rng)
     queries = rng.standard_normal((3, 6)).astype(np.float32)
@@ -71,6 +72,9 @@ def test_units_need_their_vectors(tmp_path):
     _, corpus = _write(tmp_path, [2, 1], 4, np.random.default_rng(0), with_documents=False)
     with pytest.raises(ConfigError, match=r"only chunks were encoded"):
         vectors.search(corpus, np.ones((1, 4), np.float32), 1, "document")
+    _, whole = _write(tmp_path / "whole", [0, 0], 4, np.random.default_rng(0))
+    with pytest.raises(ConfigError, match=r"only whole documents were encoded"):
+        vectors.search(whole, np.ones((1, 4), np.float32), 1, "max")
     with pytest.raises(ConfigError, match=r"Unknown unit"):
         vectors.search(corpus, np.ones((1, 4), np.float32), 1, "token")
 
