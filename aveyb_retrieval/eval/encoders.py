@@ -92,7 +92,7 @@ class AveyEncoder:
         self._chunker = chunker
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
         settings = {"title_separator": self._separator, "chunks": chunker_name if chunker else "late"}
-        name = Path(embedder.model_name).name if Path(embedder.model_name).is_dir() else embedder.model_name
+        name = _label(embedder.model_name)
         self.info = SystemInfo(
             name, "dense", name, embedder.fingerprint, max_tokens,
             dict(embedder.prompts), dtype, settings,
@@ -273,8 +273,13 @@ def load_encoder(
     loaded = _load_sentence_transformer(model, device, dtype)
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
-    name = Path(model).name if Path(model).exists() else model
-    return SentenceTransformerEncoder(loaded, name, protocol, chunker=chunker, chunker_name=chunker_name)
+    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunker_name=chunker_name)
+
+
+def _label(model: str) -> str:
+    """A model's name in reports: a hub name as it is, a folder by its last two parts (the last is often `model`)."""
+    path = Path(model)
+    return "/".join(path.resolve().parts[-2:]) if path.is_dir() else model
 
 
 def _limited(max_tokens: int | None, protocol: EvalProtocol) -> int | None:

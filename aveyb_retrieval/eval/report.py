@@ -67,7 +67,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         table.add_column("system", overflow="fold")
         for metric in first.mean:
             table.add_column(metric, justify="right")
-        table.add_column("model", justify="left")
+        table.add_column("fingerprint", justify="left")
         best = {metric: max(member.mean[metric] for member in members) for metric in first.mean}
         for member in members:
             values = [

@@ -112,7 +112,8 @@ def main() -> None:
                 results.append(result)
                 print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
 
-    command = shlex.join(["python", "benchmarks/cpu/quality.py", *sys.argv[1:]])
+    chosen = ["--sets", *args.sets] if args.sets != list(SETS) else []  # where files lie is nobody else's business
+    command = shlex.join(["python", "benchmarks/cpu/quality.py", *chosen])
     machine = {
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),
