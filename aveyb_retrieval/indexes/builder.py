@@ -123,7 +123,7 @@ def build_index(
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
     job = describe_job(
-        "build", corpus, settings, on_error=on_error, fields=fields, vectors=ready.name if ready else None
+        "build", corpus, settings, on_error=on_error, fields=fields, vectors=ready.describe() if ready else None
     )
     source: Any = ready.documents() if corpus is None and ready else corpus
     with open_change(out, job, from_base=False, restart=restart) as change:

@@ -43,7 +43,8 @@ def json_path(field: str) -> str:
     keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
         raise ConfigError(f"filter: {field!r} cannot be a field; keys must not be empty or hold a double quote")
-    return "$" + "".join(f'."{key}"' for key in keys)
+    # SQLite compares keys as they are written in the JSON text, escapes included
+    return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in keys)
 
 
 def compile_filter(where: Filter, index_fields: Mapping[str, str] | None = None) -> Condition:
@@ -162,6 +163,8 @@ def _ordered(field: str, operator: str, value: object) -> tuple[str, str | int |
             value.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(f"filter: {operator} on {field!r}: {value!r} is not valid Unicode") from error
+        if "\0" in value:
+            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, where SQLite's JSON texts end")
         return "'text'", value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
         exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63

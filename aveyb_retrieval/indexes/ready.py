@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
 
+_ROWS = 16_384
 _NO_PASSAGES = np.empty((0, 2), dtype=np.int64)
 
 
@@ -63,6 +65,13 @@ class ReadyVectors:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def describe(self) -> str:
+        """The name with a hash of all rows: an interrupted change must not continue with other vectors."""
+        digest = hashlib.sha256(str((self.rows.shape, self.rows.dtype.str)).encode())
+        for start in range(0, len(self), _ROWS):
+            digest.update(np.ascontiguousarray(self.rows[start : start + _ROWS]))
+        return f"{self.name} (sha256 {digest.hexdigest()[:16]})"
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """A corpus for vectors that come without one: ids (row numbers where there are none) and empty texts."""

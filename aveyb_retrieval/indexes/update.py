@@ -195,7 +195,9 @@ def _insert(
         if embedder is None:
             embedder = load_embedder(model or settings.model_source, device=device, max_tokens=settings.max_tokens)
         check_fingerprint(base.model, base.dim, embedder, root)
-    job = describe_job(mode, corpus, settings, on_error=on_error, fields=fields, vectors=ready.name if ready else None)
+    job = describe_job(
+        mode, corpus, settings, on_error=on_error, fields=fields, vectors=ready.describe() if ready else None
+    )
     with _existing(root, job, restart) as (change, settings):
         manifest = change.done
         if manifest is None:
