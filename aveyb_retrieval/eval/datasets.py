@@ -24,6 +24,8 @@ from aveyb_retrieval.eval.qrels import Qrels, read_qrels
 Spans = dict[str, dict[str, list[tuple[int, int]]]]
 """Query id -> document id -> character ranges [start, end) of the text that answers the query."""
 
+_HUB_HINT = "A local copy of a hub data set is opened by NAME=FOLDER, for example mldr=FOLDER."
+
 
 class Document(NamedTuple):
     """One document; `title` may be empty, character offsets always count in `text`."""
@@ -148,7 +150,7 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
     queries = _read_queries(path / "queries.jsonl")
     files = {file.stem: file for file in sorted((path / "qrels").glob("*.tsv"))}
     if not files:
-        raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder.")
+        raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder. {_HUB_HINT}")
     wanted = {name for name in files if name != "train" or split == "train" or len(files) == 1}
     splits = {
         name: checked_qrels(read_qrels(files[name]), corpus, queries, str(files[name])) for name in sorted(wanted)
@@ -260,6 +262,8 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise InputError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
                 yield number, row
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/.") from None
+        raise InputError(
+            f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/. {_HUB_HINT}"
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason}).") from None

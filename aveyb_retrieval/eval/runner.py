@@ -11,7 +11,7 @@ from typing import Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.metrics import Scores, evaluate, retrieved_ndcg
+from aveyb_retrieval.eval.metrics import Scores, evaluate, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.protocols import PAPER, Task
 
 RESULT_FORMAT = 1  # part of every cache key: raise it when the meaning of a stored value changes
@@ -70,6 +70,10 @@ class Settings:
     depth: int = 100
     metrics: tuple[str, ...] = DEFAULT_METRICS
     ignore_identical_ids: bool = False
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:  # an unknown one should not be found out after hours of encoding
+            parse_metric(metric)
 
 
 class ResultCache:
@@ -145,6 +149,9 @@ def score_run(
         mean = Scores(per_query, scores.missing, scores.unjudged).mean
     main = task.protocol.main_metric if task.protocol.main_metric in mean else next(iter(mean))
     notes = list(notices)
+    deeper = [metric for metric in settings.metrics if (parse_metric(metric)[1] or 0) > settings.depth]
+    if deeper:
+        notes.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only.")
     if scores.missing:
         notes.append(f"{len(scores.missing)} judged queries got no hit and count as 0.")
     return Result(

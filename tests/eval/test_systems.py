@@ -235,6 +235,13 @@ def test_cut_texts_are_announced(task):
     assert "toy: 5 of 5 texts cut at 9 tokens." in result.notices
 
 
+def test_settings_are_checked_before_any_work(task):
+    with pytest.raises(ConfigError, match=r"Unknown metric 'precision@10'"):
+        Settings(metrics=("precision@10",))
+    result, _ = run_system(Fixed({"q1": {"d1": 1.0}}), task, Settings(depth=10))
+    assert "recall@100 computed on a run of depth 10 only." in result.notices
+
+
 def test_ids_with_blanks_can_be_measured_and_cached(tmp_path):
     folder = write_folder(tmp_path / "toy")
     for name in ("corpus.jsonl", "qrels/test.tsv", "qrels/dev.tsv"):
