@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.cli.common import Commands
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
 
 if TYPE_CHECKING:
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.significance import Comparison
 
 PATH = click.Path(path_type=Path)
-
-
-class Commands(click.Group):
-    """Turns the package's own errors into a message and exit code 2."""
-
-    def invoke(self, context: click.Context) -> Any:
-        try:
-            return super().invoke(context)
-        except AveyBError as error:
-            click.echo(f"aveyb-eval: {error}", err=True)
-            context.exit(2)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -117,8 +117,8 @@ class Dataset:
 def load_dataset(data: str, split: str | None = None) -> Dataset:
     """Open a data set by folder, by name (`mldr`, `mldr-de`, `msmarco`, `nq`, `scifact` ...), or `name=FOLDER`.
 
-    `name=FOLDER` reads a local copy of that hub data set; a folder that is not in BEIR layout but holds a known hub
-    layout must be opened that way. With `split`, only judgements of that split must exist.
+    `name=FOLDER` reads a local copy of that hub data set, in the hub's own layout. `split` is only needed here for
+    `train`: training judgements are not read unless they are asked for.
 
     Raises:
         InputError: neither a folder nor a known name, a file is missing or malformed, or the hub cannot be reached.
@@ -126,12 +126,12 @@ def load_dataset(data: str, split: str | None = None) -> Dataset:
     """
     from aveyb_retrieval.eval import hub
 
-    name, _, folder = data.partition("=")
-    if folder:
-        return hub.load_local_copy(name, Path(folder))
     path = Path(data)
     if path.is_dir():
         return load_folder(path, split)
+    name, _, folder = data.partition("=")
+    if folder:
+        return hub.load_local_copy(name, Path(folder))
     if data in hub.names():
         return hub.load_from_hub(data)
     raise InputError(
