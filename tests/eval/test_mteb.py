@@ -11,7 +11,7 @@ from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder
 mteb = pytest.importorskip("mteb", reason="mteb is not installed (extra `mteb`)")
 
 
-def _task():
+def _task(titles=True):
     from datasets import Dataset
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -25,7 +25,7 @@ def _task():
         )  # fmt: skip
 
         def load_data(self, *args, **kwargs):
-            corpus = Dataset.from_list([{"id": d, "title": t, "text": x} for d, t, x in DOCUMENTS])
+            corpus = Dataset.from_list([{"id": d, "title": t if titles else "", "text": x} for d, t, x in DOCUMENTS])
             queries = Dataset.from_list([{"id": q, "text": t} for q, t in QUERIES.items()])
             split = {"corpus": corpus, "queries": queries, "relevant_docs": JUDGEMENTS, "top_ranked": None}
             self.dataset = {"default": {"test": split}}
@@ -47,8 +47,8 @@ class ToySearcher:
         return [[(self.ids[i], float(row[i])) for i in np.argsort(-row)[:k]] for row in scores]
 
 
-def _main_score(model):
-    results = mteb.evaluate(model, _task(), cache=None, show_progress_bar=False)
+def _main_score(model, titles=True):
+    results = mteb.evaluate(model, _task(titles), cache=None, show_progress_bar=False)
     return results.task_results[0].get_score()
 
 
@@ -77,6 +77,17 @@ def test_our_index_end_to_end():
     embedder = ToyEmbedder()
     assert 0.5 < _main_score(IndexModel(embedder, index="Flat")) <= 1.0
     assert 0.5 < _main_score(EmbedderModel(embedder)) <= 1.0
+
+
+def test_a_saved_model_passes_as_sentence_transformer_and_as_embedder(model_folder):
+    """MTEB wraps the folder by itself; without titles (which it joins in its own way) the scores are the same."""
+    from sentence_transformers import SentenceTransformer
+
+    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.eval.mteb import EmbedderModel
+
+    ours = _main_score(EmbedderModel(Embedder.load(model_folder)), titles=False)
+    assert _main_score(SentenceTransformer(str(model_folder)), titles=False) == pytest.approx(ours, abs=1e-6)
 
 
 def test_meta_names_the_weights():

@@ -1,0 +1,64 @@
+"""A real (small, random) Avey-B model through the command line: exact search, an index, passages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from aveyb_retrieval.cli.eval import main
+from aveyb_retrieval.eval.report import read_json
+from aveyb_retrieval.eval.runs import read_run
+from tests.eval.toys import write_folder
+
+
+@pytest.fixture
+def run(tmp_path, model_folder):
+    """Run `aveyb-eval run` with the model; gives the results and the run."""
+    folder = write_folder(tmp_path / "toy", spans=True)
+    files = ("--report", tmp_path / "r.json", "--run", tmp_path / "o.trec", "--cache", tmp_path / "cache", "--quiet")
+
+    def invoke(*arguments):
+        words = ["run", "--data", folder, "--model", model_folder, *files, *arguments]
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        [evaluated] = read_json(tmp_path / "r.json")
+        return evaluated, read_run(tmp_path / "o.trec")
+
+    return invoke
+
+
+def test_report_names_what_the_scores_depend_on(run):
+    result, _ = run()
+    assert result.system.model.endswith("random-avey")
+    assert result.system.prompts == {"query": "find: ", "document": "text: "}
+    assert result.system.max_tokens is None
+    limited, _ = run("--max-tokens", 20)
+    assert limited.system.max_tokens == 20
+    assert any("5 of 5 texts cut at 20 tokens" in notice for notice in limited.notices)
+    paper, _ = run("--max-tokens", 20, "--protocol", "paper")
+    assert paper.system.max_tokens == 20  # round(0.99 * 20)
+    assert paper.system.prompts == {"query": "Query: ", "document": "Document: "}
+
+
+def test_an_index_ranks_as_exact_search_does(run):
+    pytest.importorskip("faiss")
+    _, exact = run("--unit", "max")
+    result, built = run("--index-type", "flat")
+    assert result.system.prompts == {"query": "find: ", "document": "text: "}
+    assert {q: list(docs) for q, docs in built.items()} == {q: list(docs) for q, docs in exact.items()}
+    for query, documents in exact.items():
+        assert built[query] == pytest.approx(documents, abs=1e-5)
+
+
+def test_passages_of_a_real_model(tmp_path, model_folder):
+    folder = write_folder(tmp_path / "toy", spans=True)
+    arguments = ["passages", "--data", str(folder), "--model", str(model_folder), "--json", "--quiet"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    late, fixed = json.loads(done.stdout)
+    for scores in (late, fixed):
+        assert scores["mean"]["recall@10"] > 0.9  # ten splits cover most of these short texts
+        assert 0 < scores["mean"]["precision@10"] < 1
+    assert late["mean_passage_characters"] == pytest.approx(fixed["mean_passage_characters"], rel=0.3)
