@@ -63,9 +63,9 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
         return
     ours = load_encoder(args.model)
     for unit in ("document", "passage", "max"):
-        dense = DenseSystem(ours, task.corpus, cache, unit=unit, name=f"ours, {unit}")
+        dense = DenseSystem(ours, task.corpus, cache, unit=unit, name=f"{ours.info.name}, {unit}")
         yield dense
-        yield HybridSystem([bm25, dense], name=f"hybrid of BM25 and ours, {unit}")
+        yield HybridSystem([bm25, dense], name=f"RRF of BM25 and {ours.info.name}, {unit}")
 
 
 def table(results: list[Result]) -> list[list[str]]:

@@ -51,6 +51,13 @@ def test_run_writes_run_report_and_page(tmp_path, folder, invoke):
     assert f"{result.score:.4f}" in (tmp_path / "p.html").read_text()
 
 
+def test_html_takes_a_name_or_none(tmp_path, folder, invoke, monkeypatch):
+    pytest.importorskip("bm25s")
+    monkeypatch.chdir(tmp_path)
+    invoke("run", "--html", "--data", folder, "--model", "bm25", "--cache", tmp_path / "cache", "--quiet")
+    assert (tmp_path / "aveyb-eval.html").is_file()
+
+
 def test_only_missing_searches_once(tmp_path, folder, invoke, monkeypatch):
     pytest.importorskip("bm25s")
     from aveyb_retrieval.eval.systems import BM25System
