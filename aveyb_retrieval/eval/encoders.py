@@ -26,7 +26,7 @@ from aveyb_retrieval.indexes.protocols import EmbedderLike
 Chunker = Callable[[Document], list[tuple[int, int]]]
 """Character ranges [start, end) of a document's text to encode one by one."""
 
-_DOCUMENTS_PER_CALL = 512  # texts handed to a model at once; it sorts them by length inside
+_TEXTS_PER_CALL = 512  # texts handed to a model at once; it sorts them by length inside
 
 
 class CorpusEncoder(Protocol):
@@ -165,7 +165,7 @@ class SentenceTransformerEncoder:
             yield from _encode_chunks(documents, self._chunker, self._encode_documents, self.dim, self._protocol)
             return
         nothing = np.zeros((0, self.dim), dtype=np.float32), np.zeros((0, 2), dtype=np.int64)
-        for batch in _batches(documents, _DOCUMENTS_PER_CALL):
+        for batch in _batches(documents, _TEXTS_PER_CALL):
             vectors = self._encode_documents([joined_text(document, self._protocol) for document in batch])
             yield from (DocumentVectors(vector, *nothing) for vector in vectors)
 
@@ -205,20 +205,28 @@ def _encode_chunks(
     dim: int,
     protocol: EvalProtocol = STANDARD,
 ) -> Iterator[DocumentVectors]:
-    """Encode every chunk as a text of its own, in calls of a few hundred; the title is joined to the first chunk."""
-    for batch in _batches(documents, 32):
-        spans = [chunker(document) for document in batch]
-        texts = []
-        for document, ranges in zip(batch, spans, strict=True):
-            for i, (start, end) in enumerate(ranges):
-                text = document.text[start:end]
-                texts.append(joined_text(Document(document.id, document.title, text), protocol) if i == 0 else text)
+    """Encode every chunk as a text of its own, a few hundred to a call; the title is joined to the first chunk."""
+    waiting: list[list[tuple[int, int]]] = []
+    texts: list[str] = []
+
+    def encoded() -> Iterator[DocumentVectors]:
         vectors = encode(texts) if texts else np.zeros((0, dim), dtype=np.float32)
         row = 0
-        for ranges in spans:
-            passages = vectors[row : row + len(ranges)]
+        for ranges in waiting:
+            spans = np.array(ranges, dtype=np.int64).reshape(-1, 2)
+            yield DocumentVectors(None, vectors[row : row + len(ranges)], spans)
             row += len(ranges)
-            yield DocumentVectors(None, passages, np.array(ranges, dtype=np.int64).reshape(-1, 2))
+
+    for document in documents:
+        ranges = chunker(document)
+        waiting.append(ranges)
+        for i, (start, end) in enumerate(ranges):
+            text = document.text[start:end]
+            texts.append(joined_text(document._replace(text=text), protocol) if i == 0 else text)
+        if len(texts) >= _TEXTS_PER_CALL:
+            yield from encoded()
+            waiting, texts = [], []
+    yield from encoded()
 
 
 def _batches(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:

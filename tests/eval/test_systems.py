@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval import vectors
+from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
@@ -103,6 +103,16 @@ def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
     first = vectors_[0].spans
     assert task.corpus.get("d1").text[first[1, 0] : first[1, 1]] == "flowers are. The dance points at the sun."
     assert vectors_[0].document is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7])
+def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
+    make = lambda: AveyEncoder(ToyEmbedder(), chunker=word_chunks(4), chunker_name="4 words").encode_corpus(task.corpus)
+    expected = list(make())
+    monkeypatch.setattr(encoders, "_TEXTS_PER_CALL", size)
+    for found, wanted in zip(make(), expected, strict=True):
+        np.testing.assert_array_equal(found.passages, wanted.passages)
+        np.testing.assert_array_equal(found.spans, wanted.spans)
 
 
 def test_word_chunks_of_odd_texts(task):
