@@ -7,8 +7,13 @@ import torch.nn.functional as F
 
 
 def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """ "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative)."""
-    return F.gelu(x) if name == "gelu" else F.relu(x).square()
+    """ "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative).
+
+    May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the arithmetic.
+    """
+    if name == "gelu":
+        return F.gelu(x)
+    return F.relu(x).square() if torch.is_grad_enabled() else x.relu_().square_()
 
 
 def mix_activation(x: torch.Tensor, name: str) -> torch.Tensor:
