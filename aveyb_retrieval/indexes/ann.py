@@ -24,8 +24,7 @@ AUTO = "auto"
 FLAT_LIMIT = 50_000
 HNSW_LIMIT = 2_000_000
 IVF_LIMIT = 20_000_000
-RESCORE = 4  # candidates per result that an index of shortened codes gives to be scored in float
-DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96}
+DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 4}
 
 
 def import_faiss() -> Any:
@@ -221,7 +220,8 @@ class Searcher:
     Attributes:
         dim: Width of its vectors. count: How many it holds.
         knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
-        params: Its values for a search that asks for nothing else.
+        params: Settings of a search that asks for nothing else; `rescore` is how many candidates per result an index
+            of shortened codes gives to be scored again in float.
         takes_selector: Whether a search can be limited to some ids.
         keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
     """
@@ -299,10 +299,13 @@ def search_rescored(
     *,
     selector: Any = None,
     effort: int | None = None,
+    rescore: int | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """The `k` nearest vectors with their true cosines, `[n, k]` each: what an index of shortened codes finds is scored
-    again from the stored vectors, of which it is asked for `RESCORE` times as many."""
-    wanted = k if searcher.keeps_floats else RESCORE * k
+    """The `k` nearest vectors with their true cosines, `[n, k]` each.
+
+    An index of shortened codes is asked for `rescore` times as many, which are scored again from the stored vectors.
+    """
+    wanted = k if searcher.keeps_floats else k * (rescore or searcher.params["rescore"])
     scores, ids = searcher.search(queries, wanted, selector=selector, effort=effort)
     if not searcher.keeps_floats:
         rows, columns = np.nonzero(ids >= 0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes import ann, files, layout, tune
 from aveyb_retrieval.indexes.change import Change
 from aveyb_retrieval.indexes.files import FileInfo
@@ -127,7 +128,11 @@ class IndexJob:
         size = ann.training_size(index, self.count)
         if size:
             self.progress("training", 0, size, 0)
-            ann.train(index, sample(table, size), factory)
+            try:
+                ann.train(index, sample(table, size), factory)
+            except ConfigError:
+                self.change.allow_other_index()
+                raise
         self._fill(index, table)
         info = IndexInfo(factory=factory, count=self.count, trained_on=self.count)
         written = self._write(index)

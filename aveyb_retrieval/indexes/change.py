@@ -73,6 +73,7 @@ class Change:
                 return
             self.resumed = True
             self.store = Store.open_for_writing(self.folder / layout.STORE)
+            self.store.put("job", self.job)
             return
         files.remove_tree(waiting)
         files.remove_tree(self.folder)
@@ -96,7 +97,6 @@ class Change:
             store.close()
 
     def _check_same(self, journal: Job) -> None:
-        # an index type that FAISS refused after everything was encoded may be replaced: see `allow_other_index`
         free = journal.get("replaceable", ())
         keys = [k for k in {**journal, **self.job} if k not in free and journal.get(k) != self.job.get(k)]
         if keys:
@@ -132,6 +132,10 @@ class Change:
             self.store.put("job", self.job)
 
     # --- end ---------------------------------------------------------------------------------------------------------
+
+    def allow_other_index(self) -> None:
+        """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
+        self.store.put("job", {**self.job, "replaceable": ["index", "recall", "replaceable"]})
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest and make the new version the visible one."""

@@ -67,7 +67,7 @@ class TorchSearcher(ann.Searcher):
         self.index = None
         self.dim = table.dim
         self.count = int(index.ntotal)
-        self.knob, self.params = "", {}
+        self.knob, self.params = "", dict(ann.DEFAULT_PARAMS)
         self.takes_selector = self.keeps_floats = self.is_exact = True
         held = np.sort(ann.stored_ids(index))
         self._ids = torch.from_numpy(held).to(device)

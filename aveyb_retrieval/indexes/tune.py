@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.indexes import ann, exact
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aveyb_retrieval.indexes.vectors import VectorTable
+from aveyb_retrieval.indexes.vectors import VectorTable
 
 QUERIES = 200
 DEPTH = 10  # recall@10
-LARGEST = 4096
+LARGEST = 4096  # of nprobe and efSearch
+RESCORES = (8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ def tune(
     target: float,
     selector: object = None,
 ) -> Tuning:
-    """Find the smallest `nprobe` or `efSearch` that reaches a recall of `target`; the largest tried if none does.
+    """Find the cheapest setting that reaches a recall of `target`; the dearest tried if none does.
 
     Args:
         searcher: The index to tune.
@@ -51,29 +48,32 @@ def tune(
     depth = DEPTH + 1
     _, truth = exact.search(live, queries, depth)
     curve: list[dict[str, float]] = []
-    for value in _values(searcher):
+    for settings in _settings(searcher):
         started = time.perf_counter()
-        _, found = ann.search_rescored(searcher, table, queries, depth, selector=selector, effort=value or None)
+        effort, rescore = settings.get(searcher.knob), settings.get("rescore")
+        _, found = ann.search_rescored(
+            searcher, table, queries, depth, selector=selector, effort=effort, rescore=rescore
+        )
         milliseconds = (time.perf_counter() - started) / max(len(queries), 1) * 1e3
         recall = _recall(truth, found)
-        point: dict[str, float] = {"recall": round(recall, 4), "milliseconds": round(milliseconds, 4)}
-        curve.append({searcher.knob: value, **point} if searcher.knob else point)
+        curve.append({**settings, "recall": round(recall, 4), "milliseconds": round(milliseconds, 4)})
         if recall >= target:
             break
-    best = curve[-1]
-    params = {searcher.knob: int(best[searcher.knob])} if searcher.knob else {}
-    return Tuning(params, best["recall"], curve)
+    return Tuning(settings, curve[-1]["recall"], curve)
 
 
-def _values(searcher: ann.Searcher) -> list[int]:
-    """Powers of two from where the setting begins to where it means everything."""
-    if not searcher.knob:
-        return [0]
-    value, values = (1 if searcher.knob == "nprobe" else 16), []
-    while value < min(searcher.largest, LARGEST):
-        values.append(value)
+def _settings(searcher: ann.Searcher) -> Iterator[dict[str, int]]:
+    """Settings to try, from cheap to dear: powers of two of the knob, then, for shortened codes, more candidates."""
+    largest = min(searcher.largest, LARGEST) if searcher.knob else 0
+    value = 1 if searcher.knob == "nprobe" else 16
+    while value < largest:
+        yield {searcher.knob: value}
         value *= 2
-    return [*values, min(searcher.largest, LARGEST)]
+    most = {searcher.knob: largest} if searcher.knob else {}
+    yield most
+    if not searcher.keeps_floats:
+        for rescore in RESCORES:
+            yield {**most, "rescore": rescore}
 
 
 def _recall(truth: IntArray, found: IntArray) -> float:

@@ -217,6 +217,15 @@ def test_restart_throws_interrupted_work_away(tmp_path: Path, documents: list[di
     assert (report.documents, report.resumed) == (5, False)
 
 
+def test_an_index_that_faiss_refuses_after_encoding_can_be_replaced(tmp_path: Path) -> None:
+    rows, embedder = make_documents(20), FakeEmbedder()
+    with pytest.raises(ConfigError, match="cannot be trained on"):
+        build_index(rows, tmp_path / "ix", embedder=embedder, index="IVF64,Flat")
+    embedder.encoded_words = 0
+    report = build_index(rows, tmp_path / "ix", embedder=embedder, index="Flat")
+    assert (report.resumed, report.documents, embedder.encoded_words) == (True, 20, 0)
+
+
 def test_a_second_writer_is_told_who_holds_the_lock(tmp_path: Path, embedder: FakeEmbedder) -> None:
     with writer_lock(tmp_path / "ix" / "lock"), pytest.raises(IndexLockedError, match=r"pid \d+ on "):
         build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", embedder=embedder)

@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, data:
 
 def test_sources_that_are_not_there_are_errors(tmp_path: Path) -> None:
     for source in (tmp_path / "missing.jsonl", tmp_path / "no-folder" / "x", str(tmp_path / "*.jsonl")):
-        with pytest.raises(InputError, match="no such file|no file matches"):
+        with pytest.raises(InputError, match=r"no such file|no file matches"):
             list(read_corpus(source))
     with pytest.raises(InputError, match="holds no"):
         list(read_corpus(tmp_path))

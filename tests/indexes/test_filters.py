@@ -140,7 +140,8 @@ def test_sql_agrees_with_plain_python(metadata: list[dict[str, Any]], where: dic
 
 
 HOSTILE = [
-    "') OR 1=1 --", "x'; DROP TABLE documents; --", "a$", "a[0]", "a' AND '1'='1", "%", "*", "\\", "?", "a\nb", "\u00e9",
+    "') OR 1=1 --", "x'; DROP TABLE documents; --",
+    "a$", "a[0]", "a' AND '1'='1", "%", "*", "\\", "?", "a\nb", "\u00e9",
 ]  # fmt: skip
 
 
