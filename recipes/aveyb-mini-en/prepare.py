@@ -1,7 +1,8 @@
 """Build the training texts and pairs of the embedded model.
 
 Writes into --out:
-  texts.jsonl  {"text", "kind", "source"}: everything the teacher encodes, shuffled, so that any prefix is balanced
+  texts.jsonl  {"text", "kind", "source"}: everything the teacher encodes, in the order of shuffled documents, so
+               that any prefix is balanced and holds both sides of its pairs
   pairs.jsonl  {"anchor", "positive", "source"}: line numbers into texts.jsonl
   longs.jsonl  {"passages", "anchor"?, "source"}: consecutive passages of one document (line numbers), to be joined
   report.json  counts, and what the overlap check dropped
@@ -19,7 +20,8 @@ from pathlib import Path
 
 from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, shingles, words
 
-SMALLEST, LARGEST = 40, 220  # words of a passage
+SMALLEST, LARGEST = 25, 120  # words of a passage: many short texts teach more than few long ones
+WHOLE = 200  # a training answer up to this many words stays in one piece
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
 NOT_HEADING = re.compile(r"[.,;:!?]$|^\W*$|^[\d\s.()\-–a-z]{1,6}$")
 
@@ -57,6 +59,8 @@ class Collector:
     pairs: list[dict[str, object]] = field(default_factory=list)
     longs: list[dict[str, object]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    groups: list[int] = field(default_factory=list)  # texts of one document stay together
+    group: int = 0
 
     def add(self, text: str, kind: str, source: str) -> int | None:
         text = re.sub(r"[ \t]+", " ", text).strip()
@@ -71,6 +75,7 @@ class Collector:
             self.dropped[f"{source}: shares 13 words with a held-out text"] += 1
             return None
         self.index[text] = len(self.texts)
+        self.groups.append(self.group)
         self.texts.append({"text": text, "kind": kind, "source": source})
         return self.index[text]
 
@@ -84,8 +89,8 @@ def is_heading(line: str) -> bool:
     return 1 <= count <= 12 and not NOT_HEADING.search(line) and any(c.isalpha() for c in line)
 
 
-def split_passages(text: str) -> list[Passage]:
-    """Paragraphs packed into 40 to 220 words, each with the heading above it."""
+def split_passages(text: str) -> list[Passage]:  # noqa: C901  (one pass over the lines of a document)
+    """Paragraphs packed into 25 to 120 words, each with the heading above it."""
     passages: list[Passage] = []
     lines: list[str] = []
     size, heading, upcoming = 0, None, None
@@ -96,7 +101,7 @@ def split_passages(text: str) -> list[Passage]:
             passages.append(Passage("\n".join(lines), heading))
         lines, size, heading = [], 0, None
 
-    goal = random.Random(len(text)).randint(60, LARGEST)
+    goal = random.Random(len(text)).randint(40, LARGEST)
     for paragraph in re.split(r"\n\s*\n", text):
         paragraph = " ".join(paragraph.split())
         if not paragraph:
@@ -124,7 +129,7 @@ def split_passages(text: str) -> list[Passage]:
 def split_sentences(paragraph: str) -> list[str]:
     pieces, current = [], ""
     for sentence in SENTENCE.split(paragraph):
-        if current and len(current.split()) + len(sentence.split()) > 120:
+        if current and len(current.split()) + len(sentence.split()) > 80:
             pieces.append(current)
             current = ""
         current = f"{current} {sentence}".strip()
@@ -142,7 +147,9 @@ def sentence_out(passage: str, generator: random.Random) -> tuple[str, str] | No
     return sentences[chosen], rest
 
 
-def add_document(collector: Collector, title: str, text: str, source: str, budget: int, generator: random.Random) -> int:
+def add_document(
+    collector: Collector, title: str, text: str, source: str, budget: int, generator: random.Random
+) -> int:
     """A window of consecutive passages, each with a heading, a title or one of its sentences as anchor."""
     passages = split_passages(text)
     if not passages:
@@ -150,6 +157,7 @@ def add_document(collector: Collector, title: str, text: str, source: str, budge
     window = min(budget, generator.choice([1, 1, 2, 3, 4, 6, 8]))
     start = generator.randrange(max(1, len(passages) - window + 1))
     rows: list[int] = []
+    collector.group += 1
     for offset, passage in enumerate(passages[start : start + window]):
         first = start + offset == 0
         anchor, body = None, passage.text
@@ -199,8 +207,9 @@ def add_train_set(collector: Collector, data: Path, name: str, limit: int, gener
     generator.shuffle(pairs)
     for query, document in pairs[:limit]:
         title, text = collection.documents[document]
+        collector.group += 1
         anchor = collector.add(collection.queries[query], "query", name)
-        if len(text.split()) <= LARGEST:
+        if len(text.split()) <= WHOLE:
             passage = f"{title}\n{text}" if title and generator.random() < 0.7 else text
             collector.pair(anchor, collector.add(passage, "passage", name), name)
             continue
@@ -221,8 +230,10 @@ def add_words(collector: Collector, vocabulary: Path, bags: int, generator: rand
     """The teacher's own words, alone and in small bags: how it places general English, for a few tokens each."""
     listed = [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
     for word in listed:
+        collector.group += 1
         collector.add(word if generator.random() < 0.5 else word.capitalize(), "word", "words")
     for _ in range(bags):
+        collector.group += 1
         chosen = [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(generator.randint(2, 10))]
         collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "bag", "words")
 
@@ -250,10 +261,11 @@ def main() -> None:
         add_pretrain(collector, args.data, name, int(PASSAGES[name] * args.scale), generator)
     for name in TRAIN_SETS:
         add_train_set(collector, args.data, name, int(TRAIN_PAIRS[name] * args.scale), generator)
-    add_words(collector, args.teacher_vocabulary, int(20_000 * args.scale), generator)
+    add_words(collector, args.teacher_vocabulary, int(14_000 * args.scale), generator)
 
-    order = list(range(len(collector.texts)))
-    generator.shuffle(order)
+    place = list(range(collector.group + 1))
+    generator.shuffle(place)
+    order = sorted(range(len(collector.texts)), key=lambda i: place[collector.groups[i]])
     new = {old: position for position, old in enumerate(order)}
     args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / "texts.jsonl").open("w", encoding="utf-8") as out:

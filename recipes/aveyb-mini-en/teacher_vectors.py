@@ -16,7 +16,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="what prepare.py wrote")
     parser.add_argument("--teacher", required=True, help="folder or name of the sentence-transformers teacher")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="i n: this process takes every n-th shard")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     texts = list(read_texts([args.data / "texts.jsonl"]))
@@ -25,7 +26,9 @@ def main() -> None:
     def progress(done: int, total: int) -> None:
         print(f"{done:,} of {total:,} texts, {time.time() - begun:.0f} s", flush=True)
 
-    cache_vectors(texts, args.data / "teacher", model=args.teacher, precision="bf16", progress=progress)
+    cache_vectors(
+        texts, args.data / "teacher", model=args.teacher, precision="bf16", part=tuple(args.part), progress=progress
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ Three terms, each with a weight:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.encoder.training.teacher import cache_vectors, encode_with, read_vectors
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class DistillationLoss(nn.Module):
         vector_weight, score_weight, pair_weight: weights of the three terms.
         temperature: of the score distributions and of InfoNCE, both on cosines.
         margin: how much closer than the positive a batch-mate must be for the teacher to be dropped as a negative.
+        head: `[D_teacher, D_student]`, where W starts; None: at random.
 
     Raises:
         ConfigError: no term has a weight, or the temperature is not positive.
@@ -51,6 +55,7 @@ class DistillationLoss(nn.Module):
         pair_weight: float = 0.0,
         temperature: float = 0.05,
         margin: float = 0.0,
+        head: np.ndarray | None = None,
     ) -> None:
         super().__init__()
         if temperature <= 0:
@@ -63,6 +68,9 @@ class DistillationLoss(nn.Module):
             raise ConfigError("the student does not say how wide its vectors are")
         self.teacher_vectors = torch.from_numpy(teacher_vectors)
         self.head = nn.Linear(dim, teacher_vectors.shape[1], bias=False)
+        if head is not None:
+            with torch.no_grad():
+                self.head.weight.copy_(torch.from_numpy(head))
         self.vector_weight, self.score_weight, self.pair_weight = vector_weight, score_weight, pair_weight
         self.temperature, self.margin = temperature, margin
 
@@ -122,25 +130,27 @@ def token_embeddings_from_teacher(
     dim: int,
     *,
     counts: np.ndarray,
-    smoothing: float = 1e-3,
+    smoothing: float = 2e-4,
     precision: str = "fp32",
-) -> np.ndarray:
-    """A token embedding `[vocab_size, dim]` float32 to start from: what the teacher says of each token alone.
+) -> tuple[np.ndarray, np.ndarray]:
+    """A token embedding to start from: what the teacher says of each token alone.
 
     Every token's text is encoded by the teacher, the vectors are centred and reduced by principal components, and
     frequent tokens are weighted down by `a / (a + p)` (SIF: Arora et al., 2017), so that already the plain mean of a
-    text's token embeddings is a fair sentence vector. Special tokens, and pieces of characters, start at zero mean.
+    text's token embeddings is a fair sentence vector. Special tokens, and pieces of characters, start at zero.
 
     Args:
         teacher: a SentenceTransformer.
         counts: `[vocab_size]`, how often each id occurs in the training text.
         smoothing: SIF's a.
 
+    Returns:
+        the embedding `[vocab_size, dim]` and the principal axes `[D_teacher, dim]` that lead back to the teacher's
+        space, both float32.
+
     Raises:
         ConfigError: `dim` is larger than the teacher's dimension, or `counts` has another length than the vocabulary.
     """
-    from aveyb_retrieval.encoder.training.teacher import encode_with
-
     width = teacher.get_embedding_dimension()
     if dim > width:
         raise ConfigError(f"hidden_size {dim} is larger than the teacher's {width} dimensions: nothing to reduce")
@@ -162,4 +172,73 @@ def token_embeddings_from_teacher(
     weights = smoothing / (smoothing + probability)
     embedding = np.zeros((tokenizer.vocab_size, dim), dtype=np.float32)
     embedding[ids] = (vectors @ axes[:dim].T) * weights[:, None]
-    return embedding
+    return embedding, np.ascontiguousarray(axes[:dim].T)
+
+
+def train_distill(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    teacher: str,
+    folder: str | Path,
+    *,
+    data: dict[str, Any],
+    settings: SentenceSettings,
+    teacher_tokens: int = 256,
+    vector_weight: float = 5.0,
+    score_weight: float = 1.0,
+    temperature: float = 0.1,
+    precision: str = "fp32",
+    resume: bool = False,
+    device: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Teaches `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
+
+    The teacher's vectors are cached in `folder/teacher` first (resumable by itself).
+
+    Raises:
+        InputError: fewer texts than one batch, or a cache of another teacher or other texts.
+    """
+    from datasets import Dataset
+
+    kept = [text for text in texts if text.strip()]
+    if len(kept) < settings.batch_size:
+        raise InputError(
+            f"{len(kept)} texts are less than one batch of {settings.batch_size}: give more text or a smaller batch"
+        )
+    cache = cache_vectors(
+        kept,
+        Path(folder) / "teacher",
+        model=teacher,
+        device=device or "cpu",
+        max_tokens=teacher_tokens,
+        precision=precision,
+        progress=progress,
+    )
+    recorded = {
+        "teacher_tokens": teacher_tokens,
+        "vector_weight": vector_weight,
+        "score_weight": score_weight,
+        "temperature": temperature,
+        "precision": precision,
+    }
+    torch.manual_seed(settings.seed)  # the head starts at random
+    loss = DistillationLoss(
+        model,
+        read_vectors(cache),
+        vector_weight=vector_weight,
+        score_weight=score_weight,
+        temperature=temperature,
+    )
+    return train_sentence_model(
+        model,
+        {"texts": Dataset.from_list([{"text": text, "label": [i]} for i, text in enumerate(kept)])},
+        loss,
+        folder,
+        title="Distillation",
+        data=data,
+        settings=settings,
+        recorded=recorded,
+        resume=resume,
+        device=device,
+    )

@@ -78,13 +78,20 @@ def cache_vectors(
     max_tokens: int = 256,
     precision: str = "fp32",
     shard_size: int = 2048,
+    part: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Encode what is missing; complete shards are kept.
 
+    Args:
+        part: (i, n) takes every n-th shard from the i-th, so that n processes can share the work.
+
     Raises:
+        ConfigError: `part` or `precision` is out of range.
         InputError: the folder holds the vectors of another teacher, other texts or other settings.
     """
+    if not 0 <= part[0] < part[1]:
+        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
@@ -98,10 +105,12 @@ def cache_vectors(
         if different:
             was = {f: asdict(found)[f] for f in different}
             now = {f: asdict(settings)[f] for f in different}
-            raise InputError(f"{path} was made with {was}, this run has {now}: choose another folder or delete this one")
+            raise InputError(
+                f"{path} was made with {was}, this run has {now}: choose another folder or delete this one"
+            )
     else:
         path.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
-    for start in range(0, len(texts), shard_size):
+    for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
         shard = _shard(folder, start // shard_size)
         if not shard.exists():
             vectors = encode_with(teacher, texts[start : start + shard_size], precision=precision)
@@ -135,7 +144,9 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
         shard = np.load(path, allow_pickle=False)
         rows = min(settings.shard_size, settings.n_texts - start)
         if shard.shape != (rows, settings.dim):
-            raise InputError(f"{path} has shape {shard.shape}, {(rows, settings.dim)} is expected; delete it and run again")
+            raise InputError(
+                f"{path} has shape {shard.shape}, {(rows, settings.dim)} is expected; delete it and run again"
+            )
         shards.append(shard)
     return np.concatenate(shards)
 

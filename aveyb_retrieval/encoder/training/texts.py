@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import InputError, OptionalDependencyError
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
 
@@ -55,6 +55,29 @@ def read_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield number, _parse(line, path, number)
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, after line {number}: not UTF-8 ({error.reason}); convert the file") from error
+
+
+def read_hub(name: str, *, field: str = "text", split: str = "train") -> Iterator[str]:
+    """Every text of a hub data set, streamed; `name` is `owner/set` or `owner/set:config`.
+
+    Raises:
+        OptionalDependencyError: `datasets` is not installed.
+        InputError: no such data set, or no such field.
+    """
+    try:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+    except ImportError as error:
+        raise OptionalDependencyError("datasets", "train", "reading a data set from the hub") from error
+    path, _, config = name.partition(":")
+    try:
+        rows = load_dataset(path, config or None, split=split, streaming=True)
+    except (DatasetsError, OSError, ValueError) as error:
+        raise InputError(f"data set {name!r} could not be opened ({type(error).__name__}: {error})") from error
+    for number, row in enumerate(rows):
+        if not isinstance(row.get(field), str):
+            raise InputError(f"data set {name!r}, row {number}: no text in field {field!r}; it has {sorted(row)}")
+        yield row[field]
 
 
 def fingerprint(path: str | Path) -> dict[str, Any]:

@@ -1,0 +1,198 @@
+"""`aveyb-train`: vocabulary, pre-training, fine-tuning, distillation. All logic lives in `encoder.training`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aveyb_retrieval.cli.common import Commands
+from aveyb_retrieval.errors import ConfigError
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aveyb-retrieval")
+def main() -> None:
+    """Train vocabularies and encoders: tokenizer, mlm, contrastive, distill."""
+
+
+def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str) -> Decorator:
+    """Options that every run has, with this objective's defaults."""
+    options = [
+        click.option("-o", "--out", required=True, type=PATH, help="Run folder: model, metrics, checkpoints."),
+        click.option("--steps", default=steps, show_default=True, help="Optimizer steps."),
+        click.option("--batch-size", default=batch_size, show_default=True, help="Rows in a step, over all processes."),
+        click.option("--learning-rate", default=learning_rate, show_default=True, help="Peak learning rate."),
+        click.option("--schedule", type=click.Choice(["cosine", "linear", "trapezoidal", "constant"]), default=schedule,
+                     show_default=True, help="Learning rate after the warm-up."),
+        click.option("--optimizer", type=click.Choice(["adamw", "stable_adamw"]), default="adamw", show_default=True),
+        click.option("--bf16/--fp32", default=True, show_default=True, help="Precision of the matrix products."),
+        click.option("--seed", default=0, show_default=True),
+        click.option("--save-every", default=500, show_default=True, help="Steps between checkpoints."),
+        click.option("--resume", is_flag=True, help="Go on with the run in the run folder."),
+        click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
+        click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]"),
+    ]  # fmt: skip
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
+@click.option("--vocab-size", default=16384, show_default=True, help="Rows, special tokens included.")
+@click.option("--field", default="text", show_default=True, help="Field of a JSON line that holds the text.")
+@click.option("--overwrite", is_flag=True, help="Replace a vocabulary that is already there.")
+def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, overwrite: bool) -> None:
+    """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
+    from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
+    from aveyb_retrieval.encoder.training.texts import read_texts
+    from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
+
+    if (out / VOCAB_FILE).exists() and not overwrite:
+        raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
+    vocabulary = train_vocabulary(read_texts(files, field=field), vocab_size, name=out.name or "aveyb")
+    vocabulary.save(out)
+    click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT).")
+@click.option("--documents", type=int, help="Read at most so many documents.  [default: all]")
+@click.option("--field", default="text", show_default=True, help="Field that holds the text.")
+@click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
+@click.option("--model", help="Model folder to go on from.  [default: a new model of --preset]")
+@click.option("--preset", type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]), default="mini",
+              show_default=True)
+@click.option("--length", default=2048, show_default=True, help="Tokens in a packed sequence.")
+@click.option("--micro-batch", default=8, show_default=True, help="Sequences in one pass; the rest is accumulated.")
+@click.option("--mask-rate", default=0.2, show_default=True, help="Share of tokens replaced by [MASK].")
+@click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time.")
+@click.option("--held-out-every", default=100, show_default=True, help="Every n-th document is for validation.")
+@run_options(steps=90_000, batch_size=256, learning_rate=5e-4, schedule="cosine")
+def mlm(files: tuple[Path, ...], hub: str | None, documents: int | None, field: str, vocabulary: str, model: str | None,
+        preset: str, out: Path, resume: bool, device: str, threads: int | None, **options: Any) -> None:
+    """Masked-language modelling on FILES or a hub data set, with the paper's recipe as defaults."""
+    from itertools import islice
+
+    from aveyb_retrieval.encoder.training.mlm import MLMSettings, train_mlm
+    from aveyb_retrieval.encoder.training.start import masked_model, open_vocabulary
+    from aveyb_retrieval.encoder.training.texts import fingerprint, read_hub, read_texts
+
+    if bool(files) == bool(hub):
+        raise click.UsageError("give FILES or --hub, one of them")
+    set_threads(threads)
+    words = open_vocabulary(vocabulary)
+    texts = read_hub(hub, field=field) if hub else read_texts(files, field=field)
+    data: dict[str, Any] = {"hub": hub} if hub else {path.name: fingerprint(path) for path in files}
+    figures = train_mlm(
+        masked_model(model, preset, words, seed=options["seed"]),
+        words,
+        islice(texts, documents),
+        out,
+        data=data | {"documents": documents},
+        settings=MLMSettings(**options),
+        resume=resume,
+        device=None if device == "auto" else device,
+    )
+    click.echo(f"held out: loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.4f}; run in {out}")
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
+@click.option("--micro-batch", default=32, show_default=True, help="Rows in one pass (GradCache); bounds memory.")
+@click.option("--scale", default=20.0, show_default=True, help="Cosines are multiplied by it.")
+@click.option("--matryoshka", type=int, multiple=True, help="Also train vectors cut to so many dimensions. Repeatable.")
+@click.option("--query-prompt", help="Put before queries.  [default: the model's own]")
+@click.option("--document-prompt", help="Put before documents.  [default: the model's own]")
+@run_options(steps=1000, batch_size=128, learning_rate=1e-4, schedule="linear")
+def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int, scale: float,
+                matryoshka: tuple[int, ...], query_prompt: str | None, document_prompt: str | None, resume: bool,
+                device: str, threads: int | None, **options: Any) -> None:
+    """Fine-tune on pairs or triplets in FILES (JSON lines with query, positive and perhaps negative)."""
+    from aveyb_retrieval.encoder.training.contrastive import PAPER, read_pairs, train_contrastive
+    from aveyb_retrieval.encoder.training.start import sentence_model
+    from aveyb_retrieval.encoder.training.texts import fingerprint
+
+    set_threads(threads)
+    prompts = {"query": query_prompt, "document": document_prompt}
+    result = train_contrastive(
+        sentence_model(model, out / "start", {name: text for name, text in prompts.items() if text is not None}),
+        read_pairs(files),
+        out,
+        data={path.name: fingerprint(path) for path in files} | {"model": model},
+        settings=replace(PAPER, **_known(PAPER, options)),
+        micro_batch=micro_batch,
+        scale=scale,
+        dimensions=matryoshka,
+        resume=resume,
+        device=None if device == "auto" else device,
+    )
+    click.echo(f"model in {result}")
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
+@click.option("--teacher", required=True, help="sentence-transformers model that teaches.")
+@click.option("--field", default="text", show_default=True, help="Field of a JSON line that holds the text.")
+@click.option("--teacher-tokens", default=256, show_default=True, help="The teacher reads so many tokens of a text.")
+@click.option("--vector-weight", default=5.0, show_default=True, help="Weight of 1 - cosine to the teacher's vectors.")
+@click.option("--score-weight", default=1.0, show_default=True, help="Weight of the batch's score distributions.")
+@click.option("--temperature", default=0.1, show_default=True, help="Of the score distributions.")
+@run_options(steps=2000, batch_size=128, learning_rate=5e-4, schedule="cosine")
+def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, teacher_tokens: int, out: Path,
+            vector_weight: float, score_weight: float, temperature: float, resume: bool, device: str,
+            threads: int | None, **options: Any) -> None:
+    """Teach a student the vectors and scores that a teacher gives to the texts of FILES; both are cached in OUT."""
+    from aveyb_retrieval.encoder.training.distill import train_distill
+    from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings
+    from aveyb_retrieval.encoder.training.start import sentence_model
+    from aveyb_retrieval.encoder.training.texts import fingerprint, read_texts
+
+    set_threads(threads)
+    defaults = SentenceSettings(betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
+    result = train_distill(
+        sentence_model(model, out / "start", {}),
+        list(read_texts(files, field=field)),
+        teacher,
+        out,
+        data={path.name: fingerprint(path) for path in files} | {"model": model, "teacher": teacher},
+        settings=replace(defaults, **_known(defaults, options)),
+        teacher_tokens=teacher_tokens,
+        vector_weight=vector_weight,
+        score_weight=score_weight,
+        temperature=temperature,
+        resume=resume,
+        device=None if device == "auto" else device,
+    )
+    click.echo(f"model in {result}")
+
+
+def set_threads(threads: int | None) -> None:
+    """Limits torch to so many CPU threads, if a number is given."""
+    if threads is not None:
+        import torch
+
+        if threads < 1:
+            raise ConfigError(f"--threads is {threads}; it must be at least 1")
+        torch.set_num_threads(threads)
+
+
+def _known(settings: Any, options: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(settings)}
+    return {name: value for name, value in options.items() if name in names}

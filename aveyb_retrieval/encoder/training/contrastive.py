@@ -1,0 +1,136 @@
+"""Contrastive fine-tuning on pairs and triplets; the paper's protocol is `PAPER`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.encoder.training.texts import read_records
+from aveyb_retrieval.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+# 1,000 steps on MS MARCO pairs; the learning rate is the best of these four.
+PAPER = SentenceSettings(steps=1000, learning_rate=1e-4, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1, warmup=0.1)
+PAPER_LEARNING_RATES = (2e-5, 6e-5, 1e-4, 5e-4)
+PAPER_PROMPTS = {"query": "Query: ", "document": "Document: "}
+
+ANCHOR, POSITIVE, NEGATIVE = (
+    ("anchor", "query", "question"),
+    ("positive", "pos", "document", "passage", "answer"),
+    (
+        "negative",
+        "neg",
+    ),
+)
+
+
+def read_pairs(paths: Iterable[str | Path]) -> Dataset:
+    """Pairs or triplets from JSON Lines files: columns `anchor`, `positive` and, where every line has one, `negative`.
+
+    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `ANCHOR`,
+    `POSITIVE` and `NEGATIVE`; the first line of the first file decides.
+
+    Raises:
+        InputError: no lines; a side is missing, empty or not a string (file, line and field are named).
+    """
+    from datasets import Dataset
+
+    columns: dict[str, str] = {}
+    rows: list[dict[str, str]] = []
+    for path in paths:
+        for number, record in read_records(path):
+            if not columns:
+                columns = _columns(record, f"{path}, line {number}")
+            row = {}
+            for column, field in columns.items():
+                value = record.get(field)
+                if not isinstance(value, str) or not value.strip():
+                    raise InputError(
+                        f"{path}, line {number}: field {field!r} must be a text, it is {value!r}; every line needs "
+                        f"{', '.join(columns.values())}"
+                    )
+                row[column] = value
+            rows.append(row)
+    if not rows:
+        raise InputError(f"{', '.join(map(str, paths))}: no pairs in there")
+    return Dataset.from_list(rows)
+
+
+def ranking_loss(
+    model: SentenceTransformer,
+    *,
+    micro_batch: int,
+    scale: float = 20.0,
+    dimensions: Sequence[int] = (),
+) -> nn.Module:
+    """InfoNCE over the whole batch with gradients cached in pieces of `micro_batch` (GradCache, Gao et al., 2021).
+
+    Args:
+        scale: cosines are multiplied by it (one over the temperature).
+        dimensions: Matryoshka (Kusupati et al., 2022): the loss is the mean over vectors cut to each of these.
+
+    Raises:
+        ConfigError: a dimension is larger than the model's.
+    """
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss
+
+    loss: nn.Module = CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=micro_batch)
+    if dimensions:
+        width = model.get_embedding_dimension()
+        if width is None or max(dimensions) > width or min(dimensions) < 1:
+            raise ConfigError(f"Matryoshka dimensions {list(dimensions)} must lie between 1 and the model's {width}")
+        loss = MatryoshkaLoss(model, loss, matryoshka_dims=sorted(set(dimensions), reverse=True))
+    return loss
+
+
+def train_contrastive(
+    model: SentenceTransformer,
+    pairs: Dataset,
+    folder: str | Path,
+    *,
+    data: dict[str, Any],
+    settings: SentenceSettings = PAPER,
+    micro_batch: int = 32,
+    scale: float = 20.0,
+    dimensions: Sequence[int] = (),
+    resume: bool = False,
+    device: str | None = None,
+) -> Path:
+    """Fine-tunes on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
+    prompts = {"anchor": model.prompts.get("query") or "", "positive": model.prompts.get("document") or ""}
+    if "negative" in pairs.column_names:
+        prompts["negative"] = prompts["positive"]
+    return train_sentence_model(
+        model,
+        {"pairs": pairs},
+        ranking_loss(model, micro_batch=micro_batch, scale=scale, dimensions=dimensions),
+        folder,
+        title="Contrastive fine-tuning",
+        data=data,
+        settings=settings,
+        recorded={"scale": scale, "dimensions": list(dimensions), "prompts": prompts},
+        prompts=prompts if any(prompts.values()) else None,
+        resume=resume,
+        device=device,
+    )
+
+
+def _columns(record: dict[str, Any], where: str) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for column, names in (("anchor", ANCHOR), ("positive", POSITIVE), ("negative", NEGATIVE)):
+        found = [name for name in names if name in record]
+        if found:
+            columns[column] = found[0]
+        elif column != "negative":
+            raise InputError(
+                f"{where}: no {column} side; it may be called {', '.join(names)}, the line has "
+                f"{', '.join(sorted(record))}"
+            )
+    return columns

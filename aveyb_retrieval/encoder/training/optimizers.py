@@ -1,0 +1,118 @@
+"""Optimizers and learning-rate schedules: the paper's AdamW with cosine decay, and StableAdamW and a trapezoid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from aveyb_retrieval.errors import ConfigError
+
+OPTIMIZERS = ("adamw", "stable_adamw")
+SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Weight decay on matrices only; biases, norms and scalars are left alone."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(
+    model: nn.Module, name: str, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """One of `OPTIMIZERS` over `parameter_groups`.
+
+    Raises:
+        ConfigError: unknown name.
+    """
+    groups = parameter_groups(model, weight_decay)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+    if name == "stable_adamw":
+        return StableAdamW(groups, lr=lr, betas=betas, eps=eps)
+    raise ConfigError(f"optimizer is {name!r}; choose one of {', '.join(OPTIMIZERS)}")
+
+
+def learning_rate_factor(name: str, steps: int, warmup: float) -> Callable[[int], float]:
+    """step -> factor of the peak learning rate; the first `warmup` share of the steps rises linearly from zero.
+
+    `trapezoidal` stays at the peak and falls as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix).
+
+    Raises:
+        ConfigError: unknown name, or a share outside 0 to 1.
+    """
+    if name not in SCHEDULES:
+        raise ConfigError(f"schedule is {name!r}; choose one of {', '.join(SCHEDULES)}")
+    if not 0 <= warmup < 1:
+        raise ConfigError(f"warmup is {warmup}; it is a share of the steps, at least 0 and below 1")
+    rising = round(warmup * steps)
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / rising
+        done = min(1.0, (step - rising) / max(1, steps - rising))
+        if name == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        if name == "linear":
+            return 1 - done
+        if name == "trapezoidal":
+            return 1.0 if done < 0.9 else 1 - math.sqrt((done - 0.9) / 0.1)
+        return 1.0
+
+    return factor
+
+
+class StableAdamW(torch.optim.Optimizer):
+    """AdamW whose step is bounded tensor by tensor (Wortsman et al., 2023, algorithm 2).
+
+    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags behind a sudden
+    gradient the step shrinks, and no global gradient clipping is needed. Moments are debiased as in AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step over every parameter with a gradient; returns the closure's loss, if one is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        step, (beta1, beta2), eps = state["step"].item(), group["betas"], group["eps"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - beta1)
+        square.lerp_(gradient.square(), 1 - beta2)
+        unbiased = square / (1 - beta2**step)
+        ratio = (gradient.square() / unbiased.clamp_min(eps**2)).mean().sqrt().item()
+        rate = group["lr"] / max(1.0, ratio)
+        parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.addcdiv_(mean / (1 - beta1**step), unbiased.sqrt() + eps, value=-rate)

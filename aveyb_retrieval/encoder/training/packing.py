@@ -1,0 +1,109 @@
+"""Packed sequences for masked-language modelling: a file of token ids, and batches that are pure functions of a number.
+
+`pack_texts` writes all documents one after another, each closed by [SEP], as int32 on disk; memory does not grow
+with the text. `MaskedSequences[i]` is sample number i of an endless run: which N tokens, and which of them are masked,
+follow from (seed, i) alone. A resumed run, or one spread over several processes, therefore sees exactly what an
+unbroken one sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+
+IGNORED_LABEL = -100
+_ORDER, _MASK = 0, 1  # two independent streams of random numbers
+
+
+def pack_texts(
+    texts: Iterable[str], tokenizer: AveyBTokenizer, train: Path, held_out: Path, *, every: int = 100
+) -> tuple[int, int]:
+    """Tokenises `texts` into two int32 files; every `every`-th document is held out (0: none).
+
+    Returns:
+        tokens written to each.
+    """
+    sizes = [0, 0]
+    with train.open("wb") as kept, held_out.open("wb") as aside:
+        for number, text in enumerate(texts, start=1):
+            ids = np.append(tokenizer.encode_ids(text), np.int32(tokenizer.sep_id))
+            which = int(bool(every) and number % every == 0)
+            (kept, aside)[which].write(ids.astype("<i4").tobytes())
+            sizes[which] += len(ids)
+    return sizes[0], sizes[1]
+
+
+class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
+    """Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where nothing is asked.
+
+    Exactly `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so every sequence weighs
+    the same. Sequences come in a new random order every epoch.
+
+    Args:
+        file: what `pack_texts` wrote.
+        length: N, tokens in a sequence; the remainder at the end of the file is not used.
+        samples: how long the run is; None: once through the file, in order.
+        mask_id: the [MASK] token.
+
+    Raises:
+        ConfigError: length or rate out of range.
+        InputError: the file holds less than one sequence.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        length: int,
+        mask_id: int,
+        mask_rate: float = 0.2,
+        seed: int = 0,
+        samples: int | None = None,
+    ) -> None:
+        self.masked = round(mask_rate * length)
+        if length < 1 or not 0 < self.masked < length:
+            raise ConfigError(
+                f"mask_rate {mask_rate} of {length} tokens masks {self.masked} of them; at least one must be "
+                "masked and one be seen"
+            )
+        tokens = file.stat().st_size // 4
+        self.sequences = tokens // length
+        if self.sequences == 0:
+            raise InputError(
+                f"the text has {tokens} tokens, one sequence needs {length}: give more text or a smaller N"
+            )
+        self.file, self.length, self.mask_id, self.seed = file, length, mask_id, seed
+        self.in_order = samples is None
+        self.samples = self.sequences if samples is None else samples
+        self._tokens: np.ndarray | None = None
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.samples:
+            raise IndexError(index)
+        if self._tokens is None:  # opened where it is used: worker processes map the file themselves
+            self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
+        place = index if self.in_order else self._place(index)
+        ids = torch.from_numpy(self._tokens[place * self.length : (place + 1) * self.length].astype(np.int64))
+        chosen = np.random.default_rng([self.seed, _MASK, index]).permutation(self.length)[: self.masked]
+        labels = torch.full_like(ids, IGNORED_LABEL)
+        labels[chosen] = ids[chosen]
+        ids[chosen] = self.mask_id
+        return {"input_ids": ids, "labels": labels}
+
+    def _place(self, index: int) -> int:
+        epoch, position = divmod(index, self.sequences)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(self.sequences)
+        return int(self._order[position])

@@ -1,0 +1,233 @@
+"""Train the embedded model: teacher vectors, teacher scores and pairs, with sentence-transformers' trainer.
+
+Needs what prepare.py and teacher_vectors.py wrote. Leaves a run folder with the model, its settings and its metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.sampler import MultiDatasetBatchSamplers
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Tokenizer
+from transformers import TrainerCallback
+
+import aveyb_retrieval  # noqa: F401  (registers the architecture)
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.training.distill import DistillationLoss, token_embeddings_from_teacher
+from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
+from aveyb_retrieval.encoder.training.texts import read_records, read_texts
+
+HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
+
+
+def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The token embedding and the head to begin with: from an earlier stage, or from the teacher's word vectors."""
+    path = args.start or args.out.parent / "teacher_words.npz"
+    if not path.exists():
+        counts = sum(np.bincount(tokenizer.encode_ids(t), minlength=tokenizer.vocab_size) for t in texts)
+        teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
+        embedding, head = token_embeddings_from_teacher(
+            tokenizer, teacher, 256, counts=np.asarray(counts), precision="bf16"
+        )
+        np.savez(path, embedding=embedding, head=head)
+    with np.load(path, allow_pickle=False) as saved:
+        return saved["embedding"], saved["head"]
+
+
+def static_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
+    """The mean of token embeddings, nothing else: cheap enough to see the data many times."""
+    tokenizer.save(args.out / "start")
+    weights = embedding / embedding.std() * args.embedding_scale
+    fast = Tokenizer.from_file(str(args.out / "start" / "tokenizer.json"))
+    fast.encode_special_tokens = True
+    return SentenceTransformer(modules=[StaticEmbedding(fast, embedding_weights=weights), Normalize()], device="cpu")
+
+
+def avey_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
+    """A model that starts as the mean of its token embeddings: compressor and layers add next to nothing at first."""
+    torch.manual_seed(args.seed)
+    model = AveyBModel(AveyBConfig.mini(vocab_size=tokenizer.vocab_size, **json.loads(args.config)))
+    with torch.no_grad():
+        model.embed.weight.copy_(torch.from_numpy(embedding / embedding.std() * args.embedding_scale))
+        model.ranker.down_proj.mul_(args.branch_scale)
+        for layer in model.layers:
+            layer.fuser.weight.mul_(args.branch_scale)
+    return sentence_transformer(model, tokenizer, args.out / "start")
+
+
+def rows_of(
+    args: argparse.Namespace, texts: list[str], vectors: np.ndarray
+) -> tuple[dict[str, Dataset], np.ndarray, Any]:
+    """The training sets, the teacher's vectors with those of the joined texts behind them, and the pairs kept aside."""
+    known = len(vectors)
+    pairs, aside = [], []
+    for _, pair in read_records(args.data / "pairs.jsonl"):
+        if max(pair["anchor"], pair["positive"]) < known:
+            chosen = zlib.crc32(texts[pair["anchor"]].encode()) % HELD_OUT == 0
+            (aside if chosen else pairs).append(pair)
+    hidden = {p["positive"] for p in aside}
+    pairs = [p for p in pairs if p["positive"] not in hidden]
+
+    joined: list[dict[str, Any]] = []
+    means: list[np.ndarray] = []
+    for _, record in read_records(args.data / "longs.jsonl"):
+        passages = record["passages"]
+        if max(passages) >= known or hidden & set(passages):
+            continue
+        mean = vectors[passages].astype(np.float32).sum(0)
+        joined.append({"text": "\n\n".join(texts[i] for i in passages), "label": [known + len(means)]})
+        means.append(mean / np.linalg.norm(mean))
+    used = {i for p in pairs for i in (p["anchor"], p["positive"])} | hidden | {p["anchor"] for p in aside}
+    single = [i for i in range(known) if i not in used]
+    short = [i for i in single if len(texts[i]) < 150]
+    rest = [i for i in single if len(texts[i]) >= 150]
+    sets = {
+        "pairs": Dataset.from_list(
+            [
+                {"anchor": texts[p["anchor"]], "positive": texts[p["positive"]], "label": [p["anchor"], p["positive"]]}
+                for p in pairs
+            ]
+        ),
+        "short": Dataset.from_list([{"text": texts[i], "label": [i]} for i in short]),
+        "passages": Dataset.from_list([{"text": texts[i], "label": [i]} for i in rest]),
+        "long": Dataset.from_list(joined),
+    }
+    extended = np.concatenate([vectors, np.asarray(means, dtype=np.float16)])
+    return sets, extended, [(texts[p["anchor"]], texts[p["positive"]], p["anchor"], p["positive"]) for p in aside]
+
+
+def held_out_scores(model: SentenceTransformer, aside: Any, vectors: np.ndarray) -> dict[str, float]:
+    """How well anchors find their own passage among all kept aside, and how the scores follow the teacher's."""
+    anchors = model.encode([a for a, _, _, _ in aside], batch_size=128, show_progress_bar=False)
+    passages = model.encode([p for _, p, _, _ in aside], batch_size=32, show_progress_bar=False)
+    scores = anchors @ passages.T
+    ranks = (scores > scores.diagonal()[:, None]).sum(1)
+    teacher = (
+        vectors[[a for _, _, a, _ in aside]].astype(np.float32) @ vectors[[p for *_, p in aside]].astype(np.float32).T
+    )
+    follow = [np.corrcoef(s, t)[0, 1] for s, t in zip(scores, teacher, strict=True)]
+    return {
+        "held_out_mrr": float((1 / (1 + ranks)).mean()),
+        "held_out_correlation": float(np.mean(follow)),
+        "teacher_mrr": float((1 / (1 + (teacher > teacher.diagonal()[:, None]).sum(1))).mean()),
+    }
+
+
+class Journal(TrainerCallback):
+    """Writes every log line to metrics.jsonl, and stops when the time is up by ending the schedule as planned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.begun = time.time()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        with self.path.open("a") as out:
+            line = {"step": state.global_step, "seconds": round(time.time() - self.begun, 1), **(logs or {})}
+            out.write(json.dumps(line) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--vocabulary", type=Path, required=True)
+    parser.add_argument("--teacher", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--config", default="{}", help="JSON: fields of AveyBConfig that differ from mini")
+    parser.add_argument("--student", choices=["static", "avey"], default="avey")
+    parser.add_argument("--start", type=Path, help="embedding.npz of an earlier stage")
+    parser.add_argument("--embedding-scale", type=float, default=0.05, help="standard deviation of the embedding")
+    parser.add_argument("--branch-scale", type=float, default=0.1)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=96)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=float, default=0.05)
+    parser.add_argument("--weights", type=float, nargs=3, default=[1.0, 1.0, 0.3], help="vectors, scores, pairs")
+    parser.add_argument("--temperature", type=float, default=0.05)
+    parser.add_argument("--no-long", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save-steps", type=int, default=0)
+    parser.add_argument("--resume", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "settings.json").write_text(json.dumps(vars(args), default=str, indent=2) + "\n")
+
+    texts = list(read_texts([args.data / "texts.jsonl"]))
+    vectors = read_vectors(args.data / "teacher", allow_partial=True)
+    sets, extended, aside = rows_of(args, texts, vectors)
+    if args.no_long:
+        del sets["long"]
+    tokenizer = AveyBTokenizer.load(args.vocabulary)
+    embedding, head = start(args, tokenizer, texts)
+    model = (static_student if args.student == "static" else avey_student)(args, tokenizer, embedding)
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{count:,} parameters; rows:", {name: len(rows) for name, rows in sets.items()}, flush=True)
+    vector_weight, score_weight, pair_weight = args.weights
+    loss = DistillationLoss(
+        model,
+        extended,
+        vector_weight=vector_weight,
+        score_weight=score_weight,
+        pair_weight=pair_weight,
+        temperature=args.temperature,
+        head=head,
+    )
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(args.out / "checkpoints"),
+        max_steps=args.steps,
+        per_device_train_batch_size=args.batch,
+        learning_rate=args.lr,
+        warmup_steps=args.warmup,
+        lr_scheduler_type="cosine",
+        weight_decay=0.01,
+        adam_beta2=0.98,
+        max_grad_norm=1.0,
+        bf16=True,
+        use_cpu=True,
+        logging_steps=10,
+        save_strategy="steps" if args.save_steps else "no",
+        save_steps=args.save_steps or 500,
+        save_total_limit=2,
+        report_to="none",
+        seed=args.seed,
+        dataloader_drop_last=True,
+        multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
+        disable_tqdm=True,
+    )
+    journal = Journal(args.out / "metrics.jsonl")
+    before = held_out_scores(model, aside, vectors)
+    print("before", before, flush=True)
+    trainer = SentenceTransformerTrainer(
+        model=model, args=arguments, train_dataset=sets, loss=dict.fromkeys(sets, loss), callbacks=[journal]
+    )
+    begun = time.time()
+    trainer.train(resume_from_checkpoint=args.resume or None)
+    seconds = time.time() - begun
+    after = held_out_scores(model, aside, vectors)
+    print("after", after, f"{seconds:.0f} s", flush=True)
+    (args.out / "result.json").write_text(
+        json.dumps({"before": before, "after": after, "seconds": seconds, "parameters": count}, indent=2) + "\n"
+    )
+    weights = model[0].embedding.weight if args.student == "static" else model[0].auto_model.embed.weight
+    np.savez(args.out / "embedding.npz", embedding=weights.detach().numpy(), head=loss.head.weight.detach().numpy())
+    if args.student == "avey":
+        model.save(str(args.out / "model"), create_model_card=False)
+        tokenizer.save(args.out / "model")
+
+
+if __name__ == "__main__":
+    main()
