@@ -1,0 +1,202 @@
+"""Every kernel on the GPU against float64, the whole model against the CPU, batch invariance, determinism.
+
+python benchmarks/gpu/check.py                         # ends with code 1 if anything is out of bounds
+python benchmarks/gpu/check.py --device cpu --toy      # a dry run; TRITON_INTERPRET=1 runs the kernels as well
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from common import Clock, about, options, show, write
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels.dispatch import Backend, force_backend
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.static_mix import static_mix
+
+# Largest relative error (norm of the difference over norm) of an output or gradient against float64.
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+PRESETS = {
+    "released": {"normalisation": "l1", "activation": "none", "bias": False},
+    "paper": {"normalisation": "sum", "activation": "relu", "bias": True},
+}
+Outputs = dict[str, torch.Tensor]
+
+
+def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """|got - wanted| / |wanted|, NaN counting as infinite."""
+    error = float((got.double().cpu() - wanted.double().cpu()).norm() / wanted.double().norm().cpu().clamp_min(1e-30))
+    return error if error == error else float("inf")
+
+
+def mixing(
+    operation: str, preset: str, lengths: list[int], size: int, width: int
+) -> tuple[dict[str, torch.Tensor], Callable[..., Outputs]]:
+    """Float64 leaves of a ragged group, and a function of (leaves, backend) that gives the output and all gradients."""
+    settings = PRESETS[preset]
+    enriched = torch.randn(len(lengths), size, 4 * width, dtype=torch.float64)
+    leaves = {"enriched": enriched.relu().square() if preset == "paper" else torch.nn.functional.gelu(enriched)}
+    leaves["upstream"] = torch.randn(len(lengths), size, width, dtype=torch.float64)
+    if operation == "static_mix":
+        leaves["matrix"] = torch.randn(size, size, dtype=torch.float64) / size**0.5
+    if settings["bias"]:
+        leaves["bias"] = 0.1 * torch.randn(size, dtype=torch.float64)
+
+    def run(leaves: dict[str, torch.Tensor], backend: Backend) -> Outputs:
+        used = {k: v.detach().requires_grad_() for k, v in leaves.items() if k != "upstream"}
+        mixed, gate, _ = used["enriched"].split((width, width, 2 * width), dim=-1)
+        common = {
+            "lengths": torch.tensor(lengths, device=mixed.device),
+            "bias": used.get("bias"),
+            "activation": settings["activation"],
+            "backend": backend,
+        }
+        if operation == "static_mix":
+            out = static_mix(mixed, gate, used["matrix"], **common)
+        else:
+            out = dynamic_mix(mixed, gate, normalisation=settings["normalisation"], eps=1e-6, **common)
+        grads = torch.autograd.grad(out, list(used.values()), leaves["upstream"])
+        return {"out": out.detach()} | dict(zip(used, grads, strict=True))
+
+    return leaves, run
+
+
+def mixing_rows(device: torch.device, backend: Backend, size: int, width: int) -> Iterator[dict[str, Any]]:
+    """Static and dynamic mixing, both presets, three dtypes, ragged: error against float64 and 20 equal repetitions."""
+    lengths = [size, 1, size // 2 + 1, size - 1]
+    for operation in ("static_mix", "dynamic_mix"):
+        for preset in PRESETS:
+            for dtype, bound in BOUNDS.items():
+                leaves, run = mixing(operation, preset, lengths, size, width)
+                rounded = {k: v.to(device, dtype) for k, v in leaves.items()}
+                wanted = run({k: v.double() for k, v in rounded.items()}, "torch")
+                got = run(rounded, backend)
+                worst = max(relative_error(got[k], wanted[k]) for k in wanted)
+                same = all(
+                    torch.equal(got[k], again[k]) for again in (run(rounded, backend) for _ in range(20)) for k in got
+                )
+                yield line(f"{operation} {preset} {dtype}", worst, bound, same)
+
+
+def ranking_rows(device: torch.device, backend: Backend, size: int, width: int) -> Iterator[dict[str, Any]]:
+    """MaxSim of a batch, its chosen pairs with gradient, the shortcut, and late interaction."""
+    counts = [3, 1, 5]
+    first = torch.tensor([sum(counts[:i]) for i, n in enumerate(counts) for _ in range(n)], device=device)
+    lengths = torch.full((sum(counts),), size, device=device)
+    lengths[-1] = size // 3 + 1
+    ids = (torch.rand(sum(counts), size, device=device) ** 2 * 400).long()
+    exact = 1e-5 if backend == "triton" else 1e-2  # plain torch rounds products of bfloat16 rows to bfloat16
+    for dtype in (d for d in BOUNDS if d in (torch.float32, torch.bfloat16)):
+        table = torch.randn(400, width, device=device).to(dtype)
+        wanted = maxsim.split_scores(ids, lengths, first, table.double(), 1e-12, backend="torch")
+        earlier = wanted > float("-inf")
+        for name, got in (
+            ("split_scores", lambda t=table: maxsim.split_scores(ids, lengths, first, t, 1e-12, backend=backend)),
+            ("by token", lambda t=table: maxsim.maxsim_by_token(ids[-5:], lengths[-5:], t, 1e-12, backend=backend)),
+        ):
+            rows = slice(None) if name == "split_scores" else slice(-5, None)
+            scores, mask = got(), earlier[rows]
+            same = all(torch.equal(scores, got()) for _ in range(20))
+            yield line(f"{name} {dtype}", relative_error(scores[mask], wanted[rows][mask]), 1e-5, same)
+        unit = torch.nn.functional.normalize(torch.randn(4, size, width, device=device), dim=-1).to(dtype)
+        pairs = torch.tensor([[1, 2, 2, 3], [0, 0, 1, 2]], device=device)
+        whole = torch.full((4,), size, device=device)
+
+        def selected(unit: torch.Tensor, backend: Backend, pairs=pairs, whole=whole) -> Outputs:
+            leaf = unit.detach().requires_grad_()
+            scores = maxsim.maxsim_selected(leaf, whole, *pairs, backend=backend)
+            (grad,) = torch.autograd.grad(scores, leaf, torch.arange(1.0, 5.0, device=scores.device).to(scores.dtype))
+            return {"out": scores.detach(), "grad": grad}
+
+        got_pairs, wanted_pairs = selected(unit, backend), selected(unit.double(), "torch")
+        worst = max(relative_error(got_pairs[k], wanted_pairs[k]) for k in got_pairs)
+        same = all(torch.equal(got_pairs["grad"], selected(unit, backend)["grad"]) for _ in range(20))
+        yield line(f"maxsim_selected {dtype}", worst, BOUNDS[dtype], same)
+        rows_of = torch.tensor([0, 5, 5, 70, 300], device=device)
+        documents, query = (torch.randn(n, 128, device=device).to(dtype) for n in (300, 20))
+        scores = late_interaction(query, documents, rows_of, backend=backend)
+        wanted = late_interaction(query.double(), documents.double(), rows_of, backend="torch")
+        again = [late_interaction(query, documents, rows_of, backend=backend) for _ in range(20)]
+        same = all(torch.equal(scores, other) for other in again)
+        yield line(f"late_interaction {dtype}", relative_error(scores, wanted), exact, same)
+
+
+def model_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[dict[str, Any]]:
+    """The whole model: against float32 torch on the CPU, alone against batched, and repeated."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "split_size": 16} if toy else {"num_hidden_layers": 6}
+    for preset, make in (("released", AveyBConfig.released_base), ("paper", AveyBConfig.paper_base)):
+        torch.manual_seed(1)
+        config = make(vocab_size=1000 if toy else 50_368, **sizes)
+        model = AveyBModel(config).eval()
+        counts = [5 * config.split_size + 7, 3, 2 * config.split_size]
+        ids = [torch.randint(0, config.vocab_size, (n,)) for n in counts]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(i) for i in ids], batch_first=True)
+        with torch.inference_mode(), force_backend("torch"):
+            wanted = model(padded, mask).last_hidden_state
+        model = model.to(device)
+
+        def encode(ids: torch.Tensor, mask: torch.Tensor | None, model: AveyBModel = model) -> torch.Tensor:
+            with torch.inference_mode(), force_backend(backend):
+                return model(ids.to(device), None if mask is None else mask.to(device)).last_hidden_state
+
+        got = encode(padded, mask)
+        same = all(torch.equal(got, encode(padded, mask)) for _ in range(20))
+        yield line(f"model {preset} float32, CPU against {device.type}", relative_error(got, wanted), 1e-4, same)
+        alone = [encode(i[None], None)[0] for i in ids]
+        together = [got[row, : len(i)] for row, i in enumerate(ids)]
+        worst = max(relative_error(a, b) for a, b in zip(alone, together, strict=True))
+        bitwise = all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+        # cuBLAS may choose another algorithm for another number of rows: equal bits are reported, not required.
+        yield line(f"model {preset} float32, alone against batched", worst, 1e-5, True) | {"bitwise": bitwise}
+
+
+def line(name: str, error: float, bound: float, deterministic: bool) -> dict[str, Any]:
+    """One row of the table."""
+    passed = error <= bound and deterministic
+    return {
+        "check": name,
+        "error": error,
+        "bound": bound,
+        "deterministic": deterministic,
+        "bitwise": None,
+        "ok": passed,
+    }
+
+
+def main() -> None:
+    chosen = options(__doc__ or "").parse_args()
+    device = torch.device(chosen.device)
+    clock = Clock(device, chosen.minutes)
+    kernels = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    backend: Backend = "triton" if kernels else "torch"
+    if kernels and device.type != "cuda":
+        del BOUNDS[torch.bfloat16]  # Triton's interpreter multiplies the bit patterns of bfloat16
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    size, width = (32, 32) if chosen.toy else (256, 768)
+    rows = []
+    for source in (
+        mixing_rows(device, backend, size, width),
+        ranking_rows(device, backend, size, width),
+        model_rows(device, backend if device.type == "cuda" else "torch", chosen.toy),
+    ):
+        for row in source:
+            rows.append(row)
+            if clock.left() < 0:
+                raise SystemExit(f"out of time after {row['check']}")
+    show(rows)
+    write(chosen.out, "check", about(device, toy=chosen.toy, backend=backend), rows)
+    sys.exit(0 if all(row["ok"] for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Each kernel beside plain torch, torch.compile of the same reference, and its own floor.
+
+    python benchmarks/gpu/kernels.py                       # base model's shapes, bf16
+    python benchmarks/gpu/kernels.py --device cpu --toy    # a dry run of a few seconds
+
+The floor of a row is the larger of its operations over 790 TFLOP/s and its unavoidable bytes over 4.3 TB/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from common import PEAK_BYTES, PEAK_FLOPS, RUN_ERRORS, Clock, about, options, show, write
+
+from aveyb_retrieval.kernels.dispatch import force_backend
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.enrich import enrich
+from aveyb_retrieval.kernels.fuse import fuse
+from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.maxsim import maxsim_by_token, split_scores
+from aveyb_retrieval.kernels.static_mix import static_mix
+
+NO_KERNEL = ("enrich", "fuse")  # cuBLAS and pointwise operations; their rows say what a fused kernel could win
+Case = tuple[str, Callable[[], torch.Tensor], float, float]  # name, run, operations, bytes
+
+
+def mixing_cases(splits: int, size: int, width: int, device: torch.device, backward: bool) -> list[Case]:
+    """The layer's four operations on full splits, forward or forward and backward."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, device=device) / shape[-1] ** 0.5).bfloat16().requires_grad_(backward)
+
+    x, enriched = make(splits, size, width), make(splits, size, 4 * width).detach()
+    mixed, gate, bypass = (part.requires_grad_(backward) for part in enriched.split((width, width, 2 * width), dim=-1))
+    wide, wide_bias, scale = make(4 * width, width), make(4 * width), make(width)
+    matrix, fuser, bias = make(size, size), make(width, 3 * width), make(width)
+    upstream = torch.randn(splits, size, 4 * width, device=device).bfloat16()
+
+    def both(forward: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Callable[[], Any]:
+        def run() -> Any:
+            out = forward(*inputs)
+            return torch.autograd.grad(out, inputs, upstream[..., : out.shape[-1]]) if backward else out
+
+        return run
+
+    rows, times = splits * size, 3 if backward else 1
+    mixing, dense = 2.0 * rows * size * width * times, 2.0 * rows * width**2 * times
+    moved = 2.0 * rows * width * times  # one [n, T, D] of bf16 read or written
+    cases: list[Case] = []
+    for name, normalisation, activation in (("released", "l1", "none"), ("paper", "sum", "relu")):
+        dynamic = partial(dynamic_mix, normalisation=normalisation, eps=1e-12, activation=activation)
+        cases.append(
+            (f"dynamic_mix {name}", both(dynamic, mixed, gate), 2.3 * mixing if backward else 2 * mixing, 3 * moved)
+        )
+    cases.append(("static_mix", both(static_mix, mixed, gate, matrix), mixing, 3 * moved))
+    for activation in ("gelu", "relu2"):
+        run = both(partial(enrich, eps=1e-6, activation=activation), x, scale, wide, wide_bias)
+        cases.append((f"enrich {activation}", run, 4 * dense, 5 * moved))
+
+    def fused(
+        context: torch.Tensor, bypass: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
+    ) -> torch.Tensor:
+        return fuse(context, bypass, weight[:, :width], weight[:, width:], bias, residual, None)
+
+    cases.append(("fuse", both(fused, mixed, bypass, fuser, x), 3 * dense, 5 * moved))
+    return cases
+
+
+def ranking_cases(documents: int, splits: int, size: int, width: int, device: torch.device) -> list[Case]:
+    """All pairs of a batch, the token-id shortcut of one document, and reranking."""
+    vocabulary = 50_304 if size == 256 else 400
+    table = torch.randn(vocabulary, width, device=device).bfloat16()
+    # Zipf-like ids: words repeat, as in text.
+    draw = torch.rand(documents * splits, size, device=device, dtype=torch.float64)
+    ids = (vocabulary**draw).long().clamp_max(vocabulary - 1)
+    lengths = torch.full((documents * splits,), size, device=device)
+    first = torch.arange(documents, device=device).repeat_interleave(splits) * splits
+    pairs = splits * (splits - 1) / 2
+    operations = 2.0 * pairs * size**2 * width
+    query, tokens = torch.randn(32, 128, device=device).bfloat16(), 300 if size == 256 else 20
+    rerank = torch.randn(100 * documents * tokens, 128, device=device).bfloat16()
+    starts = torch.arange(100 * documents + 1, device=device) * tokens
+    moved = 2.0 * documents * splits * size * width
+    return [
+        (
+            f"all pairs {documents} x {splits}",
+            lambda: split_scores(ids, lengths, first, table, 1e-12),
+            operations * documents,
+            moved,
+        ),
+        (
+            f"by token 1 x {splits}",
+            lambda: maxsim_by_token(ids[:splits], lengths[:splits], table, 1e-12),
+            operations,
+            moved / documents,
+        ),
+        (
+            "late_interaction",
+            lambda: late_interaction(query, rerank, starts),
+            2.0 * len(rerank) * 32 * 128,
+            256.0 * len(rerank),
+        ),
+    ]
+
+
+def measure(case: Case, clock: Clock) -> dict[str, Any]:
+    """One row: milliseconds of every implementation, and how near the kernel comes to its floor."""
+    name, run, operations, moved = case
+    floor = 1e3 * max(operations / PEAK_FLOPS, moved / PEAK_BYTES)
+    row: dict[str, Any] = {"kernel": name, "floor_ms": floor, "torch_ms": None, "compiled_ms": None, "kernel_ms": None}
+    with force_backend("torch"):
+        row["torch_ms"] = clock.median(run)
+        if clock.device.type == "cuda" and "token" not in name and "pairs" not in name:
+            try:
+                row["compiled_ms"] = clock.median(torch.compile(run))
+            except RUN_ERRORS as error:
+                row["note"] = f"compiled: {type(error).__name__}"
+    if clock.device.type == "cuda" and not name.startswith(NO_KERNEL):
+        row["kernel_ms"] = clock.median(run)
+    best = row["kernel_ms"] or row["torch_ms"]
+    return row | {"of_floor": floor / best, "note": row.get("note", "")}
+
+
+def main() -> None:
+    chosen = options(__doc__ or "").parse_args()
+    device = torch.device(chosen.device)
+    clock = Clock(device, chosen.minutes)
+    torch.manual_seed(0)
+    size, width = (16, 32) if chosen.toy else (256, 768)
+    rows: list[dict[str, Any]] = []
+    for tokens in (64, 128) if chosen.toy else (4096, 65_536):
+        for backward in (False, True):
+            for case in mixing_cases(tokens // size, size, width, device, backward):
+                if clock.left() > 20:
+                    rows.append({"tokens": tokens, "backward": backward} | measure(case, clock))
+    for documents, splits in ((2, 3), (1, 6)) if chosen.toy else ((8, 8), (8, 32), (2, 128), (1, 384)):
+        for case in ranking_cases(documents, splits, size, width, device):
+            if clock.left() > 20:
+                rows.append({"tokens": documents * splits * size, "backward": False} | measure(case, clock))
+    show(rows)
+    write(chosen.out, "kernels", about(device, toy=chosen.toy, peak_flops=PEAK_FLOPS, peak_bytes=PEAK_BYTES), rows)
+
+
+if __name__ == "__main__":
+    main()
