@@ -13,7 +13,7 @@ from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.splits import SplitTable
-from aveyb_retrieval.kernels.maxsim import maxsim_by_token, maxsim_selected, unit_rows
+from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,18 @@ class Ranker(nn.Module):
 
         Gradients flow to `embedding` through the weights, which are plain functions of the scores; the choice has none.
         """
-        k, n = self.config.num_retrieved, len(table.lengths)
-        rows = torch.full((n, k), -1, dtype=torch.int64, device=table.ids.device)
-        scores = torch.zeros(n, k, device=table.ids.device)
-        if k:
-            with torch.no_grad():
-                for document in table.documents():
-                    if document.stop - document.start > 1:
-                        self._choose(table, document, embedding, rows, scores)
-            if torch.is_grad_enabled() and embedding.requires_grad:
-                scores = self._differentiable_scores(table, rows, embedding)
+        with torch.no_grad():
+            rows, scores = self._choose(table, embedding)
+        if torch.is_grad_enabled() and embedding.requires_grad:
+            scores = self._differentiable_scores(table, rows, embedding)
         return Retrieved(rows, self._weights(rows, scores))
 
-    def _choose(
-        self, table: SplitTable, document: slice, embedding: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor
-    ) -> None:
-        all_scores = maxsim_by_token(
-            table.ids[document], table.lengths[document], embedding, self.config.similarity_eps
-        )
-        k = min(self.config.num_retrieved, all_scores.shape[0] - 1)
+    def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 `[n, k]` rows of the table in slot order, -1 on the left where missing, and float32 their scores."""
+        all_scores = split_scores(
+            table.ids, table.lengths, table.first, embedding, self.config.similarity_eps
+        )  # column j: the j-th split of the same document
+        k = min(self.config.num_retrieved, all_scores.shape[1])
         # A stable sort, not top-k: equal scores go to the lower index.
         best, chosen = torch.sort(all_scores, dim=1, descending=True, stable=True)
         best, chosen = best[:, :k], chosen[:, :k]
@@ -77,8 +70,9 @@ class Ranker(nn.Module):
         )
         order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
-        rows[document, rows.shape[1] - k :] = (chosen + document.start).masked_fill(missing, -1)
-        scores[document, rows.shape[1] - k :] = best.masked_fill(missing, 0)
+        rows = (chosen + table.first[:, None]).masked_fill(missing, -1)
+        left = (self.config.num_retrieved - k, 0)
+        return nn.functional.pad(rows, left, value=-1), nn.functional.pad(best.masked_fill(missing, 0), left)
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         current, slot = torch.nonzero(rows >= 0, as_tuple=True)

@@ -7,6 +7,7 @@ All sums, scores and cosines are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -77,11 +78,11 @@ def split_scores(
     """
     n = len(first)
     starts = torch.unique_consecutive(first).tolist()
-    documents = [slice(start, stop) for start, stop in zip(starts, [*starts[1:], n], strict=True)]
+    documents = [slice(start, stop) for start, stop in pairwise([*starts, n])]
     scores = torch.full((n, max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device)
     fused = use_triton(backend, table, operation="split_scores")
     short = [d for d in documents if fused and d.stop - d.start <= _SHORTCUT_SPLITS]
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
         if short:
             rows = torch.cat([torch.arange(d.start, d.stop) for d in short]).to(ids.device)
             scores[rows] = _scores_of_short(ids[rows], lengths[rows], first[rows], table, eps, scores.shape[1])
