@@ -18,6 +18,9 @@ from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.errors import InputError
 
 IGNORED_LABEL = -100
+# A CPU likes groups whose activations it can keep and whose buffers it need not fetch anew from the system: 16,384
+# tokens at a time took 1.3 (float32) and 1.2 (bfloat16) times as long as 2,048.
+_CPU_GROUP_TOKENS = 2048
 
 
 class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
@@ -123,7 +126,9 @@ class AveyBModel(AveyBPreTrainedModel):
             of those are tokens. Every needed split appears once. Vectors outside `valid` mean nothing.
         """
         masked = self.config.tail == "masked"
-        for rows, width in table.groups(needed, full_width=not masked, max_tokens=self.max_group_tokens):
+        on_cpu = table.ids.device.type == "cpu"
+        max_tokens = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if on_cpu else self.max_group_tokens
+        for rows, width in table.groups(needed, full_width=not masked, max_tokens=max_tokens):
             lengths = table.lengths[rows]
             x = self.ranker.compress(table, retrieved, rows, width, self.embed.weight)
             full = not masked or bool((lengths == width).all())
