@@ -7,6 +7,9 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ AUTO = "auto"
 FLAT_LIMIT = 50_000
 HNSW_LIMIT = 2_000_000
 IVF_LIMIT = 20_000_000
+_limit_lock = threading.Lock()
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 4}
 
 
@@ -130,7 +134,8 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """
     faiss = import_faiss()
     try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        with _no_larger_than(path.stat().st_size):
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({_reason(error)}); `aveyb-index verify --repair` rebuilds it"
@@ -138,6 +143,23 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     if not _graph_is_sound(_innermost(index)):
         raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
     return index
+
+
+@contextmanager
+def _no_larger_than(size: int) -> Iterator[None]:
+    """Have FAISS refuse arrays larger than the file that they are said to be in: a damaged length must not take all
+    memory. The limit is one for the whole process, and not in every release of FAISS."""
+    faiss = import_faiss()
+    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
+        yield
+        return
+    with _limit_lock:
+        before = faiss.get_deserialization_vector_byte_limit()
+        faiss.set_deserialization_vector_byte_limit(size)
+        try:
+            yield
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _graph_is_sound(index: faiss.Index) -> bool:

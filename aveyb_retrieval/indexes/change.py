@@ -43,7 +43,13 @@ class Change:
         self.folder = place.building
         self.resumed = False
         self.done: Manifest | None = None
-        self.store: Store
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store of the new version, open for writing."""
+        assert self._store is not None
+        return self._store
 
     @property
     def base_folder(self) -> Path:
@@ -72,7 +78,7 @@ class Change:
                 self._show()
                 return
             self.resumed = True
-            self.store = Store.open_for_writing(self.folder / layout.STORE)
+            self._store = Store.open_for_writing(self.folder / layout.STORE)
             self.store.put("job", self.job)
             return
         files.remove_tree(waiting)
@@ -110,13 +116,13 @@ class Change:
         (self.folder / layout.VECTORS).mkdir(parents=True)
         path = self.folder / layout.STORE
         if self.base is None:
-            self.store = Store.create(path)
+            self._store = Store.create(path)
         else:
             files.copy(self.base_folder / layout.STORE, path)
             for name in self.base.files:
                 if name.startswith(layout.VECTORS):
                     files.link(self.base_folder / name, self.folder / name)
-            self.store = Store.open_for_writing(path)
+            self._store = Store.open_for_writing(path)
         files.fsync_folder(self.folder / layout.VECTORS)
         files.fsync_folder(self.folder)
         files.fsync_folder(self.place.root)
@@ -146,9 +152,14 @@ class Change:
         files.rename(self.folder, self.place.root / self.version)
         self.place.flip(self.version)
 
+    def close(self) -> None:
+        """Close the store; what is not committed is lost."""
+        if self._store is not None:
+            self._store.close()
+
     def cancel(self) -> None:
         """Throw the journal away: there is nothing to change."""
-        self.store.close()
+        self.close()
         files.remove_tree(self.folder)
 
     def abandon_if_empty(self, existed: bool) -> None:
@@ -181,8 +192,8 @@ def open_change(root: str | Path, job: Job, *, from_base: bool, restart: bool = 
         except AveyBError:
             change.abandon_if_empty(existed)
             raise
-        if change.done is None:
-            change.store.close()
+        finally:
+            change.close()
         place.collect()
 
 

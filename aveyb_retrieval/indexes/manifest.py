@@ -128,7 +128,7 @@ def _check(m: Manifest, path: Path) -> None:
         raise _bad(path, f"counts {m.counts!r}")
     for kind, info in m.indexes.items():
         numbers = (info.count, info.tombstones, info.trained_on, *info.params.values())
-        if not (all(_is_count(n) for n in numbers) and isinstance(info.factory, str)):
+        if not (all(map(_is_count, numbers)) and info.tombstones <= info.count and isinstance(info.factory, str)):
             raise _bad(path, f"description of the {kind} index")
     _check_listed(m, path)
 

@@ -70,7 +70,7 @@ class ReadyVectors:
         """The name with a hash of all rows: an interrupted change must not continue with other vectors."""
         digest = hashlib.sha256(str((self.rows.shape, self.rows.dtype.str)).encode())
         for start in range(0, len(self), _ROWS):
-            digest.update(np.ascontiguousarray(self.rows[start : start + _ROWS]))
+            digest.update(np.ascontiguousarray(self.rows[start : start + _ROWS]).data)
         return f"{self.name} (sha256 {digest.hexdigest()[:16]})"
 
     def documents(self) -> Iterator[dict[str, Any]]:

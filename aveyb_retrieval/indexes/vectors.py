@@ -127,14 +127,16 @@ class VectorTable:
         which = np.searchsorted(self._first, ids, side="right") - 1
         for s in np.unique(which):
             mine = np.flatnonzero(which == s)
-            out[mine] = self._shards[s].rows[self._positions(int(s), ids[mine])]
+            positions = self._positions(int(s), ids[mine])
+            out[mine] = self._shards[s].rows[positions]
         return out
 
     def _positions(self, s: int, ids: IntArray) -> IntArray:
+        """Rows of ids in one shard (-1: before the first)."""
         known = self._shards[s].ids if s >= 0 else np.empty(0, np.int64)
         dense = s >= 0 and self._dense[s]
         positions = ids - known[0] if dense else np.searchsorted(known, ids)
-        if len(known) == 0 or positions.max() >= len(known) or not np.array_equal(known[positions], ids):
+        if positions.max() >= len(known) or not np.array_equal(known[positions], ids):
             raise IndexFormatError(
                 "a vector that the index refers to is not among the stored vectors: the index is damaged; "
                 "run `aveyb-index verify` on it"

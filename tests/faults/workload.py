@@ -1,0 +1,101 @@
+"""A real build with the fake model, to be killed: run in a process of its own.
+
+    python -m tests.faults.workload build|update DIR [--die-at N]
+
+With `--die-at N` the process kills itself at the N-th operation on the disk (write, flush, rename, link or commit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval import build_index
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes import files, pipeline
+from aveyb_retrieval.indexes.store import Store
+from aveyb_retrieval.indexes.update import upsert_documents
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+DOCUMENTS = 400
+OPERATIONS = ("write", "fsync", "fsync_folder", "rename", "link")
+
+
+def corpus(mode: str) -> list[dict[str, Any]]:
+    return make_documents(DOCUMENTS) if mode == "build" else make_documents(120, seed=5, first=DOCUMENTS - 60)
+
+
+def run(mode: str, root: Path) -> None:
+    """Give the command once, as a user would after a crash: a build that is complete already is none to repeat."""
+    if mode == "build":
+        try:
+            build_index(corpus(mode), root, embedder=FakeEmbedder())
+        except ConfigError as error:
+            if "already there" not in str(error):
+                raise
+    else:
+        upsert_documents(corpus(mode), root, embedder=FakeEmbedder())
+
+
+def intercept(hook: Callable[[str], None]) -> None:
+    """Call `hook` with its name before every operation of ours on the disk, and before every commit."""
+    for name in OPERATIONS:
+        original = getattr(files, name)
+
+        def replacement(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
+            hook(_name)
+            return _original(*arguments)
+
+        setattr(files, name, replacement)
+    transaction = Store.transaction
+
+    def watched(self: Store) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def inner() -> Iterator[None]:
+            with transaction(self):
+                yield
+                hook("commit")
+
+        return inner()
+
+    Store.transaction = watched  # type: ignore[method-assign]
+
+
+def small_steps() -> None:
+    """Many small commits instead of one, so that there is something to interrupt."""
+    pipeline.BATCH_DOCUMENTS = 25
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", choices=["build", "update"])
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--die-at", type=int)
+    arguments = parser.parse_args()
+    small_steps()
+    if arguments.die_at is not None:
+        count = 0
+
+        def hook(name: str) -> None:
+            nonlocal count
+            count += 1
+            if count == arguments.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        intercept(hook)
+    run(arguments.mode, arguments.root)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except sqlite3.Error as error:
+        raise SystemExit(f"unexpected {error!r}") from error
