@@ -6,6 +6,7 @@ import os
 import queue
 import sqlite3
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,8 @@ class Snapshot:
         self._stores: queue.LifoQueue[Store] = queue.LifoQueue()
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._filters_lock = threading.Lock()
-        self._hold = layout.hold(folder / layout.MANIFEST)
+        # also when nobody closes it, but the last search on it ends
+        self._release = weakref.finalize(self, _release, layout.hold(folder / layout.MANIFEST), self._stores)
         try:
             check_files(manifest, folder, full=full_check)
             with self.store() as store:
@@ -101,11 +103,7 @@ class Snapshot:
 
     def close(self) -> None:
         """Let go of the version's files."""
-        while not self._stores.empty():
-            self._stores.get_nowait().close()
-        if self._hold >= 0:
-            os.close(self._hold)
-            self._hold = -1
+        self._release()
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -267,6 +265,12 @@ class Snapshot:
         condition = allowed.condition if allowed else None
         with self.store() as store:
             return [Match(doc, score, -1) for doc, score in store.match(expression, k, condition)]
+
+
+def _release(hold: int, stores: queue.LifoQueue[Store]) -> None:
+    while not stores.empty():
+        stores.get_nowait().close()
+    os.close(hold)
 
 
 def _group(ids: list[int], scores: list[float], k: int) -> list[Match]:

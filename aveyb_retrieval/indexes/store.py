@@ -85,7 +85,7 @@ def content_digest(title: str, text: str) -> bytes:
 
 
 class Store:
-    """One connection to a store. Use one per thread."""
+    """One connection to a store, for one user at a time."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -115,7 +115,9 @@ class Store:
         Raises:
             IndexFormatError: it is not a readable SQLite database.
         """
-        db = sqlite3.connect(f"file:{_uri(path)}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        # any thread may use the connection, one at a time: `Snapshot.store` sees to that
+        uri = f"file:{_uri(path)}?mode=ro&immutable=1"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
         db.execute("PRAGMA mmap_size = 1073741824")
