@@ -18,8 +18,7 @@ def committed() -> dict:
 @pytest.mark.parametrize("case", list(compile_gate.cases()), ids=lambda case: case.key)
 def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProperty) -> None:
     line = compile_gate.row(case, case.compile())
-    print(line)
-    record_property("gate", json.dumps(line))
+    record_property("compile_gate", json.dumps(line))
     assert line["stack"] == 0, "registers spill to memory"
     assert line["shared_bytes"] <= line["shared_limit"]
     assert line["matrix_instructions"] > 0, "products run on scalar units"
