@@ -30,11 +30,12 @@ CANDIDATES = 100  # per ranking, before fusion or reranking
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage of a document: its text, where it stands in the document's text, and its cosine with the query."""
+    """A passage of a document: its text, where it stands in the document's text, and its cosine with the query (None
+    where it was found by words alone)."""
 
     text: str
     span: tuple[int, int]
-    score: float
+    score: float | None
 
 
 @dataclass(frozen=True)
@@ -391,17 +392,18 @@ class Retriever:
             with snapshot.store() as store:
                 start, stop = store.span(match.passage)
             return [Passage(document.text[start:stop], (start, stop), match.score)]
+        scores: list[float | None]
         if vector is not None:
-            scores, spans = snapshot.passages(match.doc, vector)
-            order = np.argsort(-scores, kind="stable")[:count]
+            found, spans = snapshot.passages(match.doc, vector)
+            order, scores = np.argsort(-found, kind="stable")[:count].tolist(), found.tolist()
         else:
             with snapshot.store() as store:
                 spans = store.spans(match.doc)
-            order = np.array([best_passage(document.text, spans, text or "")] if len(spans) else [], dtype=np.int64)
-            scores = np.full(len(spans), np.nan, dtype=np.float32)
+            order = [best_passage(document.text, spans, text or "")] if len(spans) else []
+            scores = [None] * len(spans)
         return [
-            Passage(document.text[start:stop], (start, stop), float(scores[i]))
-            for i, (start, stop) in zip(order.tolist(), spans[order].tolist(), strict=True)
+            Passage(document.text[start:stop], (start, stop), scores[i])
+            for i, (start, stop) in zip(order, spans[order].tolist(), strict=True)
         ]
 
     def _model(self) -> EmbedderLike:

@@ -29,7 +29,10 @@ def expression(text: str) -> str:
 
 
 def best_passage(text: str, spans: IntArray, query: str) -> int:
-    """Row of the passage `[n, 2]` with most of the query's words (each at its own length: long words say more)."""
-    wanted = words(query)
+    """Row of the passage `[n, 2]` with most of the query's words, each at its own length: long words say more.
+
+    A word counts without its last three letters, which is roughly what the full-text index's stemmer takes away.
+    """
+    wanted = [word[: max(3, len(word) - 3)] for word in words(query)]
     scores = [sum(len(w) for w in wanted if w in text[start:stop].lower()) for start, stop in spans.tolist()]
     return max(range(len(scores)), key=scores.__getitem__)

@@ -1,0 +1,151 @@
+"""The commands of `aveyb-index`, as a shell sees them: output, exit codes, messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aveyb_retrieval.cli.index import main
+from tests.indexes.fake import FakeEmbedder
+
+ROWS = [
+    {"_id": "a", "title": "Apples", "text": "apples grow on trees", "year": 2020},
+    {"_id": "b", "title": "", "text": "bananas grow in bunches " * 6, "year": 2021},
+    {"_id": "c", "text": "", "year": 2022},
+]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command with the fake model in place of the embedded one."""
+    loaded: list[Any] = []
+
+    def load(model: Any = None, **options: Any) -> FakeEmbedder:
+        loaded.append(model)
+        return FakeEmbedder(seed=str(model or "a"), max_tokens=options.get("max_tokens"))
+
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedder.Embedder.load", load)
+    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def index(run: Run, corpus: Path, tmp_path: Path) -> Path:
+    result = run("build", corpus, "-o", tmp_path / "ix", "--index-field", "year", "--quiet")
+    assert result.exit_code == 0, result.output
+    return tmp_path / "ix"
+
+
+def test_build_search_info(run: Run, corpus: Path, tmp_path: Path) -> None:
+    built = run("build", corpus, "-o", tmp_path / "ix")
+    assert built.exit_code == 0
+    assert "3 documents, 4 passages" in built.output
+    found = run("search", tmp_path / "ix", "apples trees", "-k", 2)
+    assert found.exit_code == 0
+    assert "Apples" in found.output.splitlines()[0]
+    assert "0-20: apples grow on trees" in found.output
+    lines = run("search", tmp_path / "ix", "bananas", "-k", 1, "--json", "--context", 1).output.splitlines()
+    (hit,) = map(json.loads, lines)
+    assert hit["id"] == "b"
+    assert hit["metadata"] == {"year": 2021}
+    assert hit["text"][slice(*hit["span"])] == hit["passage"]
+    told = json.loads(run("info", tmp_path / "ix", "--json").output)
+    assert (told["documents"], told["granularity"], told["model"]["name"]) == (3, "both", "fake-a")
+    assert "granularity  both" in run("info", tmp_path / "ix").output
+
+
+def test_search_options(run: Run, index: Path) -> None:
+    assert run("search", index, "grow", "--mode", "hybrid", "--rerank", "maxsim", "--passages", 2).exit_code == 0
+    filtered = run("search", index, "grow", "--filter", '{"year": {"$gt": 2020}}', "--json").output
+    assert [json.loads(line)["id"] for line in filtered.splitlines()] == ["b", "c"]
+    assert run("search", index, "zzz", "--mode", "lexical").output == "nothing found\n"
+
+
+def test_changes(run: Run, index: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.csv"
+    more.write_text("_id,text\nd,dates grow on palms\n")
+    assert "4 documents" in run("add", index, more, "--quiet").output
+    assert run("add", index, more, "--quiet").exit_code == 2
+    more.write_text("_id,text\nd,figs\n")
+    assert "4 documents" in run("upsert", index, more, "--quiet").output
+    assert run("search", index, "figs", "-k", 1, "--mode", "lexical", "--json").output.count('"id": "d"') == 1
+    ids = tmp_path / "ids.txt"
+    ids.write_text("a\n\nd\n")
+    assert "2 documents" in run("delete", index, "--from", ids).output
+    assert "1 documents" in run("delete", index, "--filter", '{"year": 2022}').output
+    assert run("delete", index, "nobody").exit_code == 2
+    assert "1 documents" in run("compact", index, "--quiet").output
+    assert "recall" in run("tune", index, "--recall", "0.9").output
+    assert run("verify", index).output == "sound\n"
+
+
+def test_verify_and_repair(run: Run, index: Path) -> None:
+    (index / "v000001" / "document.faiss").write_bytes(b"x")
+    broken = run("verify", index)
+    assert broken.exit_code == 1
+    assert "document.faiss" in broken.output
+    assert broken.output.endswith("damaged\n")
+    repaired = run("verify", index, "--repair", "--json")
+    assert repaired.exit_code == 0
+    assert json.loads(repaired.output)["repaired"] is True
+    assert run("search", index, "apples").exit_code == 0
+
+
+def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "text": "one two three four"}\n{"_id": \n')
+    result = run("build", path, "-o", tmp_path / "ix", "--on-error", "skip", "--max-tokens", 3, "--quiet")
+    assert result.exit_code == 0
+    assert "1 documents lost 1 tokens" in result.output
+    assert "left out: 1 lines, listed with reasons in" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["search", "INDEX", "q", "-k", "0"], "k=0"),
+        (["search", "INDEX", "q", "-k", "-3"], "k=-3"),
+        (["search", "INDEX", " "], "the query is empty"),
+        (["search", "INDEX", "q", "--filter", "{"], "not JSON"),
+        (["search", "INDEX", "q", "--filter", "[]"], "not a mapping"),
+        (["search", "INDEX", "q", "--model", "other"], "made by the model fake-a"),
+        (["search", "NOWHERE", "q"], "no index here"),
+        (["info", "NOWHERE"], "no index here"),
+        (["verify", "NOWHERE"], "no index here"),
+        (["build", "CORPUS", "-o", "INDEX"], "--overwrite"),
+        (["build", "missing.jsonl", "-o", "NEW"], "no such file"),
+        (["build", "BAD", "-o", "NEW"], "line 1: not JSON"),
+        (["build", "EMPTY", "-o", "NEW"], "no documents"),
+        (["build", "CORPUS", "-o", "NEW", "--index", "Nonsense"], "'Nonsense'"),
+        (["build", "-o", "NEW"], "CORPUS"),
+        (["tune", "INDEX", "--recall", "7"], "recall=7"),
+    ],
+)
+def test_errors_have_exit_code_2_and_one_message(
+    run: Run, index: Path, corpus: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "bad.jsonl").write_text("{oops\n")
+    (tmp_path / "empty.jsonl").write_text("")
+    names = {
+        "INDEX": index, "NOWHERE": tmp_path / "nowhere", "NEW": tmp_path / "new", "CORPUS": corpus,
+        "BAD": tmp_path / "bad.jsonl", "EMPTY": tmp_path / "empty.jsonl",
+    }  # fmt: skip
+    before = sorted(index.rglob("*"))
+    result = run(*(names.get(a, a) for a in arguments))
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "new").exists()
+    assert sorted(index.rglob("*")) == before
