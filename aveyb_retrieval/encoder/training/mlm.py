@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.encoder.training.packing import IGNORED_LABEL, MaskedSequences, pack_texts
-from aveyb_retrieval.encoder.training.runs import RunCallback, RunFolder, check_loss
+from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, RunFolder, check_loss
 from aveyb_retrieval.errors import ConfigError
 
 
@@ -78,10 +78,10 @@ def train_mlm(
     """
     settings = settings or MLMSettings()
     _check(model, tokenizer, settings)
-    run = RunFolder(folder, asdict(settings), data, resume=resume)
-    train_file, held_out_file = run.path / "train.tokens", run.path / "held_out.tokens"
-    arguments = _arguments(run, settings, device)
+    arguments = _arguments(Path(folder), settings, device)
     with arguments.main_process_first(local=False, desc="packing the text"):
+        run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
+        train_file, held_out_file = run.path / "train.tokens", run.path / "held_out.tokens"
         if not train_file.exists():
             partial = train_file.with_suffix(".part")
             pack_texts(texts, tokenizer, partial, held_out_file, every=settings.held_out_every)
@@ -114,6 +114,8 @@ def train_mlm(
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)),
         callbacks=[callback],
     )
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
     trainer.train(resume_from_checkpoint=run.checkpoint)
     figures = {"loss": float("nan"), "accuracy": float("nan")}
     if held_out_file.stat().st_size // 4 >= settings.length:
@@ -158,14 +160,13 @@ class _Trainer(Trainer):
         return loss
 
 
-def _arguments(run: RunFolder, settings: MLMSettings, device: str | None) -> TrainingArguments:
+def _arguments(folder: Path, settings: MLMSettings, device: str | None) -> TrainingArguments:
     arguments = TrainingArguments(
-        output_dir=str(run.checkpoints),
+        output_dir=str(folder / CHECKPOINTS),
         max_steps=settings.steps,
         per_device_train_batch_size=settings.micro_batch,
         max_grad_norm=settings.clip,
         bf16=settings.bf16,
-        gradient_checkpointing=settings.gradient_checkpointing,
         seed=settings.seed,
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,

@@ -37,23 +37,26 @@ class RunFolder:
         settings: everything that decides the result, as JSON values.
         data: name -> fingerprint of each input.
         resume: go on from the newest checkpoint; the settings and the data must be the same.
+        main: this process looks after the folder; of several processes only the first one does.
 
     Raises:
         ConfigError: a new run into a folder that holds one, or a resume with other settings.
         InputError: a resume with other data, or without a checkpoint.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
+    ) -> None:
         self.path = Path(path)
         record = {"settings": settings, "data": data, "versions": _versions()}
         file = self.path / SETTINGS
         if resume:
             self._check(file, record)
-        elif file.exists():
+        elif main and file.exists():
             raise ConfigError(
                 f"{self.path} already holds a run: add --resume to go on with it, or choose another folder"
             )
-        else:
+        elif main:
             self.path.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         self.checkpoint = get_last_checkpoint(str(self.checkpoints)) if resume else None
@@ -116,13 +119,14 @@ class RunCallback(TrainerCallback):
     ) -> None:
         """Starts the clock and takes over Ctrl-C; a resumed run drops the lines after its checkpoint."""
         self._begun, self._first_step = time.perf_counter(), state.global_step
-        path = self.run.path / METRICS
-        kept = [m for m in read_metrics(path) if m["step"] <= state.global_step] if path.exists() else []
-        path.write_text("".join(json.dumps(m) + "\n" for m in kept), encoding="utf-8")
         try:
             self._previous_handler = signal.signal(signal.SIGINT, self._interrupt)
         except ValueError:  # not in the main thread: then Ctrl-C is not ours to catch
             self._previous_handler = None
+        if state.is_world_process_zero:
+            path = self.run.path / METRICS
+            kept = [m for m in read_metrics(path) if m["step"] <= state.global_step] if path.exists() else []
+            path.write_text("".join(json.dumps(m) + "\n" for m in kept), encoding="utf-8")
 
     def on_log(
         self,

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.encoder.training.runs import RunCallback, RunFolder, check_loss
+from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, RunFolder, check_loss
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -73,9 +75,8 @@ def train_sentence_model(
         ConfigError, InputError: settings out of range, less than one batch of data, or a resume that does not fit.
     """
     _check(sets, settings)
-    run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume)
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(run.checkpoints),
+        output_dir=str(Path(folder) / CHECKPOINTS),
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         max_grad_norm=settings.clip,
@@ -94,6 +95,9 @@ def train_sentence_model(
     if rest:
         raise ConfigError(f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size} processes")
     arguments.per_device_train_batch_size = per_process
+    with arguments.main_process_first(local=False, desc="opening the run folder"):
+        main = arguments.process_index == 0
+        run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
     # The loss holds the model and, for distillation, a head of its own: all of it is trained.
     optimizer = build_optimizer(
         loss,
@@ -113,6 +117,11 @@ def train_sentence_model(
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)),
         callbacks=[callback],
     )
+    own = LossParameters(model, loss)
+    if own.parameters:
+        trainer.add_callback(own)
+        if run.checkpoint:
+            own.load(Path(run.checkpoint))
     trainer.train(resume_from_checkpoint=run.checkpoint)
     if callback.interrupted:
         return run.path
@@ -120,6 +129,39 @@ def train_sentence_model(
         model.save(str(run.model), create_model_card=False)
         run.finish(title, {"rows": float(sum(map(len, sets.values())))})
     return run.model
+
+
+class LossParameters(TrainerCallback):
+    """Keeps what the loss learns beside the model, a distillation head say: the trainer's checkpoints lack it."""
+
+    file = "loss.safetensors"
+
+    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        of_model = {id(parameter) for parameter in model.parameters()}
+        self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Writes them into the checkpoint just made."""
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
+            save_file({name: p.detach().contiguous() for name, p in self.parameters.items()}, folder / self.file)
+
+    def load(self, checkpoint: Path) -> None:
+        """Restores them.
+
+        Raises:
+            InputError: the checkpoint was made by another loss.
+        """
+        path = checkpoint / self.file
+        saved = load_file(path) if path.is_file() else {}
+        if {n: p.shape for n, p in saved.items()} != {n: p.shape for n, p in self.parameters.items()}:
+            raise InputError(
+                f"{path} holds {sorted(saved)}, the loss learns {sorted(self.parameters)}, or their shapes differ: the "
+                "checkpoint belongs to another run"
+            )
+        with torch.no_grad():
+            for name, value in saved.items():
+                self.parameters[name].copy_(value)
 
 
 class _Trainer(SentenceTransformerTrainer):
