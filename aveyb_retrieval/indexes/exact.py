@@ -14,6 +14,8 @@ def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray
     order = np.lexsort((ids, -scores), axis=1)[:, :k]
     scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
     ids = np.where(np.isneginf(scores), -1, ids)
+    if scores.shape[1] == k:
+        return scores, ids
     missing = ((0, 0), (0, k - scores.shape[1]))
     return np.pad(scores, missing, constant_values=-np.inf), np.pad(ids, missing, constant_values=-1)
 

@@ -8,7 +8,6 @@ the position may have been corrected meanwhile.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -281,7 +280,7 @@ class Pipeline:
     def _update_metadata(self, record: Record) -> None:
         known = self.store.find(record.id)
         assert known is not None  # nothing but this pipeline writes, and the id is not among the uncommitted
-        self.store.set_metadata(known[0], record.metadata_json())
+        self.store.set_metadata(known[0], record.metadata_json)
 
 
 def _norms(encoded: Encoded) -> list[float | None]:
@@ -290,11 +289,13 @@ def _norms(encoded: Encoded) -> list[float | None]:
 
 
 def _chain(digest: str, item: Item) -> str:
+    """The hash of the input up to and with an item, from the hash up to it."""
     if isinstance(item, Record):
-        content = json.dumps([item.id, item.title, item.text, item.metadata_json()])
+        parts = [item.id, item.title, item.text, item.metadata_json]
     else:
-        content = json.dumps([item.reason, item.raw])
-    return hashlib.sha256((digest + content).encode()).hexdigest()
+        parts = [item.reason, item.raw]
+    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _checked(encoded: Encoded, dim: int, step: Step) -> Encoded:

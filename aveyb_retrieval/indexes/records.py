@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
 from aveyb_retrieval.errors import InputError
 
 MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,10 @@ class Record:
         fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
+    @cached_property
     def metadata_json(self) -> str:
-        return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        """The metadata as they are stored."""
+        return _ENCODER.encode(self.metadata)
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 def _check_unicode(record: Record) -> None:
     for field, value in (("id", record.id), ("title", record.title), ("text", record.text)):
         _encodable(field, value)
-    _encodable("metadata", record.metadata_json())
+    _encodable("metadata", record.metadata_json)
 
 
 def _encodable(field: str, value: str) -> None:

@@ -217,6 +217,8 @@ class Snapshot:
         With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
         is among the `k` best by that score.
         """
+        if len(kinds) == 1:
+            return self._by_kind(kinds[0], queries, k, allowed, brute)
         results: list[dict[int, Match]] = [{} for _ in queries]
         for kind in kinds:
             for result, matches in zip(results, self._by_kind(kind, queries, k, allowed, brute), strict=True):

@@ -13,6 +13,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,7 +160,7 @@ class Store:
         to become unit length (None where the model does not tell): with them a document that grows is not encoded
         again from its start.
         """
-        metadata = record.metadata_json()
+        metadata = record.metadata_json
         digest = content_digest(record.title, record.text)
         self.db.execute(
             "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -174,6 +175,11 @@ class Store:
         )
         self._add_fields(doc, metadata)
 
+    @cached_property
+    def _index_fields(self) -> dict[str, str]:
+        """JSON paths of the fields that have an index; settled before the first document."""
+        return self.get("index_fields") or {}
+
     def set_metadata(self, doc: int, metadata: str) -> None:
         """Replace a document's metadata (JSON text)."""
         self.db.execute("UPDATE documents SET metadata = ? WHERE doc = ?", (metadata, doc))
@@ -181,7 +187,7 @@ class Store:
         self._add_fields(doc, metadata)
 
     def _add_fields(self, doc: int, metadata: str) -> None:
-        for field, path in (self.get("index_fields") or {}).items():
+        for field, path in self._index_fields.items():
             self.db.execute(
                 "INSERT OR IGNORE INTO fields SELECT ?, type, coalesce(value, ''), ? FROM json_each(?, ?) "
                 "WHERE type NOT IN ('object', 'array') AND typeof(key) <> 'text'",
