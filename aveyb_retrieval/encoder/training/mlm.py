@@ -82,7 +82,7 @@ def train_mlm(
     with arguments.main_process_first(local=False, desc="packing the text"):
         run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / "train.tokens", run.path / "held_out.tokens"
-        if not train_file.exists():
+        if run.main and not (resume and train_file.exists()):
             partial = train_file.with_suffix(".part")
             pack_texts(texts, tokenizer, partial, held_out_file, every=settings.held_out_every)
             partial.replace(train_file)

@@ -47,12 +47,12 @@ class RunFolder:
     def __init__(
         self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
     ) -> None:
-        self.path = Path(path)
+        self.path, self.main = Path(path), main
         record = {"settings": settings, "data": data, "versions": _versions()}
         file = self.path / SETTINGS
         if resume:
             self._check(file, record)
-        elif main and file.exists():
+        elif main and (self.path / METRICS).exists():  # settings alone: a start that failed, nothing is lost
             raise ConfigError(
                 f"{self.path} already holds a run: add --resume to go on with it, or choose another folder"
             )
