@@ -24,7 +24,7 @@ from aveyb_retrieval.kernels.static_mix import static_mix
 
 # Largest relative error (norm of the difference over norm) of an output or gradient against float64.
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     "released": {"normalisation": "l1", "activation": "none", "bias": False},
     "paper": {"normalisation": "sum", "activation": "relu", "bias": True},
 }
@@ -53,7 +53,7 @@ def mixing(
     def run(leaves: dict[str, torch.Tensor], backend: Backend) -> Outputs:
         used = {k: v.detach().requires_grad_() for k, v in leaves.items() if k != "upstream"}
         mixed, gate, _ = used["enriched"].split((width, width, 2 * width), dim=-1)
-        common = {
+        common: dict[str, Any] = {
             "lengths": torch.tensor(lengths, device=mixed.device),
             "bias": used.get("bias"),
             "activation": settings["activation"],
@@ -110,7 +110,9 @@ def ranking_rows(device: torch.device, backend: Backend, size: int, width: int) 
         pairs = torch.tensor([[1, 2, 2, 3], [0, 0, 1, 2]], device=device)
         whole = torch.full((4,), size, device=device)
 
-        def selected(unit: torch.Tensor, backend: Backend, pairs=pairs, whole=whole) -> Outputs:
+        def selected(
+            unit: torch.Tensor, backend: Backend, pairs: torch.Tensor = pairs, whole: torch.Tensor = whole
+        ) -> Outputs:
             leaf = unit.detach().requires_grad_()
             scores = maxsim.maxsim_selected(leaf, whole, *pairs, backend=backend)
             (grad,) = torch.autograd.grad(scores, leaf, torch.arange(1.0, 5.0, device=scores.device).to(scores.dtype))

@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,19 @@ class Case:
     @property
     def key(self) -> str:
         preset = {True: " released", False: " paper"}.get(self.switches.get("L1"), "")
-        return f"{self.name}{preset} {self.arch} {self.element}"
+        rows = {True: " ragged", False: " full"}.get(self.switches.get("RAGGED"), "")
+        return f"{self.name}{preset}{rows} {self.arch} {self.element}"
 
     def compile(self) -> Report:
         names = self.kernel.arg_names
         constants = {
-            "D": WIDTH, "C": SPLIT, "M": self.tile.m, "N": self.tile.n, "K": self.tile.k, "RAGGED": True, "WHOLE": True,
+            "D": WIDTH, "C": SPLIT, "M": self.tile.m, "N": self.tile.n, "K": self.tile.k, "WHOLE": True,
             "PRECISION": "tf32x3" if self.element == "fp32" else "ieee", **self.switches,
         }  # fmt: skip
         constants = {k: v for k, v in constants.items() if k in names}
-        if constants.get("BIAS") is False:
-            constants["bias"] = None
+        for switch, tensor in (("BIAS", "bias"), ("RAGGED", "lengths")):
+            if constants.get(switch) is False:
+                constants[tensor] = None
         return compile_kernel(
             self.kernel,
             {name: self._type(name) for name in names if name not in constants},
@@ -96,9 +99,10 @@ def cases() -> Iterator[Case]:
     """Every row of the shipped table with every preset (float16 compiles to the same code as bfloat16)."""
     for arch, name, size in shipped():
         for kernel, variants in KERNELS[name]:
-            for switches in variants:
+            for switches, ragged in product(variants, (False, True) if "RAGGED" in kernel.arg_names else (None,)):
                 element = {2: "bf16", 4: "fp32"}[size]
-                yield Case(name, kernel, switches, arch, element, config_for(name, arch, size))
+                rows = {} if ragged is None else {"RAGGED": ragged}
+                yield Case(name, kernel, switches | rows, arch, element, config_for(name, arch, size))
 
 
 def row(case: Case, report: Report) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _HALF, _WIDE = 2, 4
 _TABLE: dict[str, dict[tuple[str, int], Config]] = {
     "sm_90": {
         ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 2),
-        ("dynamic_mix", _WIDE): Config(64, 32, 16, 8, 2),
+        ("dynamic_mix", _WIDE): Config(64, 16, 16, 8, 2),
         ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
         ("dynamic_mix_shares", _WIDE): Config(64, 0, 16, 8, 2),
         ("dynamic_mix_cosines", _HALF): Config(64, 0, 64, 8, 3),
@@ -68,7 +68,7 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("static_mix_input", _HALF): Config(128, 128, 32, 8, 2),
         ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
         ("static_mix_weight", _HALF): Config(64, 64, 64, 8, 2),
-        ("static_mix_weight", _WIDE): Config(64, 64, 16, 8, 2),
+        ("static_mix_weight", _WIDE): Config(64, 32, 16, 8, 2),
         ("maxsim", _HALF): Config(128, 128, 64, 8, 3),
         ("maxsim", _WIDE): Config(64, 128, 16, 8, 3),
         ("maxsim_selected", _HALF): Config(128, 128, 32, 8, 3),
@@ -94,7 +94,7 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("static_mix_input", _HALF): Config(128, 128, 32, 8, 2),
         ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
         ("static_mix_weight", _HALF): Config(64, 64, 64, 8, 2),
-        ("static_mix_weight", _WIDE): Config(64, 64, 16, 8, 2),
+        ("static_mix_weight", _WIDE): Config(64, 32, 16, 8, 2),
         ("maxsim", _HALF): Config(128, 128, 64, 8, 3),
         ("maxsim", _WIDE): Config(64, 128, 16, 8, 3),
         ("maxsim_selected", _HALF): Config(128, 128, 32, 8, 3),
