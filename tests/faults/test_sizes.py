@@ -1,0 +1,119 @@
+"""Extreme sizes: long documents, many documents, large metadata, strange ids; right answers and flat memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.indexes.records import MAX_DEPTH
+from aveyb_retrieval.indexes.verify import verify_index
+from tests.faults.test_kill import ROOT, environment
+from tests.indexes.fake import FakeEmbedder
+
+IDS = [
+    "",
+    " ",
+    "a/b\\c",
+    "\u0000",
+    "\u202e",
+    "\ufeff",
+    "é",
+    "e\u0301",
+    "🦆" * 50,
+    "'",
+    '"',
+    "NULL",
+    "-1",
+    "x" * 100_000,
+]
+
+
+def test_a_document_of_ten_megabytes(tmp_path: Path) -> None:
+    text = " ".join(f"w{i % 5000}" for i in range(1_700_000)) + " needle in the haystack"
+    assert len(text) > 9_500_000
+    embedder = FakeEmbedder(split_size=256)
+    report = build_index([{"_id": "long", "text": text}, {"_id": "b", "text": "b"}], tmp_path / "ix", embedder=embedder)
+    assert report.passages == 1_700_004 // 256 + 2
+    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+        (hit,) = retriever.search("needle in the haystack", k=1, filter={}, granularity="passage", context=2)
+        assert hit.id == "long"
+        assert hit.text == text
+        assert hit.span is not None
+        assert hit.passage == text[slice(*hit.span)]
+        (hit,) = retriever.search("haystacks", k=1, mode="lexical")
+        assert hit.passage is not None
+        assert hit.passage.endswith("needle in the haystack")
+
+
+def test_large_and_nested_metadata(tmp_path: Path) -> None:
+    deep: object = 1
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    rows = [
+        {"_id": "large", "text": "x", "blob": "m" * (1 << 20), "list": list(range(50_000))},
+        {"_id": "deep", "text": "x", "deep": deep, "object": {"a": {"b": [{"c": 1}]}}, "huge": 10**400},
+    ]
+    build_index(rows, tmp_path / "ix", embedder=FakeEmbedder(), index_fields=["list"])
+    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder()) as retriever:
+        found = {hit.id: hit.metadata for hit in retriever.search("x", k=5)}
+        assert found == {row["_id"]: {k: v for k, v in row.items() if k not in ("_id", "text")} for row in rows}
+        assert [h.id for h in retriever.search("x", filter={"list": 49_999})] == ["large"]
+        assert [h.id for h in retriever.search("x", filter={"deep": {"$exists": True}})] == ["deep"]
+
+
+def test_ids_of_any_unicode(tmp_path: Path) -> None:
+    ids = [i for i in IDS if i]
+    rows = [{"_id": document_id, "text": f"word{n}"} for n, document_id in enumerate(ids)]
+    build_index(rows, tmp_path / "ix", embedder=FakeEmbedder())
+    assert verify_index(tmp_path / "ix").problems == []
+    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder()) as retriever:
+        for n, document_id in enumerate(ids):
+            assert retriever.search(f"word{n}", k=1)[0].id == document_id
+
+
+GROWTH = """
+import resource, sys
+from pathlib import Path
+from aveyb_retrieval import build_index
+from aveyb_retrieval.indexes import pipeline
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+pipeline.BATCH_DOCUMENTS = 200
+rows = make_documents(300, longest=120)
+count = int(sys.argv[2])
+corpus = ({**rows[i % 300], "_id": str(i)} for i in range(count))
+build_index(corpus, Path(sys.argv[1]), embedder=FakeEmbedder(dim=8), granularity="document")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Ten times the documents, less than a fifth more memory (their FAISS vectors are too short to count)."""
+    peaks = []
+    for count in (600, 6000):
+        command = [sys.executable, "-c", GROWTH, str(tmp_path / str(count)), str(count)]
+        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[1] < 1.2 * peaks[0], peaks
+    print(f"\npeak memory, MiB: {peaks[0] / 1024:.0f} for 600 documents, {peaks[1] / 1024:.0f} for 6,000")
+
+
+@pytest.mark.slow
+def test_a_million_documents_of_one_word(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    with path.open("w") as out:
+        for i in range(1_000_000):
+            out.write(json.dumps({"_id": i, "text": f"w{i % 1000}"}) + "\n")
+    report = build_index(path, tmp_path / "ix", embedder=FakeEmbedder(dim=8), granularity="document", index="Flat")
+    assert report.documents == 1_000_000
+    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder(dim=8)) as retriever:
+        hits = retriever.search("w77", k=1000)
+        assert {int(h.id) % 1000 for h in hits} == {77}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\na million documents in {report.seconds:.0f} s, peak {peak:.0f} MiB")
