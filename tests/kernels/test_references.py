@@ -140,6 +140,20 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
         assert bool(scores[start : start + n, n:].isneginf().all())
 
 
+def test_no_split_has_no_scores() -> None:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    scores = maxsim.split_scores(nothing.view(0, 16), nothing, nothing, torch.randn(5, 4), 1e-12)
+    assert scores.shape == (0, 0)
+
+
+def test_autocast_does_not_round_the_scores() -> None:
+    ids, lengths = splits(3, 16, 16, 50)
+    table, first = torch.randn(50, 12), torch.zeros(3, dtype=torch.int64)
+    wanted = maxsim.split_scores(ids, lengths, first, table, 1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(maxsim.split_scores(ids, lengths, first, table, 1e-12), wanted)
+
+
 def test_chosen_pairs_have_the_scores_of_all_pairs_and_exact_gradients() -> None:
     torch.manual_seed(6)
     ids, lengths = splits(4, 6, 5, 40)
