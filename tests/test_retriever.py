@@ -174,6 +174,13 @@ def test_an_index_without_passages_says_so(tmp_path: Path) -> None:
         assert (hit.id, hit.passage, hit.context) == ("rust", None, None)
 
 
+def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
+    root = tmp_path / "a b?c=1&d#e%20é'\"" / "ix"
+    build_index(ROWS[:5], root, embedder=FakeEmbedder())
+    with Retriever.load(root, embedder=FakeEmbedder()) as retriever:
+        assert len(retriever.search("word1", k=5, mode="hybrid")) > 0
+
+
 def test_what_is_no_index_is_told(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(IndexFormatError, match="no index here"):

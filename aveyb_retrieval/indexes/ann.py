@@ -143,7 +143,8 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     faiss = import_faiss()
     try:
         with _no_larger_than(path.stat().st_size):
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)  # releases before 1.11 map inverted lists only
+            index = faiss.read_index(str(path), flag if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({_reason(error)}); `aveyb-index verify --repair` rebuilds it"

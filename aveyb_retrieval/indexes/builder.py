@@ -118,7 +118,7 @@ def build_index(
         index_fields={name: filters.json_path(name) for name in index_fields},
         model=model_description(embedder) if embedder else None,
         model_source=str(model) if model is not None else None,
-        max_tokens=max_tokens,
+        max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
     )
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
