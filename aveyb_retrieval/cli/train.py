@@ -130,10 +130,13 @@ def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int
 
     set_threads(threads)
     prompts = {"query": query_prompt, "document": document_prompt}
+    given = {name: text for name, text in prompts.items() if text is not None}
+    student, vocabulary = sentence_model(model, out / "start", given)
     result = train_contrastive(
-        sentence_model(model, out / "start", {name: text for name, text in prompts.items() if text is not None}),
+        student,
         read_pairs(files),
         out,
+        tokenizer=vocabulary,
         data={path.name: fingerprint(path) for path in files} | {"model": model},
         settings=replace(PAPER, **_known(PAPER, options)),
         micro_batch=micro_batch,
@@ -166,11 +169,13 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, teach
 
     set_threads(threads)
     defaults = SentenceSettings(betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
+    student, vocabulary = sentence_model(model, out / "start", {})
     result = train_distill(
-        sentence_model(model, out / "start", {}),
+        student,
         list(read_texts(files, field=field)),
         teacher,
         out,
+        tokenizer=vocabulary,
         data={path.name: fingerprint(path) for path in files} | {"model": model, "teacher": teacher},
         settings=replace(defaults, **_known(defaults, options)),
         teacher_tokens=teacher_tokens,

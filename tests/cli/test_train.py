@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
+from aveyb_retrieval.encoder.embedder import Embedder
 from tests.encoder.training.conftest import SENTENCES, tiny_config
 from tests.encoder.training.test_contrastive import TRIPLETS
 
@@ -75,7 +76,7 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     arguments = ("contrastive", pairs, "--model", tmp_path / "mlm" / "model", "-o", tmp_path / "fine", *RUN)
     result = call(*arguments, "--query-prompt", "Query: ", "--matryoshka", 64, "--save-every", 1)
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "fine" / "model" / "modules.json").is_file()
+    assert Embedder.load(tmp_path / "fine" / "model").prompts["query"] == "Query: "
     again = call(*arguments, "--query-prompt", "Query: ", "--matryoshka", 64)
     assert again.exit_code == 2 and "already holds a run" in again.output
     other = call(*arguments, "--query-prompt", "Other: ", "--matryoshka", 64, "--resume")
@@ -87,6 +88,7 @@ def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (tmp_path / "run" / "teacher" / "vectors-00000.npy").is_file()
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert Embedder.load(tmp_path / "run" / "model").encode_queries(["the heron"]).shape == (1, 32)
 
 
 def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, encoder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
 from aveyb_retrieval.encoder.training.texts import read_records
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -96,6 +97,7 @@ def train_contrastive(
     folder: str | Path,
     *,
     data: dict[str, Any],
+    tokenizer: AveyBTokenizer | None = None,
     settings: SentenceSettings = PAPER,
     micro_batch: int = 32,
     scale: float = 20.0,
@@ -114,6 +116,7 @@ def train_contrastive(
         folder,
         title="Contrastive fine-tuning",
         data=data,
+        tokenizer=tokenizer,
         settings=settings,
         recorded={"scale": scale, "dimensions": list(dimensions), "prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, RunFolder, check_loss
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -51,6 +52,7 @@ def train_sentence_model(
     title: str,
     data: dict[str, Any],
     settings: SentenceSettings,
+    tokenizer: AveyBTokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
     resume: bool = False,
@@ -63,6 +65,7 @@ def train_sentence_model(
         folder: the run folder (see `runs.py`).
         title: of the model card and the curves.
         data: fingerprints of the inputs.
+        tokenizer: saved with the model, whose own save keeps transformers' view of it only.
         recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
         resume: go on from the newest checkpoint.
@@ -127,6 +130,8 @@ def train_sentence_model(
         return run.path
     if trainer.is_world_process_zero():
         model.save(str(run.model), create_model_card=False)
+        if tokenizer is not None:
+            tokenizer.save(run.model)
         run.finish(title, {"rows": float(sum(map(len, sets.values())))})
     return run.model
 

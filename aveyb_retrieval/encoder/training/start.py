@@ -51,8 +51,10 @@ def masked_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, s
     return loaded
 
 
-def sentence_model(model: str | Path | None, work: Path, prompts: dict[str, str]) -> SentenceTransformer:
-    """A sentence-transformers view, in float32, of any folder that holds an Avey-B encoder.
+def sentence_model(
+    model: str | Path | None, work: Path, prompts: dict[str, str]
+) -> tuple[SentenceTransformer, AveyBTokenizer]:
+    """A sentence-transformers view, in float32, of any folder that holds an Avey-B encoder, and its tokenizer.
 
     Args:
         model: such a folder (a plain encoder gets mean pooling), or a hub name; None: the embedded model.
@@ -64,4 +66,4 @@ def sentence_model(model: str | Path | None, work: Path, prompts: dict[str, str]
         raise ModelError(f"{folder} holds no config.json: it is not a model folder")
     encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
-    return sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts})
+    return sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts}), tokenizer

@@ -178,6 +178,7 @@ def test_token_embeddings_come_from_the_teacher(tokenizer: AveyBTokenizer, teach
 
 
 def test_sentence_model_views_any_folder(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
-    view = sentence_model(teacher, tmp_path / "view", {"query": "ask: "})
+    view, own = sentence_model(teacher, tmp_path / "view", {"query": "ask: "})
     assert view.prompts == {"query": "ask: ", "document": ""}
     assert view.get_embedding_dimension() == 48
+    assert own.ranks == tokenizer.ranks
