@@ -36,14 +36,16 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"))
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
-        tasks: dict[str, Any] = {}
+        began: dict[str, tuple[Any, int]] = {}  # a continued change does not begin at 0
 
         def show(stage: str, done: int, total: int | None, tokens: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total, rates="")
-            task = tasks[stage]
-            seconds = max(bar.tasks[task].elapsed or 0.0, 1e-3)
-            rates = f"{done / seconds:,.0f}/s" + (f"  {tokens / seconds:,.0f} tokens/s" if tokens else "")
+            if stage not in began:
+                began[stage] = bar.add_task(stage, total=total, rates=""), done
+            task, first = began[stage]
+            seconds = bar.tasks[task].elapsed or 0.0
+            rates = ""
+            if seconds > 0.1:
+                rates = f"{(done - first) / seconds:,.0f}/s" + (f"  {tokens / seconds:,.0f} tokens/s" if tokens else "")
             bar.update(task, completed=done, rates=rates)
 
         yield show

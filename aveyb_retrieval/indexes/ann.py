@@ -143,7 +143,8 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     faiss = import_faiss()
     try:
         with _no_larger_than(path.stat().st_size):
-            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)  # releases before 1.11 map inverted lists only
+            # releases of FAISS that do not have this flag map inverted lists only
+            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
             index = faiss.read_index(str(path), flag if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(

@@ -181,6 +181,7 @@ class IndexJob:
         return open_table(self.change.folder, shards, self.kind, self.settings.dim)
 
     def _fill(self, index: faiss.Index, table: VectorTable) -> None:
+        self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
         for ids, vectors in live_blocks(self.change.store, table, self.kind):
             ann.fill(index, ids, vectors)
             self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,8 +84,8 @@ class TorchSearcher(ann.Searcher):
         wanted = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float32)).to(self._vectors.device)
         best_scores = torch.full((len(queries), 0), -np.inf, device=wanted.device)
         best_rows = torch.full((len(queries), 0), -1, dtype=torch.int64, device=wanted.device)
-        for rows in self._blocks(selector):
-            scores = wanted @ self._vectors[rows].T
+        for rows, vectors in self._blocks(selector):
+            scores = wanted @ vectors.T
             joined = torch.cat([best_scores, scores], dim=1)
             joined_rows = torch.cat([best_rows, rows.expand(len(queries), -1)], dim=1)
             best_scores, order = joined.topk(min(k, joined.shape[1]), dim=1)
@@ -92,11 +93,17 @@ class TorchSearcher(ann.Searcher):
         ids = self._ids[best_rows] if len(self._ids) else best_rows
         return best_scores.float().cpu().numpy(), ids.cpu().numpy()
 
-    def _blocks(self, rows: torch.Tensor | None) -> list[torch.Tensor]:
+    def _blocks(self, chosen: torch.Tensor | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(rows, vectors) of all vectors or of the chosen ones, block by block."""
         import torch
 
-        chosen = torch.arange(len(self._ids), device=self._ids.device) if rows is None else rows
-        return list(chosen.split(BLOCK)) if len(chosen) else []
+        for start in range(0, len(self._ids) if chosen is None else len(chosen), BLOCK):
+            if chosen is None:
+                vectors = self._vectors[start : start + BLOCK]
+                yield torch.arange(start, start + len(vectors), device=vectors.device), vectors
+            else:
+                rows = chosen[start : start + BLOCK]
+                yield rows, self._vectors[rows]
 
     def select(self, ids: IntArray, *, dense: bool) -> Any:
         """Rows of these ids."""

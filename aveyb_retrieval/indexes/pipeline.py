@@ -28,6 +28,7 @@ from aveyb_retrieval.indexes.vectors import Kind, VectorTable, open_table, write
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
+TELL_SECONDS = 0.2
 
 
 class Progress(Protocol):
@@ -116,6 +117,7 @@ class Pipeline:
         self._batch: list[tuple[Step, Encoded | None]] = []
         self._batch_bytes = 0
         self._last_commit = time.monotonic()
+        self._last_told = 0.0
         self._tokens = 0
 
     def run(self, items: Iterable[Item]) -> int:
@@ -125,6 +127,7 @@ class Pipeline:
             InputError: an item is no document (with `on_error` "stop"), or the model's vectors are not finite.
             ConfigError: the input is not the one that the interrupted change had read.
         """
+        self._progress("encoding", self.store.get("consumed"), None, 0)
         for encoded in self._encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
@@ -212,8 +215,13 @@ class Pipeline:
         full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
             self._commit()
-        elif len(self._batch) % 64 == 0:
-            self._progress("encoding", step.position, None, self._tokens)
+        else:
+            self._tell(step.position)
+
+    def _tell(self, position: int) -> None:
+        if time.monotonic() - self._last_told >= TELL_SECONDS:
+            self._progress("encoding", position, None, self._tokens)
+            self._last_told = time.monotonic()
 
     def _commit(self) -> None:
         """Make the batch durable: first its vectors, then its rows and the position, in one transaction."""
