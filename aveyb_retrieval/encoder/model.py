@@ -28,6 +28,7 @@ class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
 
     config_class = AveyBConfig
     base_model_prefix = "model"
+    _input_embed_layer = "embed"  # where transformers finds the token embedding
     supports_gradient_checkpointing = True
     _no_split_modules = ["AveyBLayer"]  # noqa: RUF012  (transformers' own form)
 
@@ -69,14 +70,6 @@ class AveyBModel(AveyBPreTrainedModel):
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
         self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The token embedding, `[V, D]`."""
-        return self.embed
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token embedding."""
-        self.embed = value
 
     def forward(
         self,
@@ -152,22 +145,6 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         self.model = AveyBModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The token embedding, `[V, D]`."""
-        return self.model.embed
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token embedding."""
-        self.model.embed = value
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The head, tied to the embedding."""
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replaces the head."""
-        self.lm_head = value
 
     def forward(
         self,
