@@ -147,8 +147,18 @@ class VectorTable:
         """All vectors, as (ids `[n]`, vectors `[n, d]` float32) with at most `rows` rows at a time."""
         for ids, stored in self._shards:
             for start in range(0, len(ids), rows):
-                stop = start + rows
-                yield np.array(ids[start:stop]), np.array(stored[start:stop], dtype=np.float32)
+                stop = min(start + rows, len(ids))
+                yield np.array(ids[start:stop]), _read_rows(stored, start, stop)
+
+
+def _read_rows(stored: npt.NDArray[np.floating], start: int, stop: int) -> FloatArray:
+    """Rows read from the file, not through the map: pages of a map count as this process's memory once touched."""
+    if not isinstance(stored, np.memmap) or stored.filename is None:
+        return np.array(stored[start:stop], dtype=np.float32)
+    width = stored.shape[1]
+    offset = stored.offset + start * width * stored.itemsize
+    flat = np.fromfile(stored.filename, dtype=stored.dtype, count=(stop - start) * width, offset=offset)
+    return flat.reshape(-1, width).astype(np.float32, copy=False)
 
 
 def open_table(folder: Path, shards: Iterable[Shard], kind: Kind, dim: int) -> VectorTable:
