@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--depth", type=int, default=7)
+    parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--vocab", type=int, default=16384)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0, help="time spent on each figure, at least three runs")
