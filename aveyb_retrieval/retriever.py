@@ -5,81 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes import fusion, maxsim
-from aveyb_retrieval.indexes.filters import Filter
+from aveyb_retrieval.indexes.hits import Hit, Passage
 from aveyb_retrieval.indexes.layout import Layout
 from aveyb_retrieval.indexes.lexical import best_passage
-from aveyb_retrieval.indexes.manifest import GRANULARITIES
+from aveyb_retrieval.indexes.options import Options
 from aveyb_retrieval.indexes.protocols import EmbedderLike, FloatArray, check_fingerprint
 from aveyb_retrieval.indexes.snapshot import Allowed, Match, Snapshot
 from aveyb_retrieval.indexes.store import StoredDocument
-from aveyb_retrieval.indexes.vectors import Kind
-
-Mode = Literal["dense", "lexical", "hybrid"]
-Fusion = Literal["rrf", "weighted"]
-
-CANDIDATES = 100  # per ranking, before fusion or reranking
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A passage of a document: its text, where it stands in the document's text, and its cosine with the query (None
-    where it was found by words alone)."""
-
-    text: str
-    span: tuple[int, int]
-    score: float | None
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One document found.
-
-    `score` is the cosine in "dense" mode, the BM25 score in "lexical", the fused score in "hybrid", the mean MaxSim
-    (again a cosine) with `rerank="maxsim"`; higher is better in all of them, and `scores` keeps each that was computed.
-    `passage` is the best passage and `span` its characters `[start, end)` in `text`; both None where the index has no
-    passages or the document no text. `passages` are the best ones, best first; `context` is the passage with its
-    neighbours and `context_span` where that stands, None unless asked for.
-    """
-
-    id: str
-    score: float
-    text: str
-    title: str
-    metadata: dict[str, Any]
-    passage: str | None = None
-    span: tuple[int, int] | None = None
-    passages: tuple[Passage, ...] = ()
-    context: str | None = None
-    context_span: tuple[int, int] | None = None
-    scores: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Options:
-    k: int
-    mode: Mode
-    kinds: tuple[Kind, ...]
-    where: Filter | None
-    fusion: Fusion
-    weight: float
-    rerank: bool
-    passages: int
-    context: int | None
-    candidates: int
-    exact: bool
-
-    @property
-    def depth(self) -> int:
-        """How many documents each ranking has to give."""
-        return max(self.k, self.candidates) if self.rerank or self.mode == "hybrid" else self.k
 
 
 class Retriever:
@@ -194,7 +134,8 @@ class Retriever:
             IndexFormatError: the model is not the one that made the index.
         """
         queries = _as_list(query)
-        snapshot, parsed = self._snapshot, self._options(k, **options)
+        snapshot = self._snapshot
+        parsed = Options.check(snapshot.manifest.granularity, k, **options)
         hits = self._search(snapshot, queries, parsed)
         return hits[0] if isinstance(query, str) else hits
 
@@ -209,7 +150,7 @@ class Retriever:
             InputError: they are of another dimension, or not finite.
             ConfigError: an option needs the text of a query.
         """
-        parsed = self._options(k, **options)
+        parsed = Options.check(self._snapshot.manifest.granularity, k, **options)
         if parsed.mode != "dense" or parsed.rerank:
             raise ConfigError("search_vectors: lexical search, fusion and reranking need queries of text; use search")
         snapshot = self._snapshot
@@ -221,7 +162,8 @@ class Retriever:
 
     def rank(self, queries: Sequence[str], k: int = 10, **options: Any) -> list[list[tuple[str, float]]]:
         """Like `search` for a list, but only (id, score) pairs: what an evaluation of many queries needs."""
-        snapshot, parsed = self._snapshot, self._options(k, **options)
+        snapshot = self._snapshot
+        parsed = Options.check(snapshot.manifest.granularity, k, **options)
         rankings = []
         for matches, *_ in self._ranked(snapshot, _as_list(list(queries)), parsed):
             with snapshot.store() as store:
@@ -231,67 +173,14 @@ class Retriever:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _options(
-        self,
-        k: int,
-        *,
-        filter: Filter | None = None,  # the word users know
-        mode: Mode = "dense",
-        granularity: str | None = None,
-        fusion: Fusion = "rrf",
-        weight: float = 0.5,
-        rerank: Literal["maxsim"] | None = None,
-        passages: int = 1,
-        context: int | None = None,
-        candidates: int = CANDIDATES,
-        exact: bool = False,
-    ) -> _Options:
-        for name, value, known in (
-            ("mode", mode, ("dense", "lexical", "hybrid")),
-            ("fusion", fusion, ("rrf", "weighted")),
-            ("rerank", rerank, (None, "maxsim")),
-            ("granularity", granularity, (None, *GRANULARITIES)),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
-        for name, number, least in (
-            ("k", k, 1),
-            ("passages", passages, 1),
-            ("candidates", candidates, 1),
-            ("context", context, 0),
-        ):
-            if number is not None and (
-                isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least
-            ):
-                raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
-        if not 0 <= weight <= 1:
-            raise ConfigError(f"weight={weight!r}: must be between 0 and 1")
-        has = self._snapshot.manifest.granularity
-        kinds = GRANULARITIES[granularity or has]
-        if not set(kinds) <= set(self._snapshot.kinds):
-            raise ConfigError(f"granularity={granularity!r}: this index was built with granularity {has!r}")
-        return _Options(
-            k=int(k),
-            mode=mode,
-            kinds=kinds,
-            where=filter,
-            fusion=fusion,
-            weight=weight,
-            rerank=rerank is not None,
-            passages=int(passages),
-            context=context,
-            candidates=int(candidates),
-            exact=exact,
-        )
-
-    def _search(self, snapshot: Snapshot, queries: list[str], options: _Options) -> list[list[Hit]]:
+    def _search(self, snapshot: Snapshot, queries: list[str], options: Options) -> list[list[Hit]]:
         return [
             self._hits(snapshot, matches, options, vector, text, scores)
             for text, (matches, vector, scores) in zip(queries, self._ranked(snapshot, queries, options), strict=True)
         ]
 
     def _ranked(
-        self, snapshot: Snapshot, queries: list[str], options: _Options
+        self, snapshot: Snapshot, queries: list[str], options: Options
     ) -> list[tuple[list[Match], FloatArray | None, dict[str, dict[int, float]]]]:
         """Per query: its documents, its vector where one was needed, and the scores that led to the order."""
         allowed = snapshot.allowed(options.where)
@@ -314,7 +203,7 @@ class Retriever:
         vector: FloatArray | None,
         dense: list[Match],
         allowed: Allowed | None,
-        options: _Options,
+        options: Options,
     ) -> tuple[list[Match], dict[str, dict[int, float]]]:
         rankings = {"dense": dense}
         if options.mode != "dense":
@@ -352,7 +241,7 @@ class Retriever:
         self,
         snapshot: Snapshot,
         matches: list[Match],
-        options: _Options,
+        options: Options,
         vector: FloatArray | None,
         text: str | None,
         scores: dict[str, dict[int, float]],

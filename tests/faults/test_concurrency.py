@@ -23,7 +23,9 @@ ROUNDS = 10
 
 def search_until(root: Path, done: Any, results: Any) -> None:
     """Search and reopen until the writer is done; hand back (searches, milliseconds, what went wrong)."""
-    embedder, problems, times, last = FakeEmbedder(), [], [], 0
+    embedder, last = FakeEmbedder(), 0
+    problems: list[str] = []
+    times: list[float] = []
     retriever = Retriever.load(root, embedder=embedder)
     while not done.is_set() or len(times) < 20:
         started = time.perf_counter()
@@ -49,7 +51,8 @@ def test_eight_threads_and_four_processes_search_while_documents_are_added(tmp_p
     done_here, done_there, results = threading.Event(), spawn.Event(), spawn.Queue()
     processes = [spawn.Process(target=search_until, args=(root, done_there, results)) for _ in range(4)]
     threads = [threading.Thread(target=search_until, args=(root, done_here, results)) for _ in range(8)]
-    for worker in [*processes, *threads]:
+    workers: list[Any] = [*processes, *threads]
+    for worker in workers:
         worker.start()
     started = time.monotonic()
     for number in range(ROUNDS):
@@ -59,7 +62,7 @@ def test_eight_threads_and_four_processes_search_while_documents_are_added(tmp_p
     done_here.set()
     done_there.set()
     told = [results.get(timeout=120) for _ in range(12)]
-    for worker in [*processes, *threads]:
+    for worker in workers:
         worker.join()
     assert [problem for _, _, problems in told for problem in problems] == []
     assert {count for count, _, _ in told} == {START + ROUNDS * batch}, "nobody saw an old version after reopening"

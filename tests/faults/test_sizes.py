@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_large_and_nested_metadata(tmp_path: Path) -> None:
     deep: object = 1
     for _ in range(MAX_DEPTH - 1):
         deep = [deep]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"_id": "large", "text": "x", "blob": "m" * (1 << 20), "list": list(range(50_000))},
         {"_id": "deep", "text": "x", "deep": deep, "object": {"a": {"b": [{"c": 1}]}}, "huge": 10**400},
     ]

@@ -147,7 +147,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_fields_and_values_are_only_data(text: str) -> None:
-    metadata = [{"x": "other"}, {text: 1}, {"x": text}]
+    metadata: list[dict[str, Any]] = [{"x": "other"}, {text: 1}, {"x": text}]
     assert select(metadata, {"x": text}, []) == [2]
     assert select(metadata, {"x": {"$in": [text]}}, ["x"]) == [2]
     assert select(metadata, {text: 1}, []) == [1]
