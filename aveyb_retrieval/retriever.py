@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes import fusion, maxsim
@@ -143,7 +144,7 @@ class Retriever:
         """`search` for asynchronous programs: runs in a thread, as the work is done outside of Python."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
 
-    def search_vectors(self, vectors: FloatArray, k: int = 10, **options: Any) -> list[list[Hit]]:
+    def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Any) -> list[list[Hit]]:
         """`search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
 
         Raises:
@@ -341,7 +342,7 @@ def _as_list(query: str | Sequence[str]) -> list[str]:
     return queries
 
 
-def _unit_rows(vectors: FloatArray, dim: int) -> FloatArray:
+def _unit_rows(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[1] != dim:
         raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")

@@ -66,7 +66,7 @@ def test_a_hit_holds_the_document_and_its_passage_with_neighbours(retriever: Ret
     assert hit.context == hit.text[slice(*hit.context_span)]
     assert hit.context_span[0] < hit.span[0]
     assert hit.context_span[1] == hit.span[1], "it is the last passage"
-    assert [p.score for p in hit.passages] == sorted((p.score for p in hit.passages), reverse=True)
+    assert [p.score for p in hit.passages] == sorted((p.score or 0.0 for p in hit.passages), reverse=True)
     assert len(hit.passages) == 3
     assert hit.passages[0].span == hit.span
     assert all(p.text == hit.text[slice(*p.span)] for p in hit.passages)
