@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.sampler import MultiDatasetBatchSamplers
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Tokenizer
-from transformers import TrainerCallback
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.config import AveyBConfig
@@ -27,8 +24,9 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.distill import DistillationLoss, token_embeddings_from_teacher
+from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
 from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
-from aveyb_retrieval.encoder.training.texts import read_records, read_texts
+from aveyb_retrieval.encoder.training.texts import fingerprint, read_records, read_texts
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
 
@@ -126,19 +124,6 @@ def held_out_scores(model: SentenceTransformer, aside: Any, vectors: np.ndarray)
     }
 
 
-class Journal(TrainerCallback):
-    """Writes every log line to metrics.jsonl, and stops when the time is up by ending the schedule as planned."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.begun = time.time()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        with self.path.open("a") as out:
-            line = {"step": state.global_step, "seconds": round(time.time() - self.begun, 1), **(logs or {})}
-            out.write(json.dumps(line) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -148,34 +133,31 @@ def main() -> None:
     parser.add_argument("--config", default="{}", help="JSON: fields of AveyBConfig that differ from mini")
     parser.add_argument("--student", choices=["static", "avey"], default="avey")
     parser.add_argument("--start", type=Path, help="embedding.npz of an earlier stage")
-    parser.add_argument("--embedding-scale", type=float, default=0.05, help="standard deviation of the embedding")
+    parser.add_argument("--embedding-scale", type=float, default=1.0, help="standard deviation of the embedding")
     parser.add_argument("--branch-scale", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--warmup", type=float, default=0.05)
-    parser.add_argument("--weights", type=float, nargs=3, default=[1.0, 1.0, 0.3], help="vectors, scores, pairs")
-    parser.add_argument("--temperature", type=float, default=0.05)
-    parser.add_argument("--no-long", action="store_true")
+    parser.add_argument("--weights", type=float, nargs=3, default=[10.0, 1.0, 0.5], help="vectors, scores, pairs")
+    parser.add_argument("--temperature", type=float, default=0.15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save-steps", type=int, default=0)
+    parser.add_argument("--save-steps", type=int, default=100)
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "settings.json").write_text(json.dumps(vars(args), default=str, indent=2) + "\n")
 
     texts = list(read_texts([args.data / "texts.jsonl"]))
     vectors = read_vectors(args.data / "teacher", allow_partial=True)
     sets, extended, aside = rows_of(args, texts, vectors)
-    if args.no_long:
-        del sets["long"]
     tokenizer = AveyBTokenizer.load(args.vocabulary)
     embedding, head = start(args, tokenizer, texts)
     model = (static_student if args.student == "static" else avey_student)(args, tokenizer, embedding)
     count = sum(p.numel() for p in model.parameters())
     print(f"{count:,} parameters; rows:", {name: len(rows) for name, rows in sets.items()}, flush=True)
+    before = held_out_scores(model, aside, vectors)
+    print("before", before, flush=True)
     vector_weight, score_weight, pair_weight = args.weights
     loss = DistillationLoss(
         model,
@@ -186,47 +168,37 @@ def main() -> None:
         temperature=args.temperature,
         head=head,
     )
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(args.out / "checkpoints"),
-        max_steps=args.steps,
-        per_device_train_batch_size=args.batch,
+    settings = SentenceSettings(
+        steps=args.steps,
+        batch_size=args.batch,
         learning_rate=args.lr,
-        warmup_steps=args.warmup,
-        lr_scheduler_type="cosine",
+        schedule="cosine",
+        warmup=0.05,
+        betas=(0.9, 0.98),
+        eps=1e-8,
         weight_decay=0.01,
-        adam_beta2=0.98,
-        max_grad_norm=1.0,
-        bf16=True,
-        use_cpu=True,
-        logging_steps=10,
-        save_strategy="steps" if args.save_steps else "no",
-        save_steps=args.save_steps or 500,
-        save_total_limit=2,
-        report_to="none",
         seed=args.seed,
-        dataloader_drop_last=True,
-        multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
-        disable_tqdm=True,
+        save_every=args.save_steps,
     )
-    journal = Journal(args.out / "metrics.jsonl")
-    before = held_out_scores(model, aside, vectors)
-    print("before", before, flush=True)
-    trainer = SentenceTransformerTrainer(
-        model=model, args=arguments, train_dataset=sets, loss=dict.fromkeys(sets, loss), callbacks=[journal]
+    recorded = {name: getattr(args, name) for name in ("student", "config", "weights", "temperature")}
+    train_sentence_model(
+        model,
+        sets,
+        loss,
+        args.out,
+        title=f"aveyb-mini-en, {args.student} student",
+        data={name: fingerprint(args.data / name) for name in ("texts.jsonl", "pairs.jsonl", "longs.jsonl")},
+        settings=settings,
+        recorded=recorded,
+        tokenizer=tokenizer,
+        resume=args.resume,
+        device="cpu",
     )
-    begun = time.time()
-    trainer.train(resume_from_checkpoint=args.resume or None)
-    seconds = time.time() - begun
     after = held_out_scores(model, aside, vectors)
-    print("after", after, f"{seconds:.0f} s", flush=True)
-    (args.out / "result.json").write_text(
-        json.dumps({"before": before, "after": after, "seconds": seconds, "parameters": count}, indent=2) + "\n"
-    )
+    print("after", after, flush=True)
+    (args.out / "result.json").write_text(json.dumps({"before": before, "after": after, "parameters": count}) + "\n")
     weights = model[0].embedding.weight if args.student == "static" else model[0].auto_model.embed.weight
     np.savez(args.out / "embedding.npz", embedding=weights.detach().numpy(), head=loss.head.weight.detach().numpy())
-    if args.student == "avey":
-        model.save(str(args.out / "model"), create_model_card=False)
-        tokenizer.save(args.out / "model")
 
 
 if __name__ == "__main__":
