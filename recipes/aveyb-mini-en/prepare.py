@@ -23,7 +23,7 @@ from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_document
 SMALLEST, LARGEST = 25, 120  # words of a passage: many short texts teach more than few long ones
 WHOLE = 200  # a training answer up to this many words stays in one piece
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-NOT_HEADING = re.compile(r"[.,;:!?]$|^\W*$|^[\d\s.()\-–a-z]{1,6}$")
+NOT_HEADING = re.compile(r"[.,;:!?]$|^\W*$|^[\d\s.()\-\u2013a-z]{1,6}$")
 
 PASSAGES = {  # how many of each source: technical and medical prose over statutes and novels
     "100_english_novels": 2_500,

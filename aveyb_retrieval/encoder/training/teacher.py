@@ -2,7 +2,6 @@
 
 The folder holds `teacher.json` (which teacher, which texts, what shape) and `vectors-00000.npy`, ... of `shard_size`
 rows each, float16, unit length (a cosine of two such rows is right to about 1e-3).
-
 """
 
 from __future__ import annotations

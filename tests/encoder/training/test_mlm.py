@@ -98,7 +98,7 @@ def test_nothing_is_overwritten(tokenizer: AveyBTokenizer, tmp_path: Path) -> No
     run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
     with pytest.raises(ConfigError, match="already holds a run"):
         run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
-    with pytest.raises(ConfigError, match="learning_rate = 0[.]003, now it is 0[.]5"):
+    with pytest.raises(ConfigError, match=r"learning_rate = 0\.003, now it is 0\.5"):
         run(tmp_path, tokenizer, replace(SETTINGS, steps=1, learning_rate=0.5), resume=True)
     with pytest.raises(InputError, match="holds no run to resume"):
         run(tmp_path / "other", tokenizer, resume=True)

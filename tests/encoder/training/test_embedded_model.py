@@ -1,0 +1,53 @@
+"""The model inside the package: small enough, float32 once loaded, and trained, not random."""
+
+import json
+
+import numpy as np
+import torch
+
+import aveyb_retrieval  # noqa: F401  (registers the architecture)
+from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL, Embedder
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+
+QUERIES = [
+    "how to lock part of a file",
+    "why do prices rise",
+    "symptoms of an infection",
+    "marriage in a country house",
+]
+TEXTS = [
+    "Locks a region of an open file so that other processes cannot write to these bytes until it is unlocked.",
+    "Inflation follows when demand for goods grows faster than their supply, or when the money supply expands.",
+    "Fever, chills and a sore throat are common signs; see a doctor if they last longer than three days.",
+    "The squire's eldest daughter was to wed in the spring, and the old hall had not seen such guests for years.",
+]
+
+
+def test_weights_are_small_and_load_as_float32() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    assert (DEFAULT_MODEL / "model.safetensors").stat().st_size <= 16 * 2**20
+    model = SentenceTransformer(str(DEFAULT_MODEL), device="cpu")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    ours = Embedder.load()
+    assert ours.dim == model.get_embedding_dimension() == 256
+    assert np.allclose(ours.encode_queries(QUERIES), model.encode_query(QUERIES), atol=1e-5)
+    assert ours.prompts == model.prompts
+
+
+def test_it_finds_the_right_text() -> None:
+    embedder = Embedder.load()
+    documents = np.stack([d.vector for d in embedder.encode_documents(("", text) for text in TEXTS)])
+    scores = embedder.encode_queries(QUERIES) @ documents.T
+    assert scores.argmax(1).tolist() == [0, 1, 2, 3]
+
+
+def test_vocabulary_agrees_with_auto_tokenizer() -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AveyBTokenizer.load(DEFAULT_MODEL)
+    theirs = AutoTokenizer.from_pretrained(DEFAULT_MODEL)
+    for text in [*QUERIES, *TEXTS, "naïve café 🙂 [MASK] 3.14159 \n\n\t end"]:
+        assert theirs(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
+        assert tokenizer.decode(tokenizer.encode(text)[0]) == text
+    assert json.loads((DEFAULT_MODEL / "config.json").read_text())["vocab_size"] == tokenizer.vocab_size
