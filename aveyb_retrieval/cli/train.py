@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -108,7 +109,9 @@ def mlm(files: tuple[Path, ...], hub: str | None, documents: int | None, field: 
         resume=resume,
         device=None if device == "auto" else device,
     )
-    click.echo(f"held out: loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.4f}; run in {out}")
+    for name, value in figures.items():
+        click.echo(f"held out {name}: {value:.4f}")
+    say_end(out)
 
 
 @main.command()
@@ -132,7 +135,7 @@ def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int
     prompts = {"query": query_prompt, "document": document_prompt}
     given = {name: text for name, text in prompts.items() if text is not None}
     student, vocabulary = sentence_model(model, out / "start", given)
-    result = train_contrastive(
+    train_contrastive(
         student,
         read_pairs(files),
         out,
@@ -145,7 +148,7 @@ def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int
         resume=resume,
         device=None if device == "auto" else device,
     )
-    click.echo(f"model in {result}")
+    say_end(out)
 
 
 @main.command()
@@ -170,7 +173,7 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, teach
     set_threads(threads)
     defaults = SentenceSettings(betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
     student, vocabulary = sentence_model(model, out / "start", {})
-    result = train_distill(
+    train_distill(
         student,
         list(read_texts(files, field=field)),
         teacher,
@@ -185,7 +188,19 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, teach
         resume=resume,
         device=None if device == "auto" else device,
     )
-    click.echo(f"model in {result}")
+    say_end(out)
+
+
+def say_end(out: Path) -> None:
+    """Where the model is; or, after Ctrl-C, how to go on (exit code 130, as a shell gives for an interrupt)."""
+    from aveyb_retrieval.encoder.training.runs import MODEL
+
+    if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
+        return
+    if not (out / MODEL).is_dir():
+        click.echo(f"interrupted: the run in {out} is saved, add --resume to go on with it", err=True)
+        raise SystemExit(130)
+    click.echo(f"model in {out / MODEL}")
 
 
 def set_threads(threads: int | None) -> None:

@@ -11,6 +11,7 @@ from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.embedder import Embedder
 from tests.encoder.training.conftest import SENTENCES, tiny_config
 from tests.encoder.training.test_contrastive import TRIPLETS
+from tests.encoder.training.test_mlm import StopAfter
 
 
 def call(*arguments: object) -> Result:
@@ -69,7 +70,7 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     common = ("--vocabulary", vocabulary, "--length", 32, "--micro-batch", 2, "--held-out-every", 10)
     result = call("mlm", text, *common, "-o", tmp_path / "mlm", *RUN)
     assert result.exit_code == 0, result.output
-    assert "held out: loss" in result.output
+    assert "held out loss: " in result.output
     assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["text.jsonl"]["sha256"]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
@@ -111,3 +112,26 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
     for arguments, reason in cases:
         result = call(*arguments)
         assert result.exit_code == 2 and reason in result.output, (arguments, result.output)
+
+
+def test_ctrl_c_saves_and_resume_goes_on(text: Path, vocabulary: Path, tmp_path: Path) -> None:
+    arguments = (
+        "mlm",
+        text,
+        "--vocabulary",
+        vocabulary,
+        "--length",
+        32,
+        "--micro-batch",
+        2,
+        "-o",
+        tmp_path / "run",
+        *RUN,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        StopAfter(patch, 1)
+        result = call(*arguments)
+    assert result.exit_code == 130 and "add --resume" in result.output
+    assert not (tmp_path / "run" / "model").exists()
+    result = call(*arguments, "--resume")
+    assert result.exit_code == 0 and "model in" in result.output

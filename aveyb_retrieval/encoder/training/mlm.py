@@ -70,7 +70,8 @@ def train_mlm(
         device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
 
     Returns:
-        held-out `loss` and `accuracy` over masked tokens; nan where no document was held out.
+        held-out `loss` and `accuracy` over masked tokens; nothing where fewer tokens than one sequence were held
+        out, or the run was interrupted.
 
     Raises:
         ConfigError, InputError: settings out of range, too little text, a loss that is no number, or a resume that does
@@ -117,11 +118,13 @@ def train_mlm(
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     trainer.train(resume_from_checkpoint=run.checkpoint)
-    figures = {"loss": float("nan"), "accuracy": float("nan")}
+    if callback.interrupted:
+        return {}
+    figures: dict[str, float] = {}
     if held_out_file.stat().st_size // 4 >= settings.length:
         held_out = sequences(held_out_file, settings.seed + 1, None)
         figures = evaluate_mlm(model, held_out, batch_size=settings.micro_batch, bf16=settings.bf16)
-    if trainer.is_world_process_zero() and not callback.interrupted:
+    if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
         run.finish("Masked-language modelling", figures)
