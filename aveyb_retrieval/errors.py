@@ -39,6 +39,8 @@ class OptionalDependencyError(AveyBError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{package} is needed for {purpose} and is not installed: pip install 'aveyb-retrieval[{extra}]'")
+        super().__init__(
+            f"{package} is needed for {purpose} and is not installed: pip install 'aveyb-retrieval[{extra}]'"
+        )
         self.package = package
         self.extra = extra

@@ -56,20 +56,37 @@ WRITING = options(
 @main.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
-@click.option("--granularity", type=click.Choice(["document", "passage", "both"]), default="both", show_default=True,
-              help="Which vectors are searched.")
+@click.option(
+    "--granularity",
+    type=click.Choice(["document", "passage", "both"]),
+    default="both",
+    show_default=True,
+    help="Which vectors are searched.",
+)
 @click.option("--index", default="auto", show_default=True, help="auto (by size), or a FAISS factory string.")
 @click.option("--recall", type=float, help="Tune the search until this share of exact results is found.")
 @click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True,
-              help="How vectors are kept on disk.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="How vectors are kept on disk.",
+)
 @click.option("--index-field", "index_fields", multiple=True, help="Metadata field that filters should find fast.")
 @click.option("--max-tokens", type=int, help="Cut documents after so many tokens.  [default: read them whole]")
 @click.option("--overwrite", is_flag=True, help="Replace an index that is already there.")
 @READING
 @WRITING
-def build(corpus: tuple[str, ...], out: Path, quiet: bool, id_field: str | None, title_field: str, text_field: str,
-          **arguments: Any) -> None:
+def build(
+    corpus: tuple[str, ...],
+    out: Path,
+    quiet: bool,
+    id_field: str | None,
+    title_field: str,
+    text_field: str,
+    **arguments: Any,
+) -> None:
     """Build an index from CORPUS: files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs,
     a Hugging Face dataset, or - for JSON lines on standard input. Interrupted, the same command continues."""
     from aveyb_retrieval.indexes.builder import build_index
@@ -87,12 +104,22 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, id_field: str | None,
 @click.argument("directory", type=PATH)
 @click.argument("query")
 @click.option("-k", default=10, show_default=True, help="How many documents.")
-@click.option("--mode", type=click.Choice(["dense", "lexical", "hybrid"]), default="dense", show_default=True,
-              help="By vectors, by words (BM25), or both.")
+@click.option(
+    "--mode",
+    type=click.Choice(["dense", "lexical", "hybrid"]),
+    default="dense",
+    show_default=True,
+    help="By vectors, by words (BM25), or both.",
+)
 @click.option("--granularity", type=click.Choice(["document", "passage", "both"]), help="Which vectors rank.")
 @click.option("--filter", "filter_text", metavar="JSON", help='Condition on metadata, as {"year": {"$gte": 2020}}.')
-@click.option("--fusion", type=click.Choice(["rrf", "weighted"]), default="rrf", show_default=True,
-              help="How a hybrid search combines its two rankings.")
+@click.option(
+    "--fusion",
+    type=click.Choice(["rrf", "weighted"]),
+    default="rrf",
+    show_default=True,
+    help="How a hybrid search combines its two rankings.",
+)
 @click.option("--weight", default=0.5, show_default=True, help="Of the vectors, in weighted fusion.")
 @click.option("--rerank", type=click.Choice(["maxsim"]), help="Order the best candidates by late interaction.")
 @click.option("--passages", default=1, show_default=True, help="Passages to show of each document.")
@@ -101,8 +128,16 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, id_field: str | None,
 @click.option("--model", help="Where the model of the index is now.")
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs and vectors are searched.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per document.")
-def search(directory: Path, query: str, k: int, filter_text: str | None, model: str | None, device: str, as_json: bool,
-           **arguments: Any) -> None:
+def search(
+    directory: Path,
+    query: str,
+    k: int,
+    filter_text: str | None,
+    model: str | None,
+    device: str,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
     """Search the index in DIRECTORY for QUERY."""
     from aveyb_retrieval.retriever import Retriever
 
@@ -159,8 +194,17 @@ def upsert(directory: Path, corpus: tuple[str, ...], **arguments: Any) -> None:
     _insert(upsert_documents, directory, corpus, **arguments)
 
 
-def _insert(function: Callable[..., Report], directory: Path, corpus: tuple[str, ...], *, quiet: bool,
-            id_field: str | None, title_field: str, text_field: str, **arguments: Any) -> None:
+def _insert(
+    function: Callable[..., Report],
+    directory: Path,
+    corpus: tuple[str, ...],
+    *,
+    quiet: bool,
+    id_field: str | None,
+    title_field: str,
+    text_field: str,
+    **arguments: Any,
+) -> None:
     from aveyb_retrieval.indexes.records import FieldNames
 
     names = FieldNames(id_field, title_field, text_field)

@@ -76,16 +76,32 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, o
 @click.option("--field", default="text", show_default=True, help="Field that holds the text.")
 @click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
 @click.option("--model", help="Model folder to go on from.  [default: a new model of --preset]")
-@click.option("--preset", type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]), default="mini",
-              show_default=True)
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
+    default="mini",
+    show_default=True,
+)
 @click.option("--length", default=2048, show_default=True, help="Tokens in a packed sequence.")
 @click.option("--micro-batch", default=8, show_default=True, help="Sequences in one pass; the rest is accumulated.")
 @click.option("--mask-rate", default=0.2, show_default=True, help="Share of tokens replaced by [MASK].")
 @click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time.")
 @click.option("--held-out-every", default=100, show_default=True, help="Every n-th document is for validation.")
 @run_options(steps=90_000, batch_size=256, learning_rate=5e-4, schedule="cosine")
-def mlm(files: tuple[Path, ...], hub: str | None, documents: int | None, field: str, vocabulary: str, model: str | None,
-        preset: str, out: Path, resume: bool, device: str, threads: int | None, **options: Any) -> None:
+def mlm(
+    files: tuple[Path, ...],
+    hub: str | None,
+    documents: int | None,
+    field: str,
+    vocabulary: str,
+    model: str | None,
+    preset: str,
+    out: Path,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
     """Masked-language modelling on FILES or a hub data set, with the paper's recipe as defaults."""
     from itertools import islice
 
@@ -123,9 +139,20 @@ def mlm(files: tuple[Path, ...], hub: str | None, documents: int | None, field: 
 @click.option("--query-prompt", help="Put before queries.  [default: the model's own]")
 @click.option("--document-prompt", help="Put before documents.  [default: the model's own]")
 @run_options(steps=1000, batch_size=128, learning_rate=1e-4, schedule="linear")
-def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int, scale: float,
-                matryoshka: tuple[int, ...], query_prompt: str | None, document_prompt: str | None, resume: bool,
-                device: str, threads: int | None, **options: Any) -> None:
+def contrastive(
+    files: tuple[Path, ...],
+    model: str,
+    out: Path,
+    micro_batch: int,
+    scale: float,
+    matryoshka: tuple[int, ...],
+    query_prompt: str | None,
+    document_prompt: str | None,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
     """Fine-tune on pairs or triplets in FILES (JSON lines with query, positive and perhaps negative)."""
     from aveyb_retrieval.encoder.training.contrastive import PAPER, read_pairs, train_contrastive
     from aveyb_retrieval.encoder.training.start import sentence_model
@@ -161,9 +188,21 @@ def contrastive(files: tuple[Path, ...], model: str, out: Path, micro_batch: int
 @click.option("--score-weight", default=1.0, show_default=True, help="Weight of the batch's score distributions.")
 @click.option("--temperature", default=0.1, show_default=True, help="Of the score distributions.")
 @run_options(steps=2000, batch_size=128, learning_rate=5e-4, schedule="cosine")
-def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, teacher_tokens: int, out: Path,
-            vector_weight: float, score_weight: float, temperature: float, resume: bool, device: str,
-            threads: int | None, **options: Any) -> None:
+def distill(
+    files: tuple[Path, ...],
+    model: str,
+    teacher: str,
+    field: str,
+    teacher_tokens: int,
+    out: Path,
+    vector_weight: float,
+    score_weight: float,
+    temperature: float,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
     """Teach a student the vectors and scores that a teacher gives to the texts of FILES; both are cached in OUT."""
     from aveyb_retrieval.encoder.training.distill import train_distill
     from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings
