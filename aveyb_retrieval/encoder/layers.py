@@ -30,8 +30,13 @@ class AveyBLayer(nn.Module):
 
     def __init__(self, config: AveyBConfig, kind: str) -> None:
         super().__init__()
-        self.config = config
         d, mixed = config.hidden_size, config.mixed_size
+        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
+        self.mixed_size = mixed
+        self.norm_eps, self.similarity_eps = config.norm_eps, config.similarity_eps
+        self.enricher_activation, self.mix_activation = config.enricher_activation, config.mix_activation
+        self.similarity_norm = config.similarity_norm
+        self.enriched_order, self.fuser_order = config.enriched_order, config.fuser_order
         self.norm = RMSNorm(d, config.norm_eps)
         self.enricher = nn.Linear(d, 4 * mixed)
         self.fuser = nn.Linear(3 * mixed, d)
@@ -44,14 +49,14 @@ class AveyBLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """`[n, T, D]` -> `[n, T, D]`; `lengths`: int `[n]` valid tokens of each split, None when all T are."""
-        config, width = self.config, x.shape[1]
+        width = x.shape[1]
         enriched = enrich(
             x,
             self.norm.weight,
             self.enricher.weight,
             self.enricher.bias,
-            eps=config.norm_eps,
-            activation=config.enricher_activation,
+            eps=self.norm_eps,
+            activation=self.enricher_activation,
         )
         mixed, gate, bypass = self._parts(enriched)
         bias = None if self.mix_bias is None else self.mix_bias[:width]
@@ -62,32 +67,32 @@ class AveyBLayer(nn.Module):
                 self.spatial_proj[:width, :width],
                 lengths=lengths,
                 bias=bias,
-                activation=config.mix_activation,
+                activation=self.mix_activation,
             )
         else:
             context = dynamic_mix(
                 mixed,
                 gate,
-                normalisation=config.similarity_norm,
-                eps=config.similarity_eps,
+                normalisation=self.similarity_norm,
+                eps=self.similarity_eps,
                 lengths=lengths,
                 bias=bias,
-                activation=config.mix_activation,
+                activation=self.mix_activation,
             )
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
     def _parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        m = self.config.mixed_size
-        if self.config.enriched_order == "mixed_gate_bypass":
+        m = self.mixed_size
+        if self.enriched_order == "mixed_gate_bypass":
             mixed, gate, bypass = enriched.split((m, m, 2 * m), dim=-1)
         else:
             bypass, gate, mixed = enriched.split((2 * m, m, m), dim=-1)
         return mixed, gate, bypass
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        m = self.config.mixed_size
-        if self.config.fuser_order == "context_bypass":
+        m = self.mixed_size
+        if self.fuser_order == "context_bypass":
             context, bypass = self.fuser.weight.split((m, 2 * m), dim=1)
         else:
             bypass, context = self.fuser.weight.split((2 * m, m), dim=1)

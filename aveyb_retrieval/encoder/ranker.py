@@ -46,6 +46,11 @@ class Ranker(nn.Module):
 
         Gradients flow to `embedding` through the weights, which are plain functions of the scores; the choice has none.
         """
+        n, k = len(table.lengths), self.config.num_retrieved
+        if k == 0 or torch.equal(table.first, torch.arange(n, device=table.first.device)):
+            # Nothing but one-split documents, as all queries are: there is nothing to choose from.
+            empty = torch.zeros(n, k, device=table.ids.device)
+            return Retrieved(torch.full_like(empty, -1, dtype=torch.int64), empty)
         with torch.no_grad():
             rows, scores = self._choose(table, embedding)
         if torch.is_grad_enabled() and embedding.requires_grad:
@@ -85,8 +90,6 @@ class Ranker(nn.Module):
         return scores.index_put((current, slot), found)
 
     def _weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if rows.shape[1] == 0:
-            return scores
         found = rows >= 0
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
