@@ -23,7 +23,7 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
 test-kernels: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest tests/kernels
+	$(BIN)/python -m pytest -v tests/kernels
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
