@@ -104,20 +104,19 @@ def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: s
 
 
 def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
-    """Precision, recall and IoU of characters at each k, one row per way of making passages."""
+    """Precision, recall and IoU of characters at each k: a row a measure, a column a way of making passages."""
     from rich.table import Table
     from rich.text import Text
 
     title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
     caption = f"{len(task.corpus):,} documents, {scores[0].queries:,} queries with spans; characters, mean over queries"
     table = Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
-    table.add_column("passages", overflow="fold")
-    table.add_column("mean length", justify="right")
-    for measure in scores[0].mean:
-        table.add_column(measure, justify="right")
+    table.add_column("", no_wrap=True)
     for item in scores:
-        values = [f"{value:.4f}" for value in item.mean.values()]
-        table.add_row(Text(item.name), f"{item.mean_passage_characters:,.0f}", *values)
+        table.add_column(Text(item.name), justify="right")
+    table.add_row("mean length", *(f"{item.mean_passage_characters:,.0f}" for item in scores))
+    for measure in scores[0].mean:
+        table.add_row(measure, *(f"{item.mean[measure]:.4f}" for item in scores))
     console.print(table)
 
 
