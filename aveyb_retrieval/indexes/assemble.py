@@ -118,7 +118,7 @@ class IndexJob:
     def run(self, rebuild: bool) -> tuple[IndexInfo, FileInfo]:
         old = self.change.base.indexes.get(self.kind) if self.change.base else None
         factory = ann.choose_factory(self.settings.index, self.count, self.settings.dim)
-        if old is None or rebuild or old.factory != factory or self.count > 2 * max(old.trained_on, 1):
+        if old is None or rebuild or old.factory != factory or self.count > 2 * old.trained_on:
             return self._build(factory)
         return self._update(old) or self._build(factory)
 

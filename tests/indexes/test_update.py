@@ -192,3 +192,13 @@ def test_filters_keep_recall_and_give_k_results(
     assert all(int(h.id) < 4000 * share for hits in found for h in hits)
     overlap = [len({h.id for h in a} & {h.id for h in b}) / expected for a, b in zip(found, truth, strict=True)]
     assert np.mean(overlap) >= 0.95
+
+
+def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    build_index([{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", embedder=embedder, index="SQ8")
+    upsert_documents([{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", embedder=embedder)
+    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+        (hit,) = retriever.search("word1 word2", granularity="passage")
+    assert (hit.id, hit.passage) == ("a", "word1 word2")
