@@ -55,8 +55,15 @@ def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
 @click.option("--vocab-size", default=16384, show_default=True, help="Rows, special tokens included.")
 @click.option("--field", default="text", show_default=True, help="Field of a JSON line that holds the text.")
+@click.option(
+    "--capitals",
+    type=click.Choice(["bytes", "marks"]),
+    default="bytes",
+    show_default=True,
+    help="marks: a capital is its lower-case letter behind a mark, so that both spellings share their tokens.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a vocabulary that is already there.")
-def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, overwrite: bool) -> None:
+def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
     from aveyb_retrieval.encoder.training.texts import read_texts
@@ -64,7 +71,8 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, o
 
     if (out / VOCAB_FILE).exists() and not overwrite:
         raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
-    vocabulary = train_vocabulary(read_texts(files, field=field), vocab_size, name=out.name or "aveyb")
+    texts = read_texts(files, field=field)
+    vocabulary = train_vocabulary(texts, vocab_size, capitals=capitals, name=out.name or "aveyb")
     vocabulary.save(out)
     click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
 

@@ -5,7 +5,8 @@ placed after the ranks. Special tokens are never put into texts and never read o
 about "[MASK]" is ordinary text, and appending to a document does not move a closing token.
 
 `save` writes two views of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
-`tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids.
+`tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids. Where capitals are
+marks, only this class's `decode` puts them back; AutoTokenizer's shows the marks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 import numpy as np
 import tiktoken
 
+from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
 from aveyb_retrieval.errors import InputError, ModelError
 
 VOCAB_FILE = "vocab.tiktoken"
 SETTINGS_FILE = "aveyb_tokenizer.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -34,6 +36,8 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on years and prices.
 WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
+# The same for text whose capitals are marks, each a token by itself (see `capitals.py`).
+MARKED_PATTERN = r"[\x0e-\x10]|" + WORDS_PATTERN.replace(r"[^\s", r"[^\x0e-\x10\s")
 
 # BPE's cost grows faster than the length of one pre-token and the pattern backtracks over white space, so runs
 # without (or of nothing but) white space are cut into blocks of this many characters before the pattern sees them.
@@ -53,6 +57,7 @@ class AveyBTokenizer:
         pattern: pre-tokenisation regular expression (no look-behind, no possessive quantifiers).
         special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP] [MASK].
         vocab_size: rows of the embedding table, at least highest id + 1.
+        capitals: "bytes", a capital letter is a letter of its own | "marks", as in `capitals.py`.
         name: shown in messages.
 
     Raises:
@@ -66,9 +71,13 @@ class AveyBTokenizer:
         pattern: str,
         special_tokens: Mapping[str, int],
         vocab_size: int,
+        capitals: str = "bytes",
         name: str = "aveyb",
     ) -> None:
         _check_vocabulary(ranks, special_tokens, vocab_size, name)
+        if capitals not in ("bytes", "marks"):
+            raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")
+        self.capitals = capitals
         self.name = name
         self.pattern = pattern
         self.ranks = dict(ranks)
@@ -112,18 +121,27 @@ class AveyBTokenizer:
 
     @classmethod
     def from_ranks(
-        cls, tokens: Sequence[bytes], *, pattern: str = WORDS_PATTERN, name: str = "aveyb"
+        cls,
+        tokens: Sequence[bytes],
+        *,
+        pattern: str | None = None,
+        capitals: str = "bytes",
+        name: str = "aveyb",
     ) -> AveyBTokenizer:
         """A vocabulary from byte strings in merge order; the five special tokens follow the last one.
+
+        Args:
+            pattern: None: WORDS_PATTERN or, for marked capitals, MARKED_PATTERN.
 
         Raises:
             ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
         """
         return cls(
             _ranked(tokens, name),
-            pattern=pattern,
+            pattern=pattern or words_pattern(capitals),
             special_tokens={token: len(tokens) + i for i, token in enumerate(SPECIAL_TOKENS)},
             vocab_size=len(tokens) + len(SPECIAL_TOKENS),
+            capitals=capitals,
             name=name,
         )
 
@@ -154,6 +172,7 @@ class AveyBTokenizer:
             pattern=settings["pattern"],
             special_tokens=settings["special_tokens"],
             vocab_size=settings["vocab_size"],
+            capitals=settings["capitals"],
             name=settings["name"],
         )
 
@@ -168,6 +187,7 @@ class AveyBTokenizer:
             "format": FORMAT_VERSION,
             "name": self.name,
             "pattern": self.pattern,
+            "capitals": self.capitals,
             "special_tokens": self.special_tokens,
             "vocab_size": self.vocab_size,
             "vocab_sha256": hashlib.sha256(data).hexdigest(),
@@ -186,13 +206,20 @@ class AveyBTokenizer:
 
         Returns:
             ids [T] int32 and offsets [T, 2] int64, character positions [start, end) in `text`. A token that holds
-            only some of a character's bytes gets the offsets of the whole character.
+            only some of a character's bytes gets the offsets of the whole character; a capital's mark is empty.
 
         Raises:
             InputError: `text` is not a string or holds a lone surrogate.
         """
-        data = _utf8(text)
-        ids = self._ids(text)
+        _utf8(text)
+        marked, positions = mark(text) if self.capitals == "marks" else (text, None)
+        ids = self._ids(marked)
+        offsets = self._offsets(marked, ids)
+        return ids, offsets if positions is None else original_offsets(offsets, positions, len(marked))
+
+    def _offsets(self, text: str, ids: np.ndarray) -> np.ndarray:
+        """Offsets `[T, 2]` of the tokens of the (marked) text."""
+        data = text.encode("utf-8")
         ends = np.cumsum(self._byte_length[ids])
         offsets = np.empty((len(ids), 2), dtype=np.int64)
         offsets[1:, 0] = ends[:-1]
@@ -203,7 +230,7 @@ class AveyBTokenizer:
             character = np.cumsum(~continuation, dtype=np.int64) - 1  # [bytes], the character each byte belongs to
             offsets[:, 0] = character[offsets[:, 0]]
             offsets[:, 1] = character[offsets[:, 1] - 1] + 1
-        return ids, offsets
+        return offsets
 
     def encode_batch(self, texts: Iterable[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """`encode` for each text, in order."""
@@ -212,7 +239,7 @@ class AveyBTokenizer:
     def encode_ids(self, text: str) -> np.ndarray:
         """The ids [T] int32 of `encode`, without the cost of the offsets."""
         _utf8(text)
-        return self._ids(text)
+        return self._ids(mark(text)[0] if self.capitals == "marks" else text)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """The exact bytes behind `ids`; special tokens give their names.
@@ -222,11 +249,12 @@ class AveyBTokenizer:
         """
         values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
         try:
-            return b"".join([self._token_bytes[i] for i in values])
+            data = b"".join([self._token_bytes[i] for i in values])
         except KeyError as error:
             raise InputError(
                 f"{self.name}: id {error.args[0]} has no token; ids run from 0 to {self._last_id}"
             ) from None
+        return restore(data) if self.capitals == "marks" else data
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The text behind `ids`. Bytes that are not UTF-8 (a cut inside a character) show as U+FFFD."""
@@ -276,7 +304,7 @@ class AveyBTokenizer:
                 }
                 for token, i in sorted(self.special_tokens.items(), key=lambda item: item[1])
             ],
-            "normalizer": None,
+            "normalizer": huggingface_normalizer() if self.capitals == "marks" else None,
             "pre_tokenizer": {
                 "type": "Sequence",
                 "pretokenizers": [
@@ -343,6 +371,11 @@ def _cut_long_runs(text: str) -> list[str]:
     return pieces
 
 
+def words_pattern(capitals: str) -> str:
+    """How a text, or one with marked capitals, is cut into words."""
+    return MARKED_PATTERN if capitals == "marks" else WORDS_PATTERN
+
+
 def printable_bytes() -> dict[int, str]:
     """GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -400,7 +433,14 @@ def _read_settings(path: Path) -> dict[str, Any]:
             f"{path}: format is {settings.get('format')!r}, this version of aveyb-retrieval reads {FORMAT_VERSION}; "
             "update the package or save the tokenizer again"
         )
-    types = {"name": str, "pattern": str, "special_tokens": dict, "vocab_size": int, "vocab_sha256": str}
+    types = {
+        "name": str,
+        "pattern": str,
+        "capitals": str,
+        "special_tokens": dict,
+        "vocab_size": int,
+        "vocab_sha256": str,
+    }
     for field, kind in types.items():
         if not isinstance(settings.get(field), kind) or isinstance(settings[field], bool):
             raise ModelError(f"{path}: field {field!r} must be {kind.__name__}, it is {settings.get(field)!r}")

@@ -6,21 +6,28 @@ from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from aveyb_retrieval.encoder.tokenizer import SPECIAL_TOKENS, WORDS_PATTERN, AveyBTokenizer, printable_bytes
+from aveyb_retrieval.encoder.capitals import mark
+from aveyb_retrieval.encoder.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, printable_bytes, words_pattern
 from aveyb_retrieval.errors import ConfigError, InputError
 
 SMALLEST = 256 + len(SPECIAL_TOKENS)
 
 
 def train_vocabulary(
-    texts: Iterable[str], vocab_size: int, *, pattern: str = WORDS_PATTERN, name: str = "aveyb"
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    pattern: str | None = None,
+    capitals: str = "bytes",
+    name: str = "aveyb",
 ) -> AveyBTokenizer:
     """Byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
-        pattern: pre-tokenisation; merges never cross its pieces.
+        pattern: pre-tokenisation; merges never cross its pieces. None: the usual one for `capitals`.
+        capitals: "bytes" or "marks", see `AveyBTokenizer`.
 
     Raises:
         ConfigError: `vocab_size` leaves no room for merges.
@@ -28,7 +35,10 @@ def train_vocabulary(
     """
     if vocab_size <= SMALLEST:
         raise ConfigError(f"vocab_size is {vocab_size}; 256 bytes and {len(SPECIAL_TOKENS)} special tokens need more")
+    pattern = pattern or words_pattern(capitals)
     tokenizer = Tokenizer(models.BPE())
+    if capitals == "marks":
+        texts = (mark(text)[0] for text in texts)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
@@ -53,5 +63,8 @@ def train_vocabulary(
     byte_of = {character: byte for byte, character in printable_bytes().items()}
     ordered = sorted(vocab, key=lambda token: vocab[token])
     return AveyBTokenizer.from_ranks(
-        [bytes(byte_of[character] for character in token) for token in ordered], pattern=pattern, name=name
+        [bytes(byte_of[character] for character in token) for token in ordered],
+        pattern=pattern,
+        capitals=capitals,
+        name=name,
     )

@@ -1,0 +1,86 @@
+"""Capital letters as marks of their own, so that "Paris", "paris" and "PARIS" share their tokens.
+
+A small vocabulary that spells "Paris" and "paris" with different rows pays twice for each name, and a question typed
+in lower case meets a text with capitals as a stranger. Here an ASCII capital becomes its lower-case letter behind a
+mark, placed before the blank that belongs to the word:
+
+    "See Paris"  -> "<up>see<up> paris"        <up>: the next letter
+    "NASA"       -> "<lock>nasa"               <lock>: all letters that follow
+    "APIs"       -> "<lock>api<end>s"          <end>: <lock> ends here
+    "HTTPServer" -> "<lock>http<up>server"
+
+The marks are the control characters U+000E, U+000F and U+0010; where a text holds one itself, it is doubled. Every
+rule looks at four neighbouring characters at most, so the cost is linear, and `restore` gives back every text exactly.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+import numpy as np
+
+UP, LOCK, END = MARKS = "\x0e\x0f\x10"
+
+_C, _L = "[A-Z]", "[a-z]"
+# Capitals in a row that are not a lone capital before a lower-case word, with the blank in front if there is one.
+_LOCK_HERE = rf"(?= {_C}{_C}(?!{_L}{_L}))|(?<![A-Z ])(?={_C}{_C}(?!{_L}{_L}))"
+_UP_HERE = (
+    rf"(?= {_C}(?!{_C}))|(?= {_C}{_C}{_L}{_L})"
+    rf"|(?<![A-Z ])(?={_C}(?!{_C}))|(?<![A-Z ])(?={_C}{_C}{_L}{_L})|(?<={_C})(?={_C}{_L}{_L})"
+)
+_END_HERE = rf"(?<={_C}{_C})(?={_L}(?!{_L}))"
+_RULES = ((LOCK, _LOCK_HERE), (UP, _UP_HERE), (END, _END_HERE))
+
+_HERE = re.compile("|".join(f"({rule})" for _, rule in _RULES) + f"|(?=([{MARKS}]))")
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_MARKED = re.compile(rb"([\x0e-\x10])\1|\x0e( ?[a-z])|\x0f( ?[a-z]+)|\x10")
+
+
+def mark(text: str) -> tuple[str, np.ndarray]:
+    """The text with marks for capitals, and where they stand.
+
+    Returns:
+        the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
+        `positions[i]`, so it is character `positions[i] + i` of the marked text.
+    """
+    positions: list[int] = []
+    pieces: list[str] = []
+    done = 0
+    for found in _HERE.finditer(text):
+        place = found.start()
+        sign = found[4] if found.lastindex == 4 else _RULES[(found.lastindex or 1) - 1][0]
+        pieces += (text[done:place], sign)
+        positions.append(place)
+        done = place
+    pieces.append(text[done:])
+    return "".join(pieces).translate(_LOWER), np.asarray(positions, dtype=np.int64)
+
+
+def restore(data: bytes) -> bytes:
+    """The UTF-8 bytes of the text that `mark` was given, from those of the marked text."""
+    return _MARKED.sub(lambda found: found[1] or (found[2] or found[3] or b"").upper(), data)
+
+
+def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
+    """Offsets `[T, 2]` in a marked text of `length` characters, turned into offsets in the text before.
+
+    A mark covers nothing: it begins and ends where the character after it begins.
+    """
+    is_mark = np.zeros(length, dtype=bool)
+    is_mark[positions + np.arange(len(positions))] = True
+    before = np.concatenate([[0], np.cumsum(~is_mark)])  # [length + 1], characters of the text before each place
+    return before[offsets]
+
+
+def huggingface_normalizer() -> dict[str, Any]:
+    """`mark` in the words of a tokenizer.json."""
+
+    def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+        return {"type": "Replace", "pattern": pattern, "content": content}
+
+    steps = [replace({"String": sign}, sign * 2) for sign in MARKS]
+    steps += [replace({"Regex": rule}, sign) for sign, rule in _RULES]
+    steps += [replace({"String": letter}, letter.lower()) for letter in string.ascii_uppercase]
+    return {"type": "Sequence", "normalizers": steps}
