@@ -13,18 +13,25 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.encoder.training.packing import IGNORED_LABEL, MaskedSequences, pack_texts
-from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, RunFolder, check_loss
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.encoder.training.runs import RunCallback, RunFolder
+from aveyb_retrieval.encoder.training.trainer import (
+    CheckedSteps,
+    RunSettings,
+    optimizer_and_schedule,
+    shared_arguments,
+)
+from aveyb_retrieval.errors import ConfigError, InputError
+
+TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what runs.py lists
 
 
 @dataclass(frozen=True)
-class MLMSettings:
+class MLMSettings(RunSettings):
     """What decides a run. The defaults are the paper's; `batch_size` counts sequences over all processes.
 
     One step sees `batch_size * length` tokens (512K in the paper). A process takes `batch_size / processes` of them,
-    `micro_batch` at a time.
+    `micro_batch` at a time. Every `evaluate_every` steps the held-out documents are looked at (0: at the end only).
     """
 
     steps: int = 90_000
@@ -34,19 +41,12 @@ class MLMSettings:
     mask_rate: float = 0.2
     learning_rate: float = 5e-4
     schedule: str = "cosine"
-    warmup: float = 0.1
-    optimizer: str = "adamw"
     betas: tuple[float, float] = (0.95, 0.95)
     eps: float = 1e-18
     weight_decay: float = 0.01
-    clip: float = 1.0
-    bf16: bool = True
     gradient_checkpointing: bool = False
     held_out_every: int = 100
-    seed: int = 0
-    log_every: int = 10
-    save_every: int = 500
-    keep: int = 2
+    evaluate_every: int = 0
 
 
 def train_mlm(
@@ -79,40 +79,30 @@ def train_mlm(
     """
     settings = settings or MLMSettings()
     _check(model, tokenizer, settings)
-    arguments = _arguments(Path(folder), settings, device)
+    arguments = _arguments(folder, settings, device)
     with arguments.main_process_first(local=False, desc="packing the text"):
         run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
-        train_file, held_out_file = run.path / "train.tokens", run.path / "held_out.tokens"
+        train_file = run.path / TRAIN
         if run.main and not (resume and train_file.exists()):
             partial = train_file.with_suffix(".part")
-            pack_texts(texts, tokenizer, partial, held_out_file, every=settings.held_out_every)
+            pack_texts(texts, tokenizer, partial, run.path / HELD_OUT, every=settings.held_out_every)
             partial.replace(train_file)
 
-    def sequences(file: Path, seed: int, samples: int | None) -> MaskedSequences:
-        return MaskedSequences(
-            file,
-            length=settings.length,
-            mask_id=tokenizer.mask_id,
-            mask_rate=settings.mask_rate,
-            seed=seed,
-            samples=samples,
+    held_out = held_out_sequences(run.path, tokenizer, settings)
+    if settings.evaluate_every and held_out is None:
+        raise InputError(
+            f"{run.path / HELD_OUT} holds less than one sequence of {settings.length} tokens, evaluate_every is "
+            f"{settings.evaluate_every}: hold out more documents (held_out_every {settings.held_out_every}), or give 0"
         )
-
-    optimizer = build_optimizer(
-        model,
-        settings.optimizer,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-    )
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
     callback = RunCallback(run, units_per_step=settings.batch_size * settings.length)
     trainer = _Trainer(
         model=model,
         args=arguments,
-        train_dataset=sequences(train_file, settings.seed, settings.steps * settings.batch_size),
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)),
+        train_dataset=_sequences(
+            train_file, tokenizer, settings, seed=settings.seed, samples=settings.steps * settings.batch_size
+        ),
+        eval_dataset=held_out,
+        optimizers=optimizer_and_schedule(model, settings),
         callbacks=[callback],
     )
     if settings.gradient_checkpointing:
@@ -121,14 +111,21 @@ def train_mlm(
     if callback.interrupted:
         return {}
     figures: dict[str, float] = {}
-    if held_out_file.stat().st_size // 4 >= settings.length:
-        held_out = sequences(held_out_file, settings.seed + 1, None)
+    if held_out is not None:
         figures = evaluate_mlm(model, held_out, batch_size=settings.micro_batch, bf16=settings.bf16)
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
         run.finish("Masked-language modelling", figures)
     return figures
+
+
+def held_out_sequences(run: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> MaskedSequences | None:
+    """The held-out documents of a run folder, masked as every evaluation sees them; None: less than one sequence."""
+    file = run / HELD_OUT
+    if file.stat().st_size // 4 < settings.length:
+        return None
+    return _sequences(file, tokenizer, settings, seed=settings.seed + 1, samples=None)
 
 
 @torch.inference_mode()
@@ -140,7 +137,8 @@ def evaluate_mlm(
     training = model.training
     model.eval()
     loss = right = count = 0.0
-    for batch in DataLoader(sequences, batch_size=batch_size):
+    # A generator of its own: the loader draws a seed, and the run's random numbers must not depend on evaluations.
+    for batch in DataLoader(sequences, batch_size=batch_size, generator=torch.Generator()):
         labels = batch["labels"].to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             logits = model(input_ids=batch["input_ids"].to(device), labels=labels).logits
@@ -154,31 +152,40 @@ def evaluate_mlm(
     return {"loss": loss / count, "accuracy": right / count}
 
 
-class _Trainer(Trainer):
-    """Reads the samples in their own order (they are shuffled already) and stops at a loss that is no number."""
+class _Trainer(CheckedSteps, Trainer):
+    """Looks at the held-out documents with `evaluate_mlm`."""
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        check_loss(loss, self.state.global_step + 1, Path(self.args.output_dir or ""))
-        return loss
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Logs and returns `eval_loss` and `eval_accuracy`."""
+        assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, MaskedSequences)
+        size, bf16 = self.args.per_device_train_batch_size, bool(self.args.bf16)
+        figures = evaluate_mlm(self.model, self.eval_dataset, batch_size=size, bf16=bf16)
+        figures = {f"eval_{name}": value for name, value in figures.items()}
+        self.log(figures)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
+        return figures
 
 
-def _arguments(folder: Path, settings: MLMSettings, device: str | None) -> TrainingArguments:
+def _sequences(
+    file: Path, tokenizer: AveyBTokenizer, settings: MLMSettings, *, seed: int, samples: int | None
+) -> MaskedSequences:
+    return MaskedSequences(
+        file,
+        length=settings.length,
+        mask_id=tokenizer.mask_id,
+        mask_rate=settings.mask_rate,
+        seed=seed,
+        samples=samples,
+    )
+
+
+def _arguments(folder: str | Path, settings: MLMSettings, device: str | None) -> TrainingArguments:
     arguments = TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS),
-        max_steps=settings.steps,
+        **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.micro_batch,
-        max_grad_norm=settings.clip,
-        bf16=settings.bf16,
-        seed=settings.seed,
-        logging_steps=settings.log_every,
-        logging_nan_inf_filter=False,
-        save_steps=settings.save_every,
-        save_total_limit=settings.keep,
-        train_sampling_strategy="sequential",
-        dataloader_drop_last=True,
-        report_to="none",
-        use_cpu=device == "cpu",
+        train_sampling_strategy="sequential",  # the samples are in a random order already
+        eval_strategy="steps" if settings.evaluate_every else "no",
+        eval_steps=settings.evaluate_every or None,
     )
     per_process, rest = divmod(settings.batch_size, arguments.world_size * settings.micro_batch)
     if rest or not per_process:
@@ -194,6 +201,6 @@ def _check(model: PreTrainedModel, tokenizer: AveyBTokenizer, settings: MLMSetti
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
         raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")
-    for name in ("steps", "length", "batch_size", "micro_batch", "learning_rate", "log_every", "save_every"):
-        if getattr(settings, name) <= 0:
-            raise ConfigError(f"{name} is {getattr(settings, name)}; it must be above 0")
+    settings.check("length", "micro_batch")
+    if settings.evaluate_every < 0:
+        raise ConfigError(f"evaluate_every is {settings.evaluate_every}; it must be 0 (at the end only) or more")

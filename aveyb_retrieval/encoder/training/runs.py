@@ -23,6 +23,7 @@ import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from aveyb_retrieval.encoder.training.progress import Progress
 from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
 
 SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
@@ -98,7 +99,7 @@ class RunFolder:
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, stops at a loss that is no number, saves on Ctrl-C.
+    """Writes metrics.jsonl, shows progress, saves on Ctrl-C.
 
     Args:
         run: the folder.
@@ -113,6 +114,7 @@ class RunCallback(TrainerCallback):
         self._begun = time.perf_counter()
         self._first_step = 0
         self._previous_handler: Any = None
+        self._progress: Progress | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -127,6 +129,7 @@ class RunCallback(TrainerCallback):
             path = self.run.path / METRICS
             kept = [m for m in read_metrics(path) if m["step"] <= state.global_step] if path.exists() else []
             path.write_text("".join(json.dumps(m) + "\n" for m in kept), encoding="utf-8")
+            self._progress = Progress(state.max_steps, state.global_step, self.unit)
 
     def on_log(
         self,
@@ -147,11 +150,15 @@ class RunCallback(TrainerCallback):
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
         with (self.run.path / METRICS).open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
+        if self._progress is not None and "loss" in line:
+            self._progress.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """After Ctrl-C: save, then stop."""
+        """One step more; after Ctrl-C: save, then stop."""
+        if self._progress is not None:
+            self._progress.advance(state.global_step)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
         return control
@@ -160,6 +167,8 @@ class RunCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Gives Ctrl-C back."""
+        if self._progress is not None:
+            self._progress.close()
         if self._previous_handler is not None:
             signal.signal(signal.SIGINT, self._previous_handler)
 

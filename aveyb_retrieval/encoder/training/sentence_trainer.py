@@ -13,8 +13,13 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, RunFolder, check_loss
+from aveyb_retrieval.encoder.training.runs import RunCallback, RunFolder
+from aveyb_retrieval.encoder.training.trainer import (
+    CheckedSteps,
+    RunSettings,
+    optimizer_and_schedule,
+    shared_arguments,
+)
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -23,24 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SentenceSettings:
-    """What decides a run. `batch_size` counts rows over all processes; every row of it is a negative of the others."""
-
-    steps: int = 1000
-    batch_size: int = 128
-    learning_rate: float = 1e-4
-    schedule: str = "linear"
-    warmup: float = 0.1
-    optimizer: str = "adamw"
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-5
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    bf16: bool = True
-    seed: int = 0
-    log_every: int = 10
-    save_every: int = 500
-    keep: int = 2
+class SentenceSettings(RunSettings):
+    """What decides a run; every row of a batch is a negative of the others, whichever process it is on."""
 
 
 def train_sentence_model(
@@ -79,45 +68,25 @@ def train_sentence_model(
     """
     _check(sets, settings)
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(Path(folder) / CHECKPOINTS),
-        max_steps=settings.steps,
+        **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.batch_size,
-        max_grad_norm=settings.clip,
-        bf16=settings.bf16,
-        seed=settings.seed,
-        logging_steps=settings.log_every,
-        logging_nan_inf_filter=False,
-        save_steps=settings.save_every,
-        save_total_limit=settings.keep,
-        dataloader_drop_last=True,
-        report_to="none",
-        use_cpu=device == "cpu",
+        # Every process takes its part of one batch, so that any number of them sees the same batches.
+        accelerator_config={"split_batches": True},
         prompts=prompts,
     )
-    per_process, rest = divmod(settings.batch_size, arguments.world_size)
-    if rest:
+    if settings.batch_size % arguments.world_size:
         raise ConfigError(f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size} processes")
-    arguments.per_device_train_batch_size = per_process
     with arguments.main_process_first(local=False, desc="opening the run folder"):
         main = arguments.process_index == 0
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
-    # The loss holds the model and, for distillation, a head of its own: all of it is trained.
-    optimizer = build_optimizer(
-        loss,
-        settings.optimizer,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-    )
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
     trainer = _Trainer(
         model=model,
         args=arguments,
         train_dataset=sets if len(sets) > 1 else next(iter(sets.values())),
         loss=dict.fromkeys(sets, loss) if len(sets) > 1 else loss,
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)),
+        # The loss holds the model and, for distillation, a head of its own: all of it is trained.
+        optimizers=optimizer_and_schedule(loss, settings),
         callbacks=[callback],
     )
     own = LossParameters(model, loss)
@@ -169,19 +138,12 @@ class LossParameters(TrainerCallback):
                 self.parameters[name].copy_(value)
 
 
-class _Trainer(SentenceTransformerTrainer):
-    """Stops at a loss that is no number."""
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        check_loss(loss, self.state.global_step + 1, Path(self.args.output_dir or ""))
-        return loss
+class _Trainer(CheckedSteps, SentenceTransformerTrainer):
+    """sentence-transformers' trainer with the checks that all runs share."""
 
 
 def _check(sets: dict[str, Dataset], settings: SentenceSettings) -> None:
-    for name in ("steps", "batch_size", "learning_rate", "log_every", "save_every"):
-        if getattr(settings, name) <= 0:
-            raise ConfigError(f"{name} is {getattr(settings, name)}; it must be above 0")
+    settings.check()
     for name, rows in sets.items():
         if len(rows) < settings.batch_size:
             raise InputError(
