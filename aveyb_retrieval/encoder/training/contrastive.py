@@ -11,6 +11,7 @@ from torch import nn
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
 from aveyb_retrieval.encoder.training.texts import read_records
+from aveyb_retrieval.encoder.training.trainer import started_processes
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def ranking_loss(
     scale: float = 20.0,
     dimensions: Sequence[int] = (),
 ) -> nn.Module:
-    """InfoNCE over the whole batch with gradients cached in pieces of `micro_batch` (GradCache, Gao et al., 2021).
+    """InfoNCE over the batch of all processes, with gradients cached piece by piece (GradCache: Gao et al., 2021).
 
     Args:
+        micro_batch: rows in a piece; bounds memory, the gradients are those of the whole batch.
         scale: cosines are multiplied by it (one over the temperature).
         dimensions: Matryoshka (Kusupati et al., 2022): the loss is the mean over vectors cut to each of these.
 
@@ -82,7 +84,9 @@ def ranking_loss(
     """
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss
 
-    loss: nn.Module = CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=micro_batch)
+    loss: nn.Module = CachedMultipleNegativesRankingLoss(
+        model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=started_processes() > 1
+    )
     if dimensions:
         width = model.get_embedding_dimension()
         if width is None or max(dimensions) > width or min(dimensions) < 1:

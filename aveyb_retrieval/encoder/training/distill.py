@@ -7,6 +7,10 @@ Three terms, each with a weight:
   (for pairs: anchor against every positive; for single texts: each against all others);
 - pairs: InfoNCE over the batch (van den Oord et al., 2018); a batch-mate that the teacher finds closer to the anchor
   than its own positive is no negative (as in GISTEmbed, Solatorio, 2024).
+
+"The batch" is that of all processes: each gathers every vector and computes the whole loss. Gathering sums the
+gradients of the processes and DistributedDataParallel averages them, so the model's gradient, and that of W, which is
+no part of the wrapped model, are those of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -75,7 +79,10 @@ class DistillationLoss(nn.Module):
         self.temperature, self.margin = temperature, margin
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of the terms, a float32 scalar."""
+        """The weighted sum of the terms over the rows of all processes, a float32 scalar."""
+        from sentence_transformers.util import all_gather, all_gather_with_grad
+        from sentence_transformers.util.distributed import get_world_size
+
         students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
         labels = labels.view(len(labels), -1)
         if labels.shape[1] != len(students):
@@ -83,6 +90,8 @@ class DistillationLoss(nn.Module):
                 f"a row has {len(students)} texts and {labels.shape[1]} teacher rows: the label column must name one "
                 "teacher row for each text"
             )
+        if get_world_size() > 1:
+            students, labels = [all_gather_with_grad(s) for s in students], all_gather(labels)
         rows = labels.cpu()
         teachers = [self.teacher_vectors[rows[:, i]].to(s.device).float() for i, s in enumerate(students)]
         loss = students[0].new_zeros(())

@@ -1,5 +1,9 @@
 """A tiny vocabulary, a tiny model and a small text, written here."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,3 +47,21 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(SENTENCES))
     return path
+
+
+def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:
+    """Calls a test module's function with `folder` in two processes that gloo connects, one thread each."""
+    root = Path(__file__).parents[3]
+    worker = folder / "worker.py"
+    worker.write_text(
+        "import sys, torch\nfrom pathlib import Path\n"
+        f"from {function.__module__} import {function.__name__}\n"
+        f"torch.set_num_threads(1)\n{function.__name__}(Path(sys.argv[1]))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", worker, folder],
+        check=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        timeout=600,
+    )

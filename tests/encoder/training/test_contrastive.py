@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from aveyb_retrieval.encoder.training.contrastive import PAPER, ranking_loss, re
 from aveyb_retrieval.encoder.training.runs import read_metrics
 from aveyb_retrieval.errors import ConfigError, InputError
 
-from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config
-from .test_mlm import StopAfter, same
+from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
+from .test_mlm import StopAfter, same, same_to
 
 SETTINGS = replace(PAPER, steps=6, batch_size=8, learning_rate=1e-3, bf16=False, log_every=1, save_every=100)
 DATA = {"pairs": "written in the tests"}
@@ -101,6 +102,31 @@ def test_cached_gradients_equal_whole_batch(tokenizer: AveyBTokenizer, tmp_path:
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for whole, cached in zip(*gradients, strict=True):
         assert torch.allclose(whole, cached, atol=1e-5)
+
+
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does; one process with the whole batch does the same."""
+    pairs, tokenizer = read_pairs([folder / "train.jsonl"]), AveyBTokenizer.load(folder / "vocabulary")
+    name = os.environ.get("WORLD_SIZE", "1")
+    train_contrastive(
+        make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
+        pairs,
+        folder / name,
+        data=DATA,
+        settings=replace(SETTINGS, steps=20),
+        micro_batch=3,
+        dimensions=[16, 32],
+        device="cpu",
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "vocabulary")
+    write(tmp_path / "train.jsonl", TRIPLETS)
+    two_process_run(tmp_path)
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
 
 
 def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:

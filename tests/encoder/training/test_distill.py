@@ -1,21 +1,24 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.distill import DistillationLoss, token_embeddings_from_teacher, train_distill
-from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings
+from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
 from aveyb_retrieval.encoder.training.start import sentence_model
 from aveyb_retrieval.errors import ConfigError, InputError
 
-from .conftest import SENTENCES, tiny_config
-from .test_mlm import StopAfter, same
+from .conftest import SENTENCES, in_two_processes, tiny_config
+from .test_mlm import StopAfter, same, same_to
 
 TEXTS = SENTENCES[:48]
 SETTINGS = SentenceSettings(
@@ -144,6 +147,37 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, teac
         StopAfter(patch, 3)
         run("broken")
     assert same(whole, run("broken", resume=True))
+
+
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does: batches of pairs and of single texts, all three terms of the loss."""
+    tokenizer, name = AveyBTokenizer.load(folder / "vocabulary"), os.environ.get("WORLD_SIZE", "1")
+    student = make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer)
+    torch.manual_seed(5)
+    loss = DistillationLoss(student, np.load(folder / "teacher.npy"), pair_weight=0.5, temperature=0.2)
+    pairs = [{"anchor": TEXTS[i], "positive": TEXTS[i + 1], "label": [i, i + 1]} for i in range(0, 40, 2)]
+    single = [{"text": text, "label": [i]} for i, text in enumerate(TEXTS)]
+    train_sentence_model(
+        student,
+        {"pairs": Dataset.from_list(pairs), "single": Dataset.from_list(single)},
+        loss,
+        folder / name,
+        title="two processes",
+        data=DATA,
+        settings=replace(SETTINGS, steps=20, save_every=20),
+        device="cpu",
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "vocabulary")
+    np.save(tmp_path / "teacher.npy", unit(len(TEXTS), 24, seed=7).numpy())
+    two_process_run(tmp_path)
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
+    heads = [load_file(tmp_path / n / "checkpoints/checkpoint-20/loss.safetensors")["head.weight"] for n in "12"]
+    assert torch.allclose(*heads, atol=1e-5)
 
 
 def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:

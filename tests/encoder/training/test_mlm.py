@@ -1,14 +1,12 @@
 """Masked-language modelling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
@@ -16,11 +14,12 @@ from aveyb_retrieval.encoder.training.mlm import MLMSettings, train_mlm
 from aveyb_retrieval.encoder.training.runs import read_metrics
 from aveyb_retrieval.errors import ConfigError, InputError
 
-from .conftest import SENTENCES, tiny_config
+from .conftest import SENTENCES, in_two_processes, tiny_config
 
 SETTINGS = MLMSettings(
     steps=8, length=40, batch_size=4, micro_batch=2, learning_rate=3e-3, bf16=False, log_every=1, save_every=4, eps=1e-8
 )
+TWENTY_STEPS = replace(SETTINGS, steps=20, save_every=1000)
 DATA = {"text": "written in the tests"}
 
 
@@ -39,6 +38,14 @@ def run(
 
 def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
     return all(a.equal(b) for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True))
+
+
+def same_to(tolerance: float, left: Path, right: Path) -> None:
+    """The models in two folders have the same weights."""
+    one, two = (load_file(folder / "model.safetensors") for folder in (left, right))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.allclose(value, two[name], rtol=0, atol=tolerance), name
 
 
 class StopAfter:
@@ -134,39 +141,13 @@ def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_pa
         run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))
 
 
-WORKER = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-import torch
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from tests.encoder.training.test_mlm import SETTINGS, run
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-run(folder / "run", AveyBTokenizer.load(folder / "vocabulary"), replace(SETTINGS, steps=20, save_every=1000))
-"""
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does."""
+    run(folder / "two", AveyBTokenizer.load(folder / "vocabulary"), TWENTY_STEPS)
 
 
 def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    one = run(tmp_path / "one", tokenizer, replace(SETTINGS, steps=20, save_every=1000))
+    run(tmp_path / "one", tokenizer, TWENTY_STEPS)
     tokenizer.save(tmp_path / "vocabulary")
-    (tmp_path / "worker.py").write_text(WORKER)
-    root = Path(__file__).parents[3]
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node=2",
-            "--standalone",
-            tmp_path / "worker.py",
-            tmp_path,
-        ],
-        check=True,
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        timeout=300,
-    )
-    two = AveyBForMaskedLM.from_pretrained(tmp_path / "run" / "model")
-    for name, value in one.state_dict().items():
-        assert torch.allclose(value, two.state_dict()[name], atol=1e-5), name
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "one" / "model", tmp_path / "two" / "model")
