@@ -1,0 +1,273 @@
+"""Masked-language modelling: held-out loss over tokens, ours beside a BERT of as many parameters and a unigram.
+
+    python benchmarks/cpu/mlm_curve.py --data ../shared/data/pretrain --work mlm_curve     # all of it
+    python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --only BERT             # one model's runs
+    python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --steps 60 --search-steps 20   # a quick look
+
+Both models go through `train_mlm`: the same text, vocabulary, packed and masked batches, optimizer, schedule and
+number of tokens. Each takes the learning rate that is best for it in short runs (those given, halved or doubled for as
+long as the best is the lowest or highest tried), BERT also the better of two shapes; a run that was interrupted goes
+on where it was. The text is every n-th document of the folder's files, cut to its first 20,000 characters, without
+openstax (evaluation sets hold its text); every 60th of those is held out. BERT trains without dropout, as ours does:
+no text is seen twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.trainer_utils import get_last_checkpoint
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.encoder.training.mlm import TRAIN, MLMSettings, held_out_sequences, train_mlm
+from aveyb_retrieval.encoder.training.packing import IGNORED_LABEL
+from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, METRICS, MODEL, read_metrics
+from aveyb_retrieval.encoder.training.texts import fingerprint, read_texts
+from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
+
+RESULTS = Path(__file__).parents[1] / "results"
+CHARACTERS, HELD_OUT_EVERY = 20_000, 60
+NAMES = ("ours", "BERT")
+
+
+def sample(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The text and where it comes from."""
+    files = sorted(path for path in args.data.glob("*.jsonl*") if not path.name.startswith("openstax"))
+    texts = [text[:CHARACTERS] for i, text in enumerate(read_texts(files)) if i % args.every == 0]
+    return texts, {path.name: fingerprint(path) for path in files} | {"every": args.every, "characters": CHARACTERS}
+
+
+def vocabulary(args: argparse.Namespace, texts: list[str]) -> AveyBTokenizer:
+    """Learnt once from the training documents of the sample, then read again."""
+    folder = args.work / "vocabulary"
+    if not (folder / VOCAB_FILE).exists():
+        training = (text for number, text in enumerate(texts, start=1) if number % HELD_OUT_EVERY)
+        train_vocabulary(training, args.vocab).save(folder)
+    return AveyBTokenizer.load(folder)
+
+
+class MaskedBert(transformers.BertForMaskedLM):
+    """BERT with our head's economy: logits `[masked, V]` only where a token is asked for. The loss is the same."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> MaskedLMOutput:
+        """Both int64 `[B, N]`; labels are -100 where nothing is asked."""
+        asked = labels != IGNORED_LABEL
+        logits = self.cls(self.bert(input_ids).last_hidden_state[asked])
+        return MaskedLMOutput(loss=torch.nn.functional.cross_entropy(logits.float(), labels[asked]), logits=logits)
+
+
+def new_model(name: str, depth: int, args: argparse.Namespace) -> transformers.PreTrainedModel:
+    """BERT's inner layer is as wide as its parameters are to be as many as ours."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": args.vocab, "hidden_size": args.width}
+    if name == "ours":
+        return AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=depth))
+
+    def bert(inner: int) -> MaskedBert:
+        config = transformers.BertConfig(
+            **sizes,
+            num_hidden_layers=depth,
+            num_attention_heads=max(1, args.width // 64),
+            intermediate_size=inner,
+            max_position_embeddings=args.length,
+            type_vocab_size=1,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        return MaskedBert(config)
+
+    missing = parameters(new_model("ours", args.depth, args)) - parameters(bert(8))
+    torch.manual_seed(0)
+    return bert(8 + 8 * round(missing / (depth * (2 * args.width + 1)) / 8))
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """How many numbers are learnt; tied ones count once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def trained(
+    name: str, depth: int, folder: Path, tokenizer: AveyBTokenizer, texts: list[str], data: dict[str, Any],
+    settings: MLMSettings, args: argparse.Namespace,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The metrics of a finished run: one that is there, one that goes on, or a new one."""
+    if not (folder / MODEL).is_dir():
+        begun = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(str(folder / CHECKPOINTS)) is not None
+        if folder.is_dir() and not begun:
+            shutil.rmtree(folder)
+        model = new_model(name, depth, args)
+        train_mlm(model, tokenizer, texts, folder, data=data, settings=settings, resume=begun, device="cpu")
+        if not (folder / MODEL).is_dir():
+            raise SystemExit(130)
+    return read_metrics(folder / METRICS)
+
+
+def curve(metrics: list[dict[str, Any]], tokens_per_step: int) -> list[dict[str, float]]:
+    """Held-out loss and accuracy after so many tokens."""
+    return [
+        {"tokens": m["step"] * tokens_per_step, "loss": m["eval_loss"], "accuracy": m["eval_accuracy"]}
+        for m in metrics
+        if "eval_loss" in m
+    ]
+
+
+def seconds_per_step(metrics: list[dict[str, Any]]) -> float:
+    """The median over pairs of log lines with nothing but training steps between them."""
+    clean = []
+    for one, two in pairwise(metrics):
+        if "loss" in one and "loss" in two and two["seconds"] > one["seconds"]:
+            clean.append((two["seconds"] - one["seconds"]) / (two["step"] - one["step"]))
+    return statistics.median(clean)
+
+
+def unigram(folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> dict[str, float]:
+    """Cross entropy (nats) and accuracy of token frequencies of the training text, one added to each, on the masked
+    held-out tokens that the models are asked for."""
+    counts = 1.0 + np.bincount(np.fromfile(folder / TRAIN, dtype="<i4"), minlength=tokenizer.vocab_size)
+    log_probability = np.log(counts / counts.sum())
+    sequences = held_out_sequences(folder, tokenizer, settings)
+    assert sequences is not None
+    labels = torch.cat([sequences[i]["labels"] for i in range(len(sequences))]).numpy()
+    asked = labels[labels != IGNORED_LABEL]
+    return {
+        "loss": float(-log_probability[asked].mean()),
+        "accuracy": float((asked == counts.argmax()).mean()),
+        "masked_tokens": len(asked),
+    }
+
+
+def compare(name: str, texts: list[str], data: dict[str, Any], tokenizer: AveyBTokenizer, args: argparse.Namespace,
+            settings: MLMSettings) -> dict[str, Any]:  # fmt: skip
+    """Short runs of a model, and the long one with the shape and learning rate that did best in them."""
+    tokens_per_step = args.batch * args.length
+    tried: dict[tuple[int, float], float] = {}
+
+    def attempt(depth: int, rate: float) -> None:
+        short = replace(settings, steps=args.search_steps, evaluate_every=args.search_steps, learning_rate=rate)
+        folder = args.work / f"{name}-{depth}-{rate:g}"
+        metrics = trained(name, depth, folder, tokenizer, texts, data, short, args)
+        tried[depth, rate] = curve(metrics, tokens_per_step)[-1]["loss"]
+        print(f"{name}, {depth} layers, learning rate {rate:g}: held-out loss {tried[depth, rate]:.4f}", flush=True)
+
+    def best() -> tuple[int, float]:
+        return min(tried, key=lambda pair: tried[pair])
+
+    for rate in args.rates:
+        attempt(args.depth, rate)
+    while True:
+        rates, (_, rate) = [rate for _, rate in tried], best()
+        if min(rates) < rate < max(rates):
+            break
+        attempt(args.depth, rate / 2 if rate == min(rates) else rate * 2)
+    if name == "BERT":  # with a layer less its inner layer comes near the usual four times the width
+        attempt(args.depth - 1, best()[1])
+    depth, rate = best()
+    long = replace(settings, learning_rate=rate)
+    metrics = trained(name, depth, args.work / name, tokenizer, texts, data, long, args)
+    model = new_model(name, depth, args)
+    return {
+        "parameters": parameters(model),
+        "config": model.config.to_diff_dict(),
+        "tried": [{"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()],
+        "learning_rate": rate,
+        "curve": curve(metrics, tokens_per_step),
+        "seconds_per_1000_tokens": 1000 * seconds_per_step(metrics) / tokens_per_step,
+    }
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Both curves and the unigram's line."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name in NAMES:
+        points = [(p["tokens"] / 1e6, p["loss"]) for p in result[name]["curve"]]
+        label = f"{name}, {result[name]['parameters'] / 1e6:.2f} M parameters"
+        axes.plot(*zip(*points, strict=True), marker=".", label=label)
+    axes.axhline(result["unigram"]["loss"], color="grey", linestyle="--", label="unigram")
+    axes.set(xlabel="training tokens, millions", ylabel="held-out loss on masked tokens, nats")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def show(result: dict[str, Any]) -> None:
+    """A table for the terminal."""
+    table = Table("", "parameters", "learning rate", "held-out loss", "accuracy", "ms per 1,000 tokens")
+    table.add_row("unigram", "", "", f"{result['unigram']['loss']:.4f}", f"{result['unigram']['accuracy']:.4f}", "")
+    for name in NAMES:
+        row, last = result[name], result[name]["curve"][-1]
+        table.add_row(
+            name, f"{row['parameters']:,}", f"{row['learning_rate']:g}", f"{last['loss']:.4f}",
+            f"{last['accuracy']:.4f}", f"{1000 * row['seconds_per_1000_tokens']:.0f}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--only", choices=NAMES, help="this model's runs only, no comparison")
+    parser.add_argument("--every", type=int, default=30, help="take every n-th document")
+    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--length", type=int, default=512, help="tokens in a packed sequence")
+    parser.add_argument("--batch", type=int, default=2, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--search-steps", type=int, default=300)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3])
+    parser.add_argument("--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it")
+    args = parser.parse_args()
+    texts, data = sample(args)
+    tokenizer = vocabulary(args, texts)
+    settings = MLMSettings(
+        steps=args.steps,
+        length=args.length,
+        batch_size=args.batch,
+        micro_batch=args.batch,
+        held_out_every=HELD_OUT_EVERY,
+        evaluate_every=max(30, args.steps // 10),
+        log_every=10,
+        save_every=150,
+    )
+    result: dict[str, Any] = {}
+    for name in (args.only,) if args.only else NAMES:
+        result[name] = compare(name, texts, data, tokenizer, args, settings)
+    if args.only:
+        return
+    result["unigram"] = unigram(args.work / "ours", tokenizer, settings)
+    result["settings"] = asdict(settings) | {"vocabulary": args.vocab, "width": args.width, "depth": args.depth}
+    result["data"] = data
+    result["machine"] = {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draw(result, args.json.with_suffix(".png"))
+    show(result)
+
+
+if __name__ == "__main__":
+    main()
