@@ -21,6 +21,7 @@ from aveyb_retrieval.indexes.options import Options
 from aveyb_retrieval.indexes.protocols import EmbedderLike, FloatArray, check_fingerprint
 from aveyb_retrieval.indexes.snapshot import Allowed, Match, Snapshot
 from aveyb_retrieval.indexes.store import StoredDocument
+from aveyb_retrieval.indexes.vectors import unit_rows
 
 
 class Retriever:
@@ -348,8 +349,7 @@ def _unit_rows(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
         raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
     if not np.isfinite(rows).all():
         raise InputError("a query vector holds NaN or infinity")
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)
+    return unit_rows(rows)
 
 
 def _fetch(snapshot: Snapshot, matches: list[Match]) -> list[StoredDocument]:

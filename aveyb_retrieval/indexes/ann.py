@@ -107,6 +107,21 @@ def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
         ) from error
 
 
+def reserve(index: faiss.Index, count: int) -> None:
+    """Make room for `count` more vectors at once, where an index keeps them in one array.
+
+    Growing by doubling would copy the array again and again, and hold it one and a half times at the end.
+    """
+    faiss = import_faiss()
+    inner = _innermost(index)
+    if isinstance(inner, faiss.IndexHNSW):
+        inner = faiss.downcast_index(inner.storage)
+    if isinstance(inner, faiss.IndexFlatCodes):
+        size = inner.codes.size()
+        inner.codes.resize(size + count * inner.code_size)
+        inner.codes.resize(size)  # gives nothing back
+
+
 def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
     """Add vectors `[n, d]` under our ids `[n]`."""
     index.add_with_ids(vectors, ids)

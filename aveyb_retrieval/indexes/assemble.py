@@ -133,7 +133,9 @@ class IndexJob:
             except ConfigError:
                 self.change.allow_other_index()
                 raise
-        self._fill(index, table)
+        ann.reserve(index, self.count)
+        all_live = len(table) == self.count  # then there is no need to ask which are
+        self._fill(index, table.blocks() if all_live else live_blocks(self.change.store, table, self.kind))
         info = IndexInfo(factory=factory, count=self.count, trained_on=self.count)
         written = self._write(index)
         return (self.tune(info) if self.settings.recall is not None else info), written
@@ -159,7 +161,9 @@ class IndexJob:
             tombstones += len(ids)
             if tombstones > TOMBSTONE_LIMIT * index.ntotal:
                 return None
-        self._fill(index, self._table(shards))
+        table = self._table(shards)
+        ann.reserve(index, len(table))
+        self._fill(index, live_blocks(store, table, self.kind))
         return replace(old, count=int(index.ntotal), tombstones=tombstones), self._write(index)
 
     def tune(self, info: IndexInfo) -> IndexInfo:
@@ -180,9 +184,9 @@ class IndexJob:
     def _table(self, shards: list[Shard]) -> VectorTable:
         return open_table(self.change.folder, shards, self.kind, self.settings.dim)
 
-    def _fill(self, index: faiss.Index, table: VectorTable) -> None:
+    def _fill(self, index: faiss.Index, blocks: Iterator[tuple[IntArray, FloatArray]]) -> None:
         self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
-        for ids, vectors in live_blocks(self.change.store, table, self.kind):
+        for ids, vectors in blocks:
             ann.fill(index, ids, vectors)
             self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
 

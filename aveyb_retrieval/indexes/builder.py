@@ -238,7 +238,7 @@ def check_not_empty(change: Change, items: int) -> None:
     """Raise InputError where the input had no document."""
     if items == 0:
         raise InputError("the input holds no documents: nothing to index")
-    if change.store.counts().documents == 0:
+    if change.store.is_empty():
         raise InputError(
             f"none of the {items:,} items of the input is a document; the reasons are those of --on-error stop"
         )

@@ -229,7 +229,7 @@ class Pipeline:
             return
         last = self._batch[-1][0]
         encoded = [(step, e) for step, e in self._batch if e is not None]
-        shard = self._write_shard([e for _, e in encoded]) if encoded else None
+        shard = self._write_shard(encoded) if encoded else None
         with self.store.transaction():
             doc = self._next_doc
             for step, e in self._batch:
@@ -252,7 +252,8 @@ class Pipeline:
         self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
         self._progress("encoding", last.position, None, self._tokens)
 
-    def _write_shard(self, encoded: list[Encoded]) -> Shard:
+    def _write_shard(self, batch: list[tuple[Step, Encoded]]) -> Shard:
+        encoded = [e for _, e in batch]
         docs = np.arange(self._next_doc, self._next_doc + len(encoded), dtype=np.int64)
         vectors: dict[Kind, tuple[IntArray, FloatArray]] = {}
         if "document" in self._kinds:
@@ -262,6 +263,12 @@ class Pipeline:
                 (int(doc) << PASSAGE_BITS) + np.arange(len(e.passages)) for doc, e in zip(docs, encoded, strict=True)
             ]
             vectors["passage"] = np.concatenate(ids), np.concatenate([e.passages for e in encoded])
+        for kind, (numbers, rows) in vectors.items():  # the whole batch at once: a tenth of the time of one by one
+            broken = numbers[~np.isfinite(rows).all(axis=1)]
+            if len(broken):
+                doc = int(broken[0]) >> (PASSAGE_BITS if kind == "passage" else 0)
+                step, _ = batch[doc - self._next_doc]
+                raise _unusable(step, "its vector holds NaN or infinity; the model or the vectors given are broken")
         name = layout.shard_file(self.change.version, int(docs[0]))
         info = write_shard(self.change.folder / name, vectors, self._dtype)
         return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
@@ -307,16 +314,16 @@ def _chain(digest: str, item: Item) -> str:
 
 
 def _checked(encoded: Encoded, dim: int, step: Step) -> Encoded:
-    where = f"{step.item.place}: document {step.record.id!r}"
     if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
-        raise InputError(
-            f"{where}: vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} "
-            f"and {len(encoded.spans)} passages"
+        raise _unusable(
+            step,
+            f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} "
+            f"and {len(encoded.spans)} passages",
         )
     if len(encoded.spans) >= MAX_PASSAGES:
-        raise InputError(
-            f"{where}: {len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
-        )
-    if not (np.isfinite(encoded.vector).all() and np.isfinite(encoded.passages).all()):
-        raise InputError(f"{where}: its vector holds NaN or infinity; the model or the vectors given are broken")
+        raise _unusable(step, f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two")
     return encoded
+
+
+def _unusable(step: Step, what: str) -> InputError:
+    return InputError(f"{step.item.place}: document {step.record.id!r}: {what}")

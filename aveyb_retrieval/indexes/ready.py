@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.protocols import FloatArray, IntArray
+from aveyb_retrieval.indexes.vectors import unit_rows
 
-_ROWS = 16_384
-_NO_PASSAGES = np.empty((0, 2), dtype=np.int64)
+_BLOCK_BYTES = 16 << 20
+_NO_SPANS = np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class ReadyVectors:
         self.name = name
         self.ids = ids
         self.dim = int(rows.shape[1])
+        self._step = max(1, _BLOCK_BYTES // (4 * self.dim))
+        self._block: tuple[int, FloatArray] = (0, np.empty((0, self.dim), dtype=np.float32))  # first row, unit rows
 
     @classmethod
     def open(cls, source: str | Path | npt.NDArray[np.floating]) -> ReadyVectors:
@@ -69,8 +72,8 @@ class ReadyVectors:
     def describe(self) -> str:
         """The name with a hash of all rows: an interrupted change must not continue with other vectors."""
         digest = hashlib.sha256(str((self.rows.shape, self.rows.dtype.str)).encode())
-        for start in range(0, len(self), _ROWS):
-            digest.update(np.ascontiguousarray(self.rows[start : start + _ROWS]).data)
+        for start in range(0, len(self), self._step):
+            digest.update(np.ascontiguousarray(self.rows[start : start + self._step]).data)
         return f"{self.name} (sha256 {digest.hexdigest()[:16]})"
 
     def documents(self) -> Iterator[dict[str, Any]]:
@@ -93,14 +96,21 @@ class ReadyVectors:
                 f"{self.name}, row {position + 1}: the vector of {self.ids[position]!r}, "
                 f"but the corpus has {document_id!r} there; both must have the same order"
             )
-        vector = np.array(self.rows[position], dtype=np.float32)
-        if not np.isfinite(vector).all():
+        unit = self._unit(position)
+        if np.isnan(unit[0]):
             raise InputError(
                 f"{self.name}, row {position + 1} (document {document_id!r}): the vector holds NaN or infinity"
             )
-        length = float(np.linalg.norm(vector))
-        unit = vector / length if length > 0 else vector
-        return ReadyDocument(unit, np.empty((0, self.dim), dtype=np.float32), _NO_PASSAGES)
+        return ReadyDocument(unit, unit[None, :][:0], _NO_SPANS)
+
+    def _unit(self, position: int) -> FloatArray:
+        """One row at unit length (all NaN if it is not finite). Made in blocks, as rows are asked for in order."""
+        start, block = self._block
+        if not start <= position < start + len(block):
+            start = position
+            block = unit_rows(self.rows[start : start + self._step])
+            self._block = start, block
+        return block[position - start]
 
 
 def _read_parquet(path: Path) -> tuple[npt.NDArray[np.floating], str, list[str] | None]:

@@ -161,6 +161,8 @@ def _check_unicode(record: Record) -> None:
 
 
 def _encodable(field: str, value: str) -> None:
+    if value.isascii():  # known without looking at the characters
+        return
     try:
         value.encode()
     except UnicodeEncodeError as error:

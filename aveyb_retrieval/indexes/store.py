@@ -106,6 +106,8 @@ class Store:
         # The rollback journal (not WAL) leaves one self-contained file; FULL flushes it before and after each commit.
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("PRAGMA synchronous = FULL")
+        # Nobody else opens the store of a change, so its file locks are taken once and not for each look-up of an id.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA cache_size = -65536")
         return cls(path, db)
 
@@ -243,6 +245,10 @@ class Store:
             "coalesce(sum(n_cut > 0), 0), coalesce(sum(n_cut), 0) FROM documents"
         ).fetchone()
         return Counts(*row)
+
+    def is_empty(self) -> bool:
+        """Whether there is no document."""
+        return self.db.execute("SELECT 1 FROM documents LIMIT 1").fetchone() is None
 
     def find(self, document_id: str) -> tuple[int, bytes] | None:
         """Number and content digest of the document with this id, or None."""

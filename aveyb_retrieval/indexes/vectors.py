@@ -39,6 +39,18 @@ def write_shard(path: Path, vectors: Mapping[Kind, tuple[IntArray, FloatArray]],
     return files.write_atomic(path, save(tensors))
 
 
+def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
+    """Rows `[n, d]` scaled to unit length, float32; zeros stay zeros, and a row with NaN or infinity becomes all NaN.
+
+    Divided by their largest component first: squares of very large or very small numbers do not fit into a float.
+    """
+    rows = np.asarray(rows, dtype=np.float32)
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    largest[~np.isfinite(largest)] = np.nan
+    scaled = rows / np.where(largest == 0, 1, largest)
+    return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
+
+
 class ShardView(NamedTuple):
     """One kind of vectors in one shard: ids `[n]` ascending, vectors `[n, d]` in the stored dtype; both mapped."""
 

@@ -68,3 +68,22 @@ def test_ids_are_ours_in_every_kind_of_index() -> None:
         if searcher.takes_selector:
             few = searcher.select(ids[100:110], dense=False)
             assert set(searcher.search(vectors[:5], 10, selector=few)[1].ravel()) <= {*ids[100:110].tolist(), -1}
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8", "SQ8", "OPQ4,PQ4", "IVF2,Flat"])
+def test_making_room_changes_nothing_in_an_index(factory: str) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(500, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = np.arange(500) * 7
+    answers = []
+    for room in (0, 300):
+        index = ann.create(factory, 16)
+        if ann.training_size(index, 500):
+            ann.train(index, vectors, factory)
+        for part in (slice(0, 300), slice(300, 500)):
+            ann.reserve(index, room)
+            ann.fill(index, ids[part], vectors[part])
+        answers.append(index.search(vectors[:20], 5))
+    assert np.array_equal(answers[0][0], answers[1][0])
+    assert np.array_equal(answers[0][1], answers[1][1])

@@ -322,3 +322,17 @@ def test_ready_vectors_in_another_order_or_from_a_pickle_are_refused(tmp_path: P
         build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.npy", granularity="document")
     with pytest.raises(ConfigError, match="one per document"):
         build_index(rows, tmp_path / "ix", vectors=np.ones((2, 3), np.float32))
+
+
+def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(6, 8)).astype(np.float32)
+    directions /= np.abs(directions).max(axis=1, keepdims=True)
+    sizes = np.array([1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32)  # most of their squares are no float32
+    build_index(None, tmp_path / "ix", vectors=directions * sizes[:, None], granularity="document")
+    assert verify_index(tmp_path / "ix").problems == []
+    with Retriever.load(tmp_path / "ix") as retriever:
+        for row in range(5):
+            for size in (1, 1e30, 1e-30):
+                hit = retriever.search_vectors(directions[row : row + 1] * np.float32(size), k=1)[0][0]
+                assert (hit.id, hit.score) == (str(row), pytest.approx(1, abs=1e-5))
