@@ -51,6 +51,14 @@ WRITING = options(
     click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
+VECTORS = click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+INSERTING = options(
+    click.argument("directory", type=PATH),
+    click.argument("corpus", nargs=-1, required=True),
+    VECTORS,
+    READING,
+    WRITING,
+)
 
 
 @main.command()
@@ -65,7 +73,7 @@ WRITING = options(
 )
 @click.option("--index", default="auto", show_default=True, help="auto (by size), or a FAISS factory string.")
 @click.option("--recall", type=float, help="Tune the search until this share of exact results is found.")
-@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+@VECTORS
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
@@ -169,29 +177,21 @@ def info(directory: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("directory", type=PATH)
-@click.argument("corpus", nargs=-1, required=True)
-@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
-@READING
-@WRITING
-def add(directory: Path, corpus: tuple[str, ...], **arguments: Any) -> None:
+@INSERTING
+def add(**arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY; their ids must be new."""
     from aveyb_retrieval.indexes.update import add_documents
 
-    _insert(add_documents, directory, corpus, **arguments)
+    _insert(add_documents, **arguments)
 
 
 @main.command()
-@click.argument("directory", type=PATH)
-@click.argument("corpus", nargs=-1, required=True)
-@click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
-@READING
-@WRITING
-def upsert(directory: Path, corpus: tuple[str, ...], **arguments: Any) -> None:
+@INSERTING
+def upsert(**arguments: Any) -> None:
     """Add the documents of CORPUS, replacing those with ids that are in the index. Only what changed is encoded."""
     from aveyb_retrieval.indexes.update import upsert_documents
 
-    _insert(upsert_documents, directory, corpus, **arguments)
+    _insert(upsert_documents, **arguments)
 
 
 def _insert(

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -44,48 +44,40 @@ from aveyb_retrieval.indexes.records import FieldNames
 from aveyb_retrieval.indexes.store import Shard
 from aveyb_retrieval.indexes.vectors import Kind, open_table, write_shard
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
-def add_documents(
-    corpus: Source | Sequence[str | Path],
-    root: str | Path,
-    *,
-    vectors: str | Path | npt.NDArray[np.floating] | None = None,
-    model: str | Path | None = None,
-    fields: FieldNames | None = None,
-    on_error: OnError = "stop",
-    restart: bool = False,
-    device: str = "cpu",
-    embedder: EmbedderLike | None = None,
-    progress: Progress = silent,
-) -> Report:
-    """Add documents with new ids to the index at `root`. The arguments are those of `build_index`.
+
+class Inserting(TypedDict, total=False):
+    """What `add_documents` and `upsert_documents` can be told; all as in `build_index`."""
+
+    vectors: str | Path | npt.NDArray[np.floating] | None
+    model: str | Path | None
+    fields: FieldNames | None
+    on_error: OnError
+    restart: bool
+    device: str
+    embedder: EmbedderLike | None
+    progress: Progress
+
+
+def add_documents(corpus: Source | Sequence[str | Path], root: str | Path, **options: Unpack[Inserting]) -> Report:
+    """Add documents with new ids to the index at `root`. The options (`Inserting`) are those of `build_index`.
 
     Raises:
         InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
         IndexFormatError: there is no index, or the model is not the one that made it.
     """
-    return _insert("add", corpus, root, vectors, model, fields, on_error, restart, device, embedder, progress)
+    return _insert("add", corpus, root, **options)
 
 
-def upsert_documents(
-    corpus: Source | Sequence[str | Path],
-    root: str | Path,
-    *,
-    vectors: str | Path | npt.NDArray[np.floating] | None = None,
-    model: str | Path | None = None,
-    fields: FieldNames | None = None,
-    on_error: OnError = "stop",
-    restart: bool = False,
-    device: str = "cpu",
-    embedder: EmbedderLike | None = None,
-    progress: Progress = silent,
-) -> Report:
-    """Add documents, replacing those whose ids are in the index already.
+def upsert_documents(corpus: Source | Sequence[str | Path], root: str | Path, **options: Unpack[Inserting]) -> Report:
+    """Add documents, replacing those whose ids are in the index already. Options and errors are `add_documents`'.
 
     An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
-    passage that changed. The arguments are those of `build_index`.
+    passage that changed.
     """
-    return _insert("upsert", corpus, root, vectors, model, fields, on_error, restart, device, embedder, progress)
+    return _insert("upsert", corpus, root, **options)
 
 
 def delete_documents(
@@ -170,14 +162,15 @@ def _insert(
     mode: Literal["add", "upsert"],
     corpus: Source | Sequence[str | Path],
     root: str | Path,
-    vectors: str | Path | npt.NDArray[np.floating] | None,
-    model: str | Path | None,
-    fields: FieldNames | None,
-    on_error: OnError,
-    restart: bool,
-    device: str,
-    embedder: EmbedderLike | None,
-    progress: Progress,
+    *,
+    vectors: str | Path | npt.NDArray[np.floating] | None = None,
+    model: str | Path | None = None,
+    fields: FieldNames | None = None,
+    on_error: OnError = "stop",
+    restart: bool = False,
+    device: str = "cpu",
+    embedder: EmbedderLike | None = None,
+    progress: Progress = silent,
 ) -> Report:
     started = time.monotonic()
     place = Layout(root)

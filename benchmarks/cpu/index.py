@@ -6,8 +6,9 @@
 Vectors are a random mixture of 1,000 clusters of 32 dimensions turned into `--dim`, which is nearer to embeddings than
 white noise. Each build runs in a process of its own, so that its peak memory is its own. Bare FAISS is: read the
 array, `index_factory`, train, `IndexIDMap`, add, `write_index`; ours also keeps vectors, documents and metadata,
-hashes everything, and flushes it to the device: bare FAISS is timed without a flush, and with one of its file. Filtered searches allow documents whose number is below a share of all: ours filters before
-the search, the usual wrapper around FAISS asks for ten times as many results and filters those.
+hashes everything, and flushes it to the device: bare FAISS is timed without a flush, and with one of its file.
+Filtered searches allow documents whose number is below a share of all: ours filters before the search, the usual
+wrapper around FAISS asks for ten times as many results and filters those.
 """
 
 from __future__ import annotations
