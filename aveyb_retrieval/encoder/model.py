@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -119,11 +120,16 @@ class AveyBModel(AveyBPreTrainedModel):
             of those are tokens. Every needed split appears once. Vectors outside `valid` mean nothing.
         """
         masked = self.config.tail == "masked"
-        on_cpu = table.ids.device.type == "cpu"
-        max_tokens = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if on_cpu else self.max_group_tokens
+        small_groups = table.ids.device.type == "cpu" and not torch.is_grad_enabled()
+        embedding = self.embed.weight
+        if torch.is_grad_enabled() and embedding.requires_grad:
+            # A look-up's gradient is as large as its table: let the groups look up in the rows that the batch uses.
+            used, ids = torch.unique(table.ids, return_inverse=True)
+            table, embedding = replace(table, ids=ids), self.embed(used)
+        max_tokens = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small_groups else self.max_group_tokens
         for rows, width in table.groups(needed, full_width=not masked, max_tokens=max_tokens):
             lengths = table.lengths[rows]
-            x = self.ranker.compress(table, retrieved, rows, width, self.embed.weight)
+            x = self.ranker.compress(table, retrieved, rows, width, embedding)
             full = not masked or bool((lengths == width).all())
             for layer in self.layers:
                 if self.gradient_checkpointing and self.training:
