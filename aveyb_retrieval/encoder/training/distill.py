@@ -46,7 +46,7 @@ class DistillationLoss(nn.Module):
         head: `[D_teacher, D_student]`, where W starts; None: at random.
 
     Raises:
-        ConfigError: no term has a weight, or the temperature is not positive.
+        ConfigError: no term has a weight, the temperature is not positive, or `head` has another shape.
     """
 
     def __init__(
@@ -73,6 +73,11 @@ class DistillationLoss(nn.Module):
         self.teacher_vectors = torch.from_numpy(teacher_vectors)
         self.head = nn.Linear(dim, teacher_vectors.shape[1], bias=False)
         if head is not None:
+            if head.shape != tuple(self.head.weight.shape):
+                raise ConfigError(
+                    f"head has the shape {head.shape}; from the student's {dim} dimensions to the teacher's "
+                    f"{teacher_vectors.shape[1]} it must be {tuple(self.head.weight.shape)}"
+                )
             with torch.no_grad():
                 self.head.weight.copy_(torch.from_numpy(head))
         self.vector_weight, self.score_weight, self.pair_weight = vector_weight, score_weight, pair_weight
@@ -93,6 +98,11 @@ class DistillationLoss(nn.Module):
         if get_world_size() > 1:
             students, labels = [all_gather_with_grad(s) for s in students], all_gather(labels)
         rows = labels.cpu()
+        if rows.min() < 0 or rows.max() >= len(self.teacher_vectors):
+            raise InputError(
+                f"labels name the teacher's rows {int(rows.min())} to {int(rows.max())}, there are "
+                f"{len(self.teacher_vectors)}: the texts and the teacher's vectors do not belong together"
+            )
         teachers = [self.teacher_vectors[rows[:, i]].to(s.device).float() for i, s in enumerate(students)]
         loss = students[0].new_zeros(())
         if self.vector_weight:

@@ -19,6 +19,7 @@ from aveyb_retrieval.encoder.training.trainer import (
     CheckedSteps,
     RunSettings,
     optimizer_and_schedule,
+    run_to_end,
     shared_arguments,
 )
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -107,8 +108,7 @@ def train_mlm(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    trainer.train(resume_from_checkpoint=run.checkpoint)
-    if callback.interrupted:
+    if not run_to_end(trainer, callback, run.checkpoint):
         return {}
     figures: dict[str, float] = {}
     if held_out is not None:

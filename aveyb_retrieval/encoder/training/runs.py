@@ -14,17 +14,20 @@ import math
 import platform
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.encoder.training.progress import Progress
-from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError, OptionalDependencyError
 
 SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
 _MAY_CHANGE = {"save_every", "log_every", "keep"}  # of no influence on the result: free to differ on resume
@@ -99,7 +102,7 @@ class RunFolder:
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, shows progress, saves on Ctrl-C.
+    """Writes metrics.jsonl, shows progress, saves on Ctrl-C; `release` it when the run has ended.
 
     Args:
         run: the folder.
@@ -163,19 +166,44 @@ class RunCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Gives Ctrl-C back."""
+    def release(self) -> None:
+        """Gives Ctrl-C back and leaves the progress on the screen, however the run ended."""
         if self._progress is not None:
             self._progress.close()
         if self._previous_handler is not None:
             signal.signal(signal.SIGINT, self._previous_handler)
+            self._previous_handler = None
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         if self.interrupted:  # a second Ctrl-C is meant
             raise KeyboardInterrupt
         self.interrupted = True
+
+
+def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
+    """Whether the weights of a trainer's checkpoint can be those of `model`.
+
+    Raises:
+        ModelError: they have other shapes; one that differs is named.
+    """
+    have = Counter(tuple(tensor.shape) for tensor in {t.data_ptr(): t for t in model.state_dict().values()}.values())
+    for path in sorted(Path(checkpoint).rglob("model.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                shape = tuple(file.get_slice(name).get_shape())
+                have[shape] -= 1
+                if have[shape] < 0:
+                    raise ModelError(
+                        f"{path}: {name} has the shape {list(shape)}, the model to train has no such weight (left): "
+                        "the checkpoint belongs to a model of other sizes; resume with the one that the run started "
+                        "with, or start another run"
+                    )
+    left = [list(shape) for shape, count in have.items() if count > 0]
+    if left:
+        raise ModelError(
+            f"{checkpoint}: no weights of the shapes {left}, which the model to train has: the checkpoint belongs to a "
+            "model of other sizes; resume with the one that the run started with, or start another run"
+        )
 
 
 def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:

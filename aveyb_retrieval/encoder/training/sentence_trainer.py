@@ -18,6 +18,7 @@ from aveyb_retrieval.encoder.training.trainer import (
     CheckedSteps,
     RunSettings,
     optimizer_and_schedule,
+    run_to_end,
     shared_arguments,
 )
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -94,8 +95,7 @@ def train_sentence_model(
         trainer.add_callback(own)
         if run.checkpoint:
             own.load(Path(run.checkpoint))
-    trainer.train(resume_from_checkpoint=run.checkpoint)
-    if callback.interrupted:
+    if not run_to_end(trainer, callback, run.checkpoint):
         return run.path
     if trainer.is_world_process_zero():
         model.save(str(run.model), create_model_card=False)

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import ProgressCallback, Trainer
 
 from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, check_loss
+from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, check_loss, check_shapes
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,6 +94,22 @@ def optimizer_and_schedule(
     )
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) -> bool:
+    """Trains, from a checkpoint if one is given; False if Ctrl-C came first.
+
+    Raises:
+        ModelError: the checkpoint is one of a model of other sizes.
+        InputError: a loss that is no number.
+    """
+    if checkpoint is not None and trainer.model is not None:
+        check_shapes(checkpoint, trainer.model)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    finally:
+        callback.release()
+    return not callback.interrupted
 
 
 class CheckedSteps(_Base):

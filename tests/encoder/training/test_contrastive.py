@@ -12,10 +12,10 @@ from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.contrastive import PAPER, ranking_loss, read_pairs, train_contrastive
 from aveyb_retrieval.encoder.training.runs import read_metrics
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 
 from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
-from .test_mlm import StopAfter, same, same_to
+from .test_mlm import NaNAt, StopAfter, same, same_to
 
 SETTINGS = replace(PAPER, steps=6, batch_size=8, learning_rate=1e-3, bf16=False, log_every=1, save_every=100)
 DATA = {"pairs": "written in the tests"}
@@ -37,9 +37,9 @@ def write(path: Path, records: list[dict]) -> Path:
     return path
 
 
-def make(folder: Path, tokenizer: AveyBTokenizer, **options: object):
+def make(folder: Path, tokenizer: AveyBTokenizer, prompts: dict[str, str] | None = None, **changes: object):
     torch.manual_seed(0)
-    return sentence_transformer(AveyBModel(tiny_config()), tokenizer, folder, **options)
+    return sentence_transformer(AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts)
 
 
 def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]) -> float:
@@ -90,6 +90,25 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
         [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m] for f in ("whole", "broken")
     ]
     assert losses[0] == losses[1]
+
+
+def test_nan_stops_and_the_last_good_checkpoint_goes_on(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
+
+    def run(name: str, resume: bool = False, **changes: object):
+        model = make(tmp_path / f"{name}-start", tokenizer, **changes)
+        settings = replace(SETTINGS, save_every=2)
+        train_contrastive(model, pairs, tmp_path / name, data=DATA, settings=settings, resume=resume, device="cpu")
+        return model
+
+    with pytest.MonkeyPatch.context() as patch:
+        NaNAt(patch, 3)
+        with pytest.raises(InputError, match=r"batch at step 4 is nan: stopped, nothing was .* is .*checkpoint-2"):
+            run("bad")
+    assert not (tmp_path / "bad" / "model").exists()
+    with pytest.raises(ModelError, match="belongs to a model of other sizes"):
+        run("bad", resume=True, hidden_size=48)
+    assert same(run("bad", resume=True), run("good"))
 
 
 def test_cached_gradients_equal_whole_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:

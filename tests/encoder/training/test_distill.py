@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,28 @@ def test_bad_losses() -> None:
     loss = DistillationLoss(Echo(3), vectors)
     with pytest.raises(InputError, match="1 texts and 2 teacher rows"):
         loss([{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64))
+    with pytest.raises(InputError, match="rows 1 to 4, there are 4"):
+        loss([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]]))
+    with pytest.raises(ConfigError, match=r"head has the shape \(2, 3\); from the student's 3 .* must be \(3, 3\)"):
+        DistillationLoss(Echo(3), vectors, head=np.zeros((2, 3), dtype=np.float32))
+
+
+def test_a_teacher_of_another_dimension(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+    make(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
+
+    def run(name: str, resume: bool = False) -> None:
+        student = make(tmp_path / "start", tokenizer)
+        settings = replace(SETTINGS, steps=2, save_every=1)
+        train_distill(student, TEXTS, name, tmp_path / "run", data=DATA, settings=settings, resume=resume, device="cpu")
+
+    run(teacher)
+    for resume in (False, True):
+        with pytest.raises(InputError, match=r"'dim': 48.*'dim': 40"):
+            run(str(tmp_path / "other"), resume)
+    # The teacher's vectors replaced behind the run's back: its head has 48 outputs, the new vectors 40.
+    shutil.rmtree(tmp_path / "run" / "teacher")
+    with pytest.raises(InputError, match="their shapes differ"):
+        run(str(tmp_path / "other"), True)
 
 
 def test_distillation_moves_the_student_towards_the_teacher(

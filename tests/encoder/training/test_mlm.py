@@ -1,6 +1,8 @@
 """Masked-language modelling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
 
 import json
+import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,9 @@ from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.mlm import MLMSettings, train_mlm
-from aveyb_retrieval.encoder.training.runs import read_metrics
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.encoder.training.mlm import MLMSettings, evaluate_mlm, held_out_sequences, train_mlm
+from aveyb_retrieval.encoder.training.runs import RunCallback, read_metrics
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
 
@@ -52,13 +54,11 @@ class StopAfter:
     """A Ctrl-C that arrives in the middle of a run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-        from aveyb_retrieval.encoder.training.runs import RunCallback
-
         original = RunCallback.on_step_end
 
         def stop(callback: RunCallback, args, state, control, **kwargs):
             if state.global_step == step:
-                callback._interrupt(2, None)
+                signal.raise_signal(signal.SIGINT)
             return original(callback, args, state, control, **kwargs)
 
         monkeypatch.setattr(RunCallback, "on_step_end", stop)
@@ -70,6 +70,7 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
         StopAfter(patch, 3)
         run(tmp_path / "broken", tokenizer)
     assert not (tmp_path / "broken" / "model").exists()
+    assert (tmp_path / "broken" / "checkpoints" / "checkpoint-3").is_dir()
     resumed = run(tmp_path / "broken", tokenizer, resume=True)
     assert same(whole, resumed)
     losses = [
@@ -111,13 +112,61 @@ def test_nothing_is_overwritten(tokenizer: AveyBTokenizer, tmp_path: Path) -> No
         run(tmp_path / "other", tokenizer, resume=True)
 
 
+class NaNAt:
+    """A weight that becomes NaN when so many steps are done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        original = RunCallback.on_step_end
+
+        def spoil(callback: RunCallback, args, state, control, model, **kwargs):
+            if state.global_step == step:
+                with torch.no_grad():
+                    next(p for p in model.parameters() if p.dim() == 1)[0] = float("nan")
+            return original(callback, args, state, control, model=model, **kwargs)
+
+        monkeypatch.setattr(RunCallback, "on_step_end", spoil)
+
+
 def test_a_loss_that_is_no_number_stops_the_run(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    model = fresh()
-    with torch.no_grad():
-        model.model.layers[0].fuser.bias[0] = float("nan")
-    with pytest.raises(InputError, match="step 1 is nan: stopped, nothing was overwritten"):
-        run(tmp_path, tokenizer, model=model)
-    assert not (tmp_path / "model").exists()
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        NaNAt(patch, 5)
+        with pytest.raises(InputError, match=r"batch at step 6 is nan: stopped, nothing was .* is .*checkpoint-4"):
+            run(tmp_path / "bad", tokenizer)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "bad" / "model").exists()
+    assert [f.name for f in (tmp_path / "bad" / "checkpoints").iterdir()] == ["checkpoint-4"]
+    assert same(run(tmp_path / "bad", tokenizer, resume=True), run(tmp_path / "good", tokenizer))
+
+
+def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    watched = run(tmp_path / "watched", tokenizer, replace(SETTINGS, held_out_every=5, evaluate_every=4))
+    assert same(watched, run(tmp_path / "plain", tokenizer, replace(SETTINGS, held_out_every=5)))
+    seen = [m for m in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "eval_loss" in m]
+    assert [m["step"] for m in seen] == [4, 8]
+    last = evaluate_mlm(watched, held_out_sequences(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
+    assert seen[-1]["eval_loss"] == pytest.approx(last["loss"], abs=1e-5)
+    assert seen[-1]["eval_accuracy"] == pytest.approx(last["accuracy"])
+    with pytest.raises(InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"):
+        run(tmp_path / "none", tokenizer, replace(SETTINGS, held_out_every=0, evaluate_every=4))
+
+
+def test_a_checkpoint_of_another_shape(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    run(tmp_path, tokenizer, replace(SETTINGS, steps=4))
+    before = (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes()
+    for changes in ({"hidden_size": 48}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}):
+        with pytest.raises(ModelError, match="belongs to a model of other sizes"):
+            run(tmp_path, tokenizer, replace(SETTINGS, steps=4), model=fresh(**changes), resume=True)
+    assert (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes() == before
+
+
+def test_progress_is_shown_with_loss_speed_and_time_left(
+    tokenizer: AveyBTokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, tokenizer, replace(SETTINGS, steps=2))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert len(lines) == 2
+    assert re.fullmatch(r"step 2/2, loss \d\.\d+, [\d,]+ tokens/s, 00:00 left", lines[1])
 
 
 @pytest.mark.parametrize(
@@ -127,6 +176,8 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer: AveyBTokenizer, tmp_p
         ({"steps": 0}, "steps is 0"),
         ({"mask_rate": 0.0}, "mask_rate"),
         ({"schedule": "zigzag"}, "schedule"),
+        ({"evaluate_every": -1}, "evaluate_every is -1"),
+        ({"keep": 0}, "keep is 0"),
     ],
 )
 def test_bad_settings(tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict, reason: str) -> None:
