@@ -1,11 +1,12 @@
-"""Training speed on a CPU: masked-language modelling with ours beside a BERT of the same width, depth and vocabulary.
+"""Training speed on a CPU: masked-language modelling with ours beside a BERT of as many parameters.
 
-    python benchmarks/cpu/train.py                       # about four minutes on two cores
-    python benchmarks/cpu/train.py --lengths 512 --dtypes bfloat16
+    python benchmarks/cpu/train.py                                       # about two minutes on two cores
+    python benchmarks/cpu/train.py --lengths 512 --dtypes bfloat16       # a quick look
 
-Random weights and token ids, 20 % of the tokens masked, forward, backward and an AdamW step; attention by SDPA. "all
-logits" is our model with the head on every token, to show what computing it on masked tokens only is worth. Every
-figure is the best of several steps taken in turn.
+Same width, depth and vocabulary; BERT's inner layers are as wide as its parameters are to be as many as ours. Random
+weights and token ids, 20 % of the tokens masked, forward, backward and an AdamW step; attention by SDPA. Each model is
+taken with its head on masked tokens only and on all of them: what our head is worth, and how the two compare with the
+same head. Every figure is the best of several steps taken in turn.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from pathlib import Path
 
 import torch
 import transformers
+from peers import bert_of, parameters
+from rich.console import Console
+from rich.table import Table
 from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
@@ -32,15 +36,12 @@ MASK_RATE = 0.2
 
 
 def models(args: argparse.Namespace) -> dict[str, transformers.PreTrainedModel]:
-    """Both models, of one width, depth and vocabulary."""
-    sizes = {"vocab_size": args.vocab, "hidden_size": args.width, "num_hidden_layers": args.depth}
-    bert = transformers.BertConfig(
-        **sizes,
-        num_attention_heads=max(1, args.width // 64),
-        intermediate_size=4 * args.width,
-        max_position_embeddings=max(args.lengths),
+    """Both models, of one width, depth, vocabulary and number of parameters."""
+    ours = AveyBForMaskedLM(
+        AveyBConfig.mini(vocab_size=args.vocab, hidden_size=args.width, num_hidden_layers=args.depth)
     )
-    return {"ours": AveyBForMaskedLM(AveyBConfig.mini(**sizes)), "BERT": transformers.BertForMaskedLM(bert)}
+    bert = bert_of(parameters(ours), vocab=args.vocab, width=args.width, depth=args.depth, positions=max(args.lengths))
+    return {"ours": ours, "BERT": bert}
 
 
 def batch(args: argparse.Namespace, length: int) -> dict[str, torch.Tensor]:
@@ -52,13 +53,15 @@ def batch(args: argparse.Namespace, length: int) -> dict[str, torch.Tensor]:
 
 
 def all_logits(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Our loss with the head on every token."""
+    """The loss with the head on every token."""
+    if isinstance(model, transformers.BertForMaskedLM):
+        return transformers.BertForMaskedLM.forward(model, **inputs).loss
     logits = model(input_ids=inputs["input_ids"]).logits
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), inputs["labels"].flatten())
 
 
 def masked_logits(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The loss as the model computes it by itself."""
+    """The loss with the head on masked tokens, as both models compute it by themselves."""
     return model(**inputs).loss
 
 
@@ -95,10 +98,10 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--depth", type=int, default=7)
+    parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--vocab", type=int, default=16384)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "cpu_train.json")
+    parser.add_argument("--json", type=Path, default=RESULTS / "cpu_train.json", help="write the figures here")
     args = parser.parse_args()
     torch.manual_seed(0)
     both = models(args)
@@ -106,30 +109,38 @@ def main() -> None:
         name: build_optimizer(model, "adamw", lr=1e-4, betas=(0.95, 0.95), eps=1e-8, weight_decay=0.01)
         for name, model in both.items()
     }
-    sizes = {name: sum(p.numel() for p in model.parameters()) for name, model in both.items()}
+    sizes = {name: parameters(model) for name, model in both.items()}
     threads = torch.get_num_threads()
-    print(", ".join(f"{name} {size:,} parameters" for name, size in sizes.items()), f"| {threads} threads")
-    print(f"{'dtype':<10}{'length':>7}{'ours':>12}{'all logits':>12}{'BERT':>12}   tokens/s")
+    counts = ", ".join(f"{name} {size:,} parameters" for name, size in sizes.items())
+    table = Table(title=f"training tokens/s; {counts}; {threads} threads")
+    for column in ("dtype", "length", "ours", "BERT", "ratio", "ours, all logits", "BERT, all logits", "head's gain"):
+        table.add_column(column, justify="right")
     rows = []
     for dtype in args.dtypes:
         for length in args.lengths:
             inputs = batch(args, length)
-            ours, bert = both["ours"].train(), both["BERT"].train()
-            bf16 = dtype == "bfloat16"
-            times = best_times(
-                {
-                    "ours": partial(step, ours, optimizers["ours"], masked_logits, inputs, bf16),
-                    "all logits": partial(step, ours, optimizers["ours"], all_logits, inputs, bf16),
-                    "BERT": partial(step, bert, optimizers["BERT"], masked_logits, inputs, bf16),
-                },
-                args.rounds,
-            )
-            speeds = {name: round(inputs["input_ids"].numel() / seconds) for name, seconds in times.items()}
-            print(f"{dtype:<10}{length:>7}" + "".join(f"{speed:>12,}" for speed in speeds.values()), flush=True)
+            calls = {
+                name + suffix: partial(step, model.train(), optimizers[name], loss, inputs, dtype == "bfloat16")
+                for suffix, loss in (("", masked_logits), (", all logits", all_logits))
+                for name, model in both.items()
+            }
+            times = best_times(calls, args.rounds)
+            speeds = {name: inputs["input_ids"].numel() / seconds for name, seconds in times.items()}
             rows.append({"dtype": dtype, "length": length, "tokens_per_second": speeds})
-    machine = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine(), "threads": threads}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"machine": machine, "parameters": sizes, "rows": rows}, indent=1) + "\n")
+            ours, bert, ours_all, _ = speeds.values()
+            figures = [f"{speed:,.0f}" for speed in speeds.values()]
+            figures.insert(2, f"{ours / bert:.2f}")
+            table.add_row(dtype, f"{length:,}", *figures, f"{ours / ours_all:.2f}")
+    Console().print(table)
+    machine = {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": threads,
+        "torch": torch.__version__,
+    }
+    report = {"machine": machine, "batch_tokens": args.tokens, "parameters": sizes, "rows": rows}
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
