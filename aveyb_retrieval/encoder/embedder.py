@@ -245,15 +245,24 @@ class Embedder:
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
         return table, slots, self.model.encode_splits(table, retrieved, needed.to(device))
 
+    def _split_means(self, batch: list[_Tokenised]) -> tuple[torch.Tensor, np.ndarray]:
+        """float32 `[n, d]`, the mean of each split's token vectors, and int64 `[n]`, its tokens."""
+        if len(batch) == 1 and batch[0].n_kept == 0:  # one query, most often: no table of splits is needed
+            ids = torch.from_numpy(batch[0].ids.astype(np.int64))[None].to(self.model.device)
+            if self.model.is_short(ids):
+                return self.model.encode_short(ids).float().mean(1), np.array([ids.shape[1]])
+        table, _, pieces = self._forward(batch)
+        means = torch.zeros(len(table.lengths), self.dim, device=self.model.device)
+        for rows, hidden, valid in pieces:
+            means[rows] = (hidden.float() * valid[..., None]).sum(1) / table.lengths[rows, None]
+        return means, table.lengths.cpu().numpy()
+
     def _encode(self, batch: list[_Tokenised]) -> Iterator[EncodedDocument]:
         with torch.inference_mode():
-            table, _, pieces = self._forward(batch)
-            means = torch.zeros(len(table.lengths), self.dim, device=self.model.device)
-            for rows, hidden, valid in pieces:
-                means[rows] = (hidden.float() * valid[..., None]).sum(1) / table.lengths[rows, None]
+            means, lengths = self._split_means(batch)
             norms = torch.linalg.vector_norm(means, dim=1)
             units = torch.nn.functional.normalize(means, dim=1).cpu().numpy()
-            weights, lengths = norms.cpu().numpy(), table.lengths.cpu().numpy()
+            weights = norms.cpu().numpy()
         start = 0
         for item in batch:
             rows_of = slice(start, start + len(item.spans))

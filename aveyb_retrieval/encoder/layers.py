@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from typing import Any
+
 import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.prepared import PreparedLayer
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
@@ -25,18 +29,39 @@ class RMSNorm(nn.Module):
         return nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
+@dataclass(frozen=True)
+class LayerSettings:
+    """A layer's choices as plain values: a look-up in a transformers configuration costs as much as a small operation.
+
+    Fields are those of `AveyBConfig` of the same name; mixed_size: width of the half of the tail that is mixed.
+    """
+
+    mixed_size: int
+    norm_eps: float
+    similarity_eps: float
+    enricher_activation: str
+    mix_activation: str
+    similarity_norm: str
+    enriched_order: str
+    fuser_order: str
+
+    def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`[n, T, 4 m]` -> views mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, 2 m]`."""
+        m = self.mixed_size
+        if self.enriched_order == "mixed_gate_bypass":
+            mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, 2 * m), dim=-1)
+        else:
+            bypass, gate, mixed = torch.split_with_sizes(enriched, (2 * m, m, m), dim=-1)
+        return mixed, gate, bypass
+
+
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualised tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
     def __init__(self, config: AveyBConfig, kind: str) -> None:
         super().__init__()
         d, mixed = config.hidden_size, config.mixed_size
-        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
-        self.mixed_size = mixed
-        self.norm_eps, self.similarity_eps = config.norm_eps, config.similarity_eps
-        self.enricher_activation, self.mix_activation = config.enricher_activation, config.mix_activation
-        self.similarity_norm = config.similarity_norm
-        self.enriched_order, self.fuser_order = config.enriched_order, config.fuser_order
+        self.settings = LayerSettings(**{f.name: getattr(config, f.name) for f in fields(LayerSettings)})
         self.norm = RMSNorm(d, config.norm_eps)
         self.enricher = nn.Linear(d, 4 * mixed)
         self.fuser = nn.Linear(3 * mixed, d)
@@ -46,19 +71,44 @@ class AveyBLayer(nn.Module):
         )
         self.mix_bias = nn.Parameter(torch.zeros(config.split_size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
+        self._prepared: PreparedLayer | None = None
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """`[n, T, D]` -> `[n, T, D]`; `lengths`: int `[n]` valid tokens of each split, None when all T are."""
-        width = x.shape[1]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepared": None}
+
+    def train(self, mode: bool = True) -> AveyBLayer:
+        """As for any module. Training frees what was prepared for inference, and may write to parameters in any way."""
+        if mode:
+            self._prepared = None
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, prepare: bool = False) -> torch.Tensor:
+        """One layer on a group of splits.
+
+        Args:
+            x: `[n, T, D]`.
+            lengths: int `[n]` valid tokens of each split, None when all T are.
+            prepare: `packed.usable(x)` holds, so weights may be prepared for a CPU.
+
+        Returns:
+            `[n, T, D]`.
+        """
+        if prepare and not torch.compiler.is_compiling():
+            prepared = self._prepared
+            if prepared is None or not prepared.current(x.dtype):
+                self._prepared = prepared = PreparedLayer(self) if PreparedLayer.possible(self, x.dtype) else None
+            if prepared is not None:
+                return prepared(x, lengths)
+        settings, width = self.settings, x.shape[1]
         enriched = enrich(
             x,
             self.norm.weight,
             self.enricher.weight,
             self.enricher.bias,
-            eps=self.norm_eps,
-            activation=self.enricher_activation,
+            eps=settings.norm_eps,
+            activation=settings.enricher_activation,
         )
-        mixed, gate, bypass = self._parts(enriched)
+        mixed, gate, bypass = settings.parts(enriched)
         bias = None if self.mix_bias is None else self.mix_bias[:width]
         if self.spatial_proj is not None:
             context = static_mix(
@@ -67,32 +117,24 @@ class AveyBLayer(nn.Module):
                 self.spatial_proj[:width, :width],
                 lengths=lengths,
                 bias=bias,
-                activation=self.mix_activation,
+                activation=settings.mix_activation,
             )
         else:
             context = dynamic_mix(
                 mixed,
                 gate,
-                normalisation=self.similarity_norm,
-                eps=self.similarity_eps,
+                normalisation=settings.similarity_norm,
+                eps=settings.similarity_eps,
                 lengths=lengths,
                 bias=bias,
-                activation=self.mix_activation,
+                activation=settings.mix_activation,
             )
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
-    def _parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        m = self.mixed_size
-        if self.enriched_order == "mixed_gate_bypass":
-            mixed, gate, bypass = enriched.split((m, m, 2 * m), dim=-1)
-        else:
-            bypass, gate, mixed = enriched.split((2 * m, m, m), dim=-1)
-        return mixed, gate, bypass
-
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        m = self.mixed_size
-        if self.fuser_order == "context_bypass":
+        m = self.settings.mixed_size
+        if self.settings.fuser_order == "context_bypass":
             context, bypass = self.fuser.weight.split((m, 2 * m), dim=1)
         else:
             bypass, context = self.fuser.weight.split((2 * m, m), dim=1)

@@ -17,6 +17,7 @@ from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.kernels.packed import usable
 
 IGNORED_LABEL = -100
 # A CPU likes groups whose activations it can keep and whose buffers it need not fetch anew from the system: 16,384
@@ -69,6 +70,8 @@ class AveyBModel(AveyBPreTrainedModel):
         self.ranker = Ranker(config)
         self.layers = nn.ModuleList(AveyBLayer(config, kind) for kind in config.layer_pattern or [])
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
+        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
+        self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -90,20 +93,45 @@ class AveyBModel(AveyBPreTrainedModel):
         Raises:
             InputError: the two inputs do not have the same two-dimensional shape.
         """
-        present = _present(input_ids, attention_mask)
-        table, slots = split_table(input_ids[present], present.sum(1), self.config.split_size)
+        _check_shapes(input_ids, attention_mask)
+        if self.is_short(input_ids) and (attention_mask is None or bool(attention_mask.all())):
+            out = self.encode_short(input_ids)
+        else:
+            out = self._encode_padded(input_ids, attention_mask)
+        return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
+
+    def is_short(self, input_ids: torch.Tensor) -> bool:
+        """Whether `encode_short` takes `[B, T]` of this shape: inference, texts of one split each, few enough."""
+        length = input_ids.shape[1]
+        fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
+        few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
+        return fits and few and not torch.is_grad_enabled()
+
+    def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Texts that are a group of splits already: nothing to rank, cut, sort by length or pad, as for a query.
+
+        Args:
+            input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
+
+        Returns:
+            `[B, T, D]`, what `forward` gives.
+        """
+        return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
+
+    def _encode_padded(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        present = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+        table, slots = split_table(input_ids[present], present.sum(1), self.split_size)
         place = torch.empty(table.ids.numel(), dtype=torch.int64, device=slots.device)
         place[slots] = torch.nonzero(present.flatten())[:, 0]  # slot of the table -> place in the padded batch
 
-        out = self.embed.weight.new_zeros(input_ids.numel(), self.config.hidden_size)
+        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
         pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
         if pieces:
             tokens = torch.cat([hidden[valid] for _, hidden, valid in pieces])
             columns = torch.arange(table.ids.shape[1], device=slots.device)
             places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
             out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
-        out = out.view(*input_ids.shape, self.config.hidden_size)
-        return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
+        return out.view(*input_ids.shape, out.shape[1])
 
     def encode_splits(
         self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
@@ -119,26 +147,32 @@ class AveyBModel(AveyBPreTrainedModel):
             rows int64 `[m]`, hidden `[m, T, D]`, valid bool `[m, T]`: which rows of the table, their vectors, and which
             of those are tokens. Every needed split appears once. Vectors outside `valid` mean nothing.
         """
-        masked = self.config.tail == "masked"
-        small_groups = table.ids.device.type == "cpu" and not torch.is_grad_enabled()
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
             # A look-up's gradient is as large as its table: let the groups look up in the rows that the batch uses.
             used, ids = torch.unique(table.ids, return_inverse=True)
             table, embedding = replace(table, ids=ids), self.embed(used)
-        max_tokens = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small_groups else self.max_group_tokens
-        for rows, width in table.groups(needed, full_width=not masked, max_tokens=max_tokens):
+        max_tokens = self._group_tokens(table.ids.device)
+        for rows, width in table.groups(needed, full_width=not self.masked_tail, max_tokens=max_tokens):
             lengths = table.lengths[rows]
             x = self.ranker.compress(table, retrieved, rows, width, embedding)
-            full = not masked or bool((lengths == width).all())
-            for layer in self.layers:
-                if self.gradient_checkpointing and self.training:
-                    x = self._gradient_checkpointing_func(layer.__call__, x, None if full else lengths)
-                else:
-                    x = layer(x, None if full else lengths)
-            if self.ln_f is not None:
-                x = self.ln_f(x)
+            full = not self.masked_tail or bool((lengths == width).all())
+            x = self._process(x, None if full else lengths)
             yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
+
+    def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """The neural processor on a group of splits `[m, T, D]`."""
+        prepare = usable(x)
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
+            else:
+                x = layer(x, lengths, prepare)
+        return x if self.ln_f is None else self.ln_f(x)
+
+    def _group_tokens(self, device: torch.device) -> int:
+        small = device.type == "cpu" and not torch.is_grad_enabled()
+        return min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
 
 
 class AveyBForMaskedLM(AveyBPreTrainedModel):
@@ -192,13 +226,10 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         return MaskedLMOutput(loss=loss, logits=logits)
 
 
-def _present(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def _check_shapes(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
     if input_ids.dim() != 2:
         raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
-    if attention_mask is None:
-        return torch.ones_like(input_ids, dtype=torch.bool)
-    if attention_mask.shape != input_ids.shape:
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
         raise InputError(
             f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
         )
-    return attention_mask != 0

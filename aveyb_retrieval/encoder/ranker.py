@@ -14,6 +14,7 @@ from torch import nn
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.splits import SplitTable
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
+from aveyb_retrieval.kernels.packed import usable
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ class Ranker(nn.Module):
     def __init__(self, config: AveyBConfig) -> None:
         super().__init__()
         self.config = config
-        size = config.split_size
-        self.down_proj = nn.Parameter(torch.empty(size, (config.num_retrieved + 1) * size))
+        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
+        self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
+        self.residual = config.compressor_residual
+        self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
         """Ranks every split of the batch against the earlier splits of its own document.
@@ -46,7 +49,7 @@ class Ranker(nn.Module):
 
         Gradients flow to `embedding` through the weights, which are plain functions of the scores; the choice has none.
         """
-        n, k = len(table.lengths), self.config.num_retrieved
+        n, k = len(table.lengths), self.num_retrieved
         if k == 0 or torch.equal(table.first, torch.arange(n, device=table.first.device)):
             # Nothing but one-split documents, as all queries are: there is nothing to choose from.
             empty = torch.zeros(n, k, device=table.ids.device)
@@ -115,13 +118,10 @@ class Ranker(nn.Module):
         Returns:
             `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
         """
-        size, k = self.config.split_size, self.config.num_retrieved
+        size, k = self.split_size, self.num_retrieved
         weight = self.down_proj[:width]
         valid = torch.arange(width, device=group.device) < table.lengths[group, None]
-        current = embedding[table.ids[group, :width]] * valid[..., None]
-        out = torch.matmul(weight[:, k * size : k * size + width], current)
-        if self.config.compressor_residual:
-            out = out + current
+        out = self.compress_alone(embedding[table.ids[group, :width]] * valid[..., None])
         for slot in range(k):
             rows = retrieved.rows[group, slot]
             has = torch.nonzero(rows >= 0)[:, 0]
@@ -133,3 +133,19 @@ class Ranker(nn.Module):
                     0, has, torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
                 )
         return out
+
+    def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
+        """`compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
+
+        Args:
+            current: `[m, T, D]`, token embeddings, zero where there is no token.
+
+        Returns:
+            `[m, T, D]`.
+        """
+        width, start = current.shape[1], self.num_retrieved * self.split_size
+        block = self.down_proj[:width, start : start + width]
+        if self.residual and usable(current):  # one operation instead of three, which counts for a query
+            return torch.baddbmm(current, block.expand(len(current), -1, -1), current)
+        out = torch.matmul(block, current)
+        return out + current if self.residual else out

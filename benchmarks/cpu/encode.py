@@ -44,6 +44,7 @@ def models(args: argparse.Namespace) -> dict[str, torch.nn.Module]:
     }
 
 
+@torch.inference_mode()
 def best_times(calls: dict[str, Callable[[], object]], *, seconds: float) -> dict[str, float]:
     """The shortest time of each call in seconds; calls alternate until the budget of each is spent."""
     best = {name: float("inf") for name in calls}
@@ -62,7 +63,6 @@ def best_times(calls: dict[str, Callable[[], object]], *, seconds: float) -> dic
     return best
 
 
-@torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.kernels import packed
 
 SIZES = {"vocab_size": 200, "hidden_size": 16, "num_hidden_layers": 4, "split_size": 16}
 
@@ -29,6 +32,8 @@ def test_no_recompilation_per_length(preset) -> None:  # type: ignore[no-untyped
     with torch.inference_mode():
         for n in (40, 5, 16, 100, 300, 7, 3, 64, 33):
             ids = torch.randint(0, 200, (2, n))
-            assert torch.equal(compiled(ids).last_hidden_state, plain(ids).last_hidden_state)
+            got = compiled(ids).last_hidden_state
+            with mock.patch.object(packed, "_AVAILABLE", False):  # the plain form, which the compiler traces
+                torch.testing.assert_close(got, plain(ids).last_hidden_state, atol=1e-6, rtol=0)
     # A static and a dynamic one, each once more at most for splits of a single token, whose shape is a constant.
     assert 2 <= len(graphs) <= 4

@@ -1,0 +1,123 @@
+"""The four operations of a layer for inference on a CPU.
+
+A short text's cost is the number of operations, not their arithmetic: each starts with cold caches, because the
+weights of the linear maps have just run through them. So these forms use as few operations as torch offers: packed
+weights, the RMSNorm's scale folded into one of them, bias and activation inside the product, results written over
+buffers that nobody reads again. Nothing here has a gradient.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference
+from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.packed import packed_linear
+from aveyb_retrieval.kernels.static_mix import static_mix_reference
+
+_MIN_NORM = 1e-12
+# oneDNN's cost of starting a bfloat16 product exceeds that of the product in float32 up to about this many tokens. One
+# of the widths at which splits are grouped, so that a text's form does not depend on its group.
+_NARROW = 32
+
+
+def fold_norm(weight: torch.Tensor, norm_weight: torch.Tensor) -> torch.Tensor:
+    """The enricher's matrix for `enrich`: `W diag(g) sqrt(D)`, `[M, D]`, from W `[M, D]` and the norm's g `[D]`."""
+    return (weight.float() * (norm_weight.float() * weight.shape[1] ** 0.5)).to(weight.dtype)
+
+
+def enrich(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor, *, eps: float, activation: str) -> torch.Tensor:
+    """`enrich_reference`, with `packed` made by `fold_norm`: `act(W diag(g) sqrt(D) x / sqrt(|x|^2 + D eps) + b)`."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    norm.hypot_(_root(eps * x.shape[-1]))
+    unit = torch.div(x, norm, out=torch.empty_like(x))  # rounds a float32 quotient once, without another operation
+    if activation == "gelu":
+        return packed_linear(unit, packed, bias, "gelu")
+    return packed_linear(unit, packed, bias, "relu").square_()
+
+
+def static_mix(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str,
+) -> torch.Tensor:
+    """`static_mix_reference`; may overwrite `gate`. Here `weight` is `[S, S]` and `bias` `[S]`, not cut to T."""
+    n, width, _ = mixed.shape
+    # One view instead of a chain of slices.
+    corner = weight.as_strided((n, width, width), (0, weight.stride(0), weight.stride(1)))
+    column = None if bias is None else bias.as_strided((width, 1), (bias.stride(0), 0))
+    if mixed.dtype != torch.float32:
+        if width > _NARROW:
+            column = None if bias is None else bias[:width]
+            return static_mix_reference(
+                mixed, gate, weight[:width, :width], lengths=lengths, bias=column, activation=activation
+            )
+        mixed, corner = mixed.float(), corner.float()
+        column = None if column is None else column.float()
+    mixed = zero_padding(mixed, lengths)
+    out = torch.bmm(corner, mixed) if column is None else torch.baddbmm(column, corner, mixed)
+    return _gated(gate, out, lengths, activation)
+
+
+def dynamic_mix(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    *,
+    normalisation: str,
+    eps: float,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str,
+) -> torch.Tensor:
+    """`dynamic_mix_reference`; may overwrite `gate`. Here `bias` is `[S]`, not cut to T."""
+    width = mixed.shape[1]
+    column = None if bias is None else bias[:width]
+    if mixed.dtype != torch.float32:
+        if width > _NARROW:
+            return dynamic_mix_reference(
+                mixed, gate, normalisation=normalisation, eps=eps, lengths=lengths, bias=column, activation=activation
+            )
+        mixed = mixed.float()
+    mixed = zero_padding(mixed, lengths)
+    unit = mixed / torch.linalg.vector_norm(mixed, dim=-1, keepdim=True).clamp_min_(_MIN_NORM)
+    similarity = torch.bmm(unit, unit.mT)
+    if normalisation == "l1":
+        row_sum = similarity.abs().sum(-1, keepdim=True).clamp_min_(_MIN_NORM)
+    else:
+        row_sum = similarity.sum(-1, keepdim=True).add_(eps)
+    out = torch.bmm(similarity, mixed)
+    out = out.div_(row_sum) if column is None else torch.addcdiv(column[:, None], out, row_sum)
+    return _gated(gate, out, lengths, activation)
+
+
+def fuse(
+    parts: tuple[torch.Tensor, torch.Tensor],
+    packed: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    alpha: torch.Tensor | None,
+) -> torch.Tensor:
+    """`fuse_reference`, with the whole matrix packed.
+
+    Args:
+        parts: context `[n, T, Dc]` and bypass `[n, T, Db]` in the order of the matrix's columns; joining them costs
+            less than a second product.
+    """
+    out = packed_linear(torch.cat(parts, dim=-1), packed, bias)
+    return out.add_(residual if alpha is None else alpha * residual)
+
+
+def _gated(gate: torch.Tensor, out: torch.Tensor, lengths: torch.Tensor | None, activation: str) -> torch.Tensor:
+    gate.mul_(out.relu_() if activation == "relu" else out)  # in place also rounds to the gate's dtype
+    return gate if lengths is None else gate.masked_fill_(~row_mask(lengths, gate.shape[1]), 0)
+
+
+@lru_cache(maxsize=8)
+def _root(value: float) -> torch.Tensor:
+    return torch.tensor(value**0.5)
