@@ -95,6 +95,7 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 @click.option("--mask-rate", default=0.2, show_default=True, help="Share of tokens replaced by [MASK].")
 @click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time.")
 @click.option("--held-out-every", default=100, show_default=True, help="Every n-th document is for validation.")
+@click.option("--evaluate-every", default=0, show_default=True, help="Steps between validations; 0: at the end only.")
 @run_options(steps=90_000, batch_size=256, learning_rate=5e-4, schedule="cosine")
 def mlm(
     files: tuple[Path, ...],

@@ -68,9 +68,10 @@ def test_tokenizer_writes_both_views_and_overwrites_nothing(text: Path, vocabula
 
 def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path: Path) -> None:
     common = ("--vocabulary", vocabulary, "--length", 32, "--micro-batch", 2, "--held-out-every", 10)
-    result = call("mlm", text, *common, "-o", tmp_path / "mlm", *RUN)
+    result = call("mlm", text, *common, "--evaluate-every", 1, "-o", tmp_path / "mlm", *RUN)
     assert result.exit_code == 0, result.output
     assert "held out loss: " in result.output
+    assert (tmp_path / "mlm" / "metrics.jsonl").read_text().count("eval_accuracy") == 2
     assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["text.jsonl"]["sha256"]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
