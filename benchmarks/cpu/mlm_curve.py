@@ -29,9 +29,9 @@ import numpy as np
 import torch
 import transformers
 from matplotlib.figure import Figure
+from peers import bert_of, parameters
 from rich.console import Console
 from rich.table import Table
-from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.encoder.config import AveyBConfig
@@ -64,44 +64,15 @@ def vocabulary(args: argparse.Namespace, texts: list[str]) -> AveyBTokenizer:
     return AveyBTokenizer.load(folder)
 
 
-class MaskedBert(transformers.BertForMaskedLM):
-    """BERT with our head's economy: logits `[masked, V]` only where a token is asked for. The loss is the same."""
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> MaskedLMOutput:
-        """Both int64 `[B, N]`; labels are -100 where nothing is asked."""
-        asked = labels != IGNORED_LABEL
-        logits = self.cls(self.bert(input_ids).last_hidden_state[asked])
-        return MaskedLMOutput(loss=torch.nn.functional.cross_entropy(logits.float(), labels[asked]), logits=logits)
-
-
 def new_model(name: str, depth: int, args: argparse.Namespace) -> transformers.PreTrainedModel:
-    """BERT's inner layer is as wide as its parameters are to be as many as ours."""
+    """Untrained; BERT has as many parameters as ours of `args.depth` layers. Ours ends with a norm, as in the paper."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": args.vocab, "hidden_size": args.width}
+    sizes = {"vocab_size": args.vocab, "hidden_size": args.width, "split_size": args.split}
+    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=args.depth, final_norm=True))
     if name == "ours":
-        return AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=depth))
-
-    def bert(inner: int) -> MaskedBert:
-        config = transformers.BertConfig(
-            **sizes,
-            num_hidden_layers=depth,
-            num_attention_heads=max(1, args.width // 64),
-            intermediate_size=inner,
-            max_position_embeddings=args.length,
-            type_vocab_size=1,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        return MaskedBert(config)
-
-    missing = parameters(new_model("ours", args.depth, args)) - parameters(bert(8))
+        return ours
     torch.manual_seed(0)
-    return bert(8 + 8 * round(missing / (depth * (2 * args.width + 1)) / 8))
-
-
-def parameters(model: torch.nn.Module) -> int:
-    """How many numbers are learnt; tied ones count once."""
-    return sum(p.numel() for p in model.parameters())
+    return bert_of(parameters(ours), vocab=args.vocab, width=args.width, depth=depth, positions=args.length)
 
 
 def trained(
@@ -226,14 +197,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text")
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--only", choices=NAMES, help="this model's runs only, no comparison")
-    parser.add_argument("--every", type=int, default=30, help="take every n-th document")
-    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--every", type=int, default=20, help="take every n-th document")
+    parser.add_argument("--vocab", type=int, default=4096)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--length", type=int, default=512, help="tokens in a packed sequence")
-    parser.add_argument("--batch", type=int, default=2, help="sequences in a step")
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--search-steps", type=int, default=300)
+    parser.add_argument("--split", type=int, default=64, help="tokens in one of our splits")
+    parser.add_argument("--length", type=int, default=256, help="tokens in a packed sequence")
+    parser.add_argument("--batch", type=int, default=4, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--search-steps", type=int, default=400)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3])
     parser.add_argument("--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it")
     args = parser.parse_args()
@@ -244,10 +216,12 @@ def main() -> None:
         length=args.length,
         batch_size=args.batch,
         micro_batch=args.batch,
+        betas=(0.9, 0.98),  # the paper's 0.95 and 0.95 are for steps of 512K tokens
+        eps=1e-8,
         held_out_every=HELD_OUT_EVERY,
         evaluate_every=max(30, args.steps // 10),
         log_every=10,
-        save_every=150,
+        save_every=200,
     )
     result: dict[str, Any] = {}
     for name in (args.only,) if args.only else NAMES:
@@ -255,7 +229,8 @@ def main() -> None:
     if args.only:
         return
     result["unigram"] = unigram(args.work / "ours", tokenizer, settings)
-    result["settings"] = asdict(settings) | {"vocabulary": args.vocab, "width": args.width, "depth": args.depth}
+    shared = {name: value for name, value in asdict(settings).items() if name != "learning_rate"}
+    result["settings"] = shared | {name: getattr(args, name) for name in ("vocab", "width", "depth", "split")}
     result["data"] = data
     result["machine"] = {
         "cores": os.cpu_count(),
