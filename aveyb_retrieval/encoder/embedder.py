@@ -26,6 +26,7 @@ from aveyb_retrieval.errors import ConfigError, ModelError
 DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-mini-en"
 _MODEL_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
+_MIN_NORM = 1e-12
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -261,7 +262,7 @@ class Embedder:
         with torch.inference_mode():
             means, lengths = self._split_means(batch)
             norms = torch.linalg.vector_norm(means, dim=1)
-            units = torch.nn.functional.normalize(means, dim=1).cpu().numpy()
+            units = (means / norms.clamp_min(_MIN_NORM)[:, None]).cpu().numpy()
             weights = norms.cpu().numpy()
         start = 0
         for item in batch:

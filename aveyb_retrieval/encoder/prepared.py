@@ -25,10 +25,10 @@ class PreparedLayer:
         # kept, so that its address cannot come to mean something else.
         self._parts = [(layer._modules, name, module) for name, module in layer.named_children()]
         self._sources = [
-            (module._parameters, name, parameter, parameter._version, parameter.data_ptr(), parameter.detach())
+            (module._parameters, name, p, p._version, p.data_ptr(), p.shape, p.detach())
             for module in layer.modules()
-            for name, parameter in module._parameters.items()
-            if parameter is not None
+            for name, p in module._parameters.items()
+            if p is not None
         ]
         self._enricher = pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
         self._fuser = pack(layer.fuser.weight.detach())
@@ -57,12 +57,12 @@ class PreparedLayer:
         for modules, name, module in self._parts:
             if modules.get(name) is not module:
                 return False
-        for parameters, name, parameter, version, address, storage in self._sources:
+        for parameters, name, parameter, version, address, shape, _ in self._sources:
             if (
                 parameters.get(name) is not parameter
                 or parameter._version != version
                 or parameter.data_ptr() != address
-                or parameter.shape != storage.shape
+                or parameter.shape != shape
             ):
                 return False
         return self._fuser_bias.dtype == dtype

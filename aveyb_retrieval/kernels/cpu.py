@@ -32,7 +32,8 @@ def enrich(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor, *, eps: fl
     """`enrich_reference`, with `packed` made by `fold_norm`: `act(W diag(g) sqrt(D) x / sqrt(|x|^2 + D eps) + b)`."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     norm.hypot_(_root(eps * x.shape[-1]))
-    unit = torch.div(x, norm, out=torch.empty_like(x))  # rounds a float32 quotient once, without another operation
+    # With `out`, a float32 quotient is rounded to bfloat16 without another operation.
+    unit = x / norm if x.dtype == torch.float32 else torch.div(x, norm, out=torch.empty_like(x))
     if activation == "gelu":
         return packed_linear(unit, packed, bias, "gelu")
     return packed_linear(unit, packed, bias, "relu").square_()
