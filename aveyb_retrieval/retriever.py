@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -250,7 +250,8 @@ class Retriever:
     ) -> list[Hit]:
         hits = []
         for match, document in zip(matches, _fetch(snapshot, matches), strict=True):
-            best = self._best_passages(snapshot, match, document, vector, text, options.passages)
+            cosine = scores.get("dense", {}).get(match.doc, match.score)
+            best = self._best_passages(snapshot, match._replace(score=cosine), document, vector, text, options.passages)
             hit = Hit(
                 id=document.id,
                 score=match.score,
@@ -276,7 +277,10 @@ class Retriever:
         text: str | None,
         count: int,
     ) -> list[Passage]:
-        """The best passages of a document: by their vectors, or by the query's words where no vector was made."""
+        """The best passages of a document: by their vectors, or by the query's words where no vector was made.
+
+        The match's score is the cosine of its passage, where it has one.
+        """
         if "passage" not in snapshot.kinds:
             return []
         if vector is not None and match.passage >= 0 and count == 1:
@@ -333,6 +337,8 @@ def _check_model(snapshot: Snapshot, embedder: EmbedderLike) -> None:
 
 
 def _as_list(query: str | Sequence[str]) -> list[str]:
+    if not isinstance(query, Iterable):
+        raise InputError(f"the query is of type {type(query).__name__}; a string or a list of strings is needed")
     queries = [query] if isinstance(query, str) else list(query)
     for number, text in enumerate(queries, start=1):
         where = "the query" if isinstance(query, str) else f"query {number} of {len(queries)}"
@@ -344,7 +350,10 @@ def _as_list(query: str | Sequence[str]) -> list[str]:
 
 
 def _unit_rows(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
-    rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    try:
+        rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"query vectors are not an array of numbers ({error}); this index needs [n, {dim}]") from error
     if rows.ndim != 2 or rows.shape[1] != dim:
         raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
     if not np.isfinite(rows).all():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
-from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes import gpu
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -218,3 +219,48 @@ def test_search_by_torch_gives_what_faiss_gives(root: Path, monkeypatch: pytest.
                 for found in (by_torch.rank(queries, k=7, filter=where), again.rank(queries, k=7, filter=where)):
                     for a, b in zip(expected, found, strict=True):
                         assert [score for _, score in a] == pytest.approx([score for _, score in b], abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"mode": "hybrid"}, {"rerank": "maxsim"}, {"mode": "hybrid", "rerank": "maxsim"}])
+def test_a_passage_keeps_its_cosine_whatever_orders_the_documents(
+    retriever: Retriever, options: dict[str, Any]
+) -> None:
+    (vector,) = FakeEmbedder().encode_queries(["zinc protects"])
+    hits = retriever.search("zinc protects", k=5, granularity="passage", **options)
+    several = retriever.search("zinc protects", k=5, granularity="passage", passages=2, **options)
+    for hit, more in zip(hits, several, strict=True):
+        assert hit.passages[0].span == more.passages[0].span
+        assert hit.passages[0].score == pytest.approx(more.passages[0].score, abs=1e-5)
+        if hit.id == "rust":
+            texts = FakeEmbedder().encode_documents([("Iron\n", hit.text)])
+            assert hit.passages[0].score == pytest.approx(max(next(iter(texts)).passages @ vector), abs=1e-5)
+
+
+def test_more_documents_than_any_database_counts_to_are_all_there_are(retriever: Retriever) -> None:
+    assert [h.id for h in retriever.search("zinc", k=10**30, mode="lexical")] == ["rust"]
+    assert len(retriever.search("zinc", k=10**30, mode="hybrid")) == len(retriever)
+    assert len(retriever.search("zinc", k=3, mode="hybrid", candidates=10**30)) == 3
+
+
+def test_words_are_found_however_their_accents_are_written(retriever: Retriever) -> None:
+    for form in ("NFC", "NFD"):
+        query = unicodedata.normalize(form, "ünïcødé")
+        assert [h.id for h in retriever.search(query, mode="lexical")] == ["日本 id\0"], form
+
+
+def test_values_of_another_type_are_errors_of_ours(retriever: Retriever) -> None:
+    with pytest.raises(ConfigError, match="weight='a': must be a number"):
+        retriever.search("word1", weight="a")
+    with pytest.raises(InputError, match="the query is of type NoneType"):
+        retriever.search(None)  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="not an array of numbers"):
+        retriever.search_vectors([["a"] * 16])  # type: ignore[arg-type]
+
+
+def test_a_closed_retriever_says_so(root: Path) -> None:
+    retriever = Retriever.load(root, embedder=FakeEmbedder())
+    retriever.search("word1")
+    retriever.close()
+    for mode in ("dense", "lexical", "hybrid"):
+        with pytest.raises(AveyBError, match="was closed; load it again"):
+            retriever.search("word1", mode=mode)

@@ -174,6 +174,8 @@ class IndexJob:
         searcher = ann.Searcher(index, {}, factory=info.factory)
         drawn = np.random.default_rng(SEED).permutation(sample(table, 4 * tune.QUERIES))
         queries = drawn[np.linalg.norm(drawn, axis=1) > 0][: tune.QUERIES]  # an empty text is near to nothing
+        if not len(queries):
+            return replace(info, params={}, recall=None, curve=[])  # nothing to measure with
         selector = searcher.select_all_but(dead_ids(store, self.kind)) if info.tombstones else None
         self.progress(f"tuning {self.kind}s", 0, None, 0)
         found = tune.tune(

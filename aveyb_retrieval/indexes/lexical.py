@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from aveyb_retrieval.indexes.protocols import IntArray
 
@@ -18,8 +19,11 @@ _STOP = frozenset((
 
 
 def words(text: str) -> list[str]:
-    """Words of a text, lower case, in order, each once; common English words only if there are no others."""
-    found = list(dict.fromkeys(word.lower() for word in _WORD.findall(text)))
+    """Words of a text, lower case, in order, each once; common English words only if there are no others.
+
+    Letters and their accents are put together first (NFC): on its own, an accent would end a word.
+    """
+    found = list(dict.fromkeys(word.lower() for word in _WORD.findall(unicodedata.normalize("NFC", text))))
     return [word for word in found if word not in _STOP] or found
 
 

@@ -150,23 +150,23 @@ def check_files(manifest: Manifest, folder: Path, *, full: bool = False) -> None
     Raises:
         IndexFormatError: the first difference found.
     """
-    for problem in file_problems(manifest, folder, full=full or _total(manifest) <= _QUICK_BYTES):
+    for problem in file_problems(manifest, folder, full=full or _total(manifest) <= _QUICK_BYTES).values():
         raise IndexFormatError(
             f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {folder.parent}`"
         )
 
 
-def file_problems(manifest: Manifest, folder: Path, *, full: bool) -> list[str]:
-    """All differences between a version's files and what its manifest says of them, one sentence each."""
-    problems = []
+def file_problems(manifest: Manifest, folder: Path, *, full: bool) -> dict[str, str]:
+    """All differences between a version's files and what its manifest says of them: by the file's name, a sentence."""
+    problems = {}
     for name, info in manifest.files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
-            problems.append(f"{path}: missing, or not a plain file")
+            problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
-            problems.append(f"{path}: {size} bytes, the manifest says {info.bytes}")
+            problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
         elif full and files.hash_file(path).sha256 != info.sha256:
-            problems.append(f"{path}: its contents do not fit the sha256 in the manifest")
+            problems[name] = f"{path}: its contents do not fit the sha256 in the manifest"
     return problems
 
 

@@ -79,8 +79,8 @@ class Options:
                 isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least
             ):
                 raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
-        if not 0 <= weight <= 1:
-            raise ConfigError(f"weight={weight!r}: must be between 0 and 1")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight <= 1:
+            raise ConfigError(f"weight={weight!r}: must be a number between 0 and 1")
         kinds = GRANULARITIES[granularity or has]
         if not set(kinds) <= set(GRANULARITIES[has]):
             raise ConfigError(f"granularity={granularity!r}: this index was built with granularity {has!r}")

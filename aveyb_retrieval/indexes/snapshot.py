@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes import ann, exact, filters, gpu, layout, lexical
 from aveyb_retrieval.indexes.filters import Condition, Filter
 from aveyb_retrieval.indexes.layout import Layout
@@ -101,17 +101,33 @@ class Snapshot:
                     raise  # not a version that a writer replaced and deleted just now
         raise IndexFormatError(f"{root}: it is replaced faster than it can be opened; try again")
 
+    def _open_store(self) -> Store:
+        path = self.folder / layout.STORE
+        try:
+            return Store.open_for_reading(path)
+        except sqlite3.DatabaseError as error:
+            raise IndexFormatError(
+                f"{path}: cannot be opened ({error}); run `aveyb-index verify {self.folder.parent}`"
+            ) from error
+
     def close(self) -> None:
         """Let go of the version's files."""
         self._release()
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """A connection to the store that nobody else uses meanwhile."""
+        """A connection to the store that nobody else uses meanwhile.
+
+        Raises:
+            AveyBError: the snapshot is closed.
+            IndexFormatError: the store is not readable.
+        """
+        if not self._release.alive:
+            raise AveyBError(f"{self.folder.parent}: this index was closed; load it again to search it")
         try:
             store = self._stores.get_nowait()
         except queue.Empty:
-            store = Store.open_for_reading(self.folder / layout.STORE)
+            store = self._open_store()
         try:
             yield store
         except sqlite3.DatabaseError as error:
@@ -265,6 +281,7 @@ class Snapshot:
         if not expression:
             return []
         condition = allowed.condition if allowed else None
+        k = min(k, self.manifest.counts["documents"])
         with self.store() as store:
             return [Match(doc, score, -1) for doc, score in store.match(expression, k, condition)]
 

@@ -96,6 +96,8 @@ def delete_documents(
         ConfigError: neither ids nor a filter are given.
     """
     started = time.monotonic()
+    if isinstance(ids, str):
+        raise ConfigError(f"delete: ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
     if not ids and where is None:
         raise ConfigError("delete: give ids or a filter; an empty filter {} removes everything")
     wanted = sorted(set(ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,9 @@ class Verdict:
 def verify_index(root: str | Path, *, repair: bool = False, progress: Progress = silent) -> Verdict:
     """Check an index: hashes, sizes, the store's own consistency, counts, ids and vectors of every kind.
 
-    `repair` builds damaged FAISS files again from the vectors, and points to the newest complete version where the
-    pointer is lost. Documents, vectors and manifests have no second copy: an index with damage there stays as it is.
+    `repair` builds damaged FAISS files again from the vectors, leaves a damaged `rejected.jsonl` behind, and points to
+    the newest complete version where the pointer is lost. Documents, vectors and manifests have no second copy: an
+    index with damage there stays as it is.
 
     Raises:
         IndexFormatError: there is nothing to verify.
@@ -79,8 +81,9 @@ def _repair_pointer(place: Layout) -> None:
 
 def _problems(folder: Path, manifest: Manifest, progress: Progress) -> list[str]:
     progress("hashing files", 0, len(manifest.files), 0)
-    problems = file_problems(manifest, folder, full=True)
-    if any(layout.STORE in p or layout.VECTORS in p for p in problems):
+    damaged = file_problems(manifest, folder, full=True)
+    problems = list(damaged.values())
+    if not _rebuildable(damaged):
         return problems  # what follows compares with these files
     store = Store.open_for_reading(folder / layout.STORE)
     try:
@@ -138,9 +141,13 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
 
 def _rebuild(place: Layout, folder: Path, manifest: Manifest, progress: Progress) -> bool:
     """Build the FAISS files anew as a new version, if everything they are made from is sound."""
-    sources = [p for p in file_problems(manifest, folder, full=True) if ".faiss" not in p]
-    if sources:
+    if not _rebuildable(file_problems(manifest, folder, full=True)):
         return False
     with open_change(place.root, {"command": "repair"}, from_base=True) as change:
         finish(change, Settings.of(manifest), progress, rebuild=True)
     return not _problems(place.root / change.version, Manifest.read(place.root / change.version), progress)
+
+
+def _rebuildable(damaged: Iterable[str]) -> bool:
+    """Whether an index can be made again without these files."""
+    return all(name == layout.REJECTED or name.endswith(".faiss") for name in damaged)

@@ -134,6 +134,28 @@ def test_repair_finds_a_lost_pointer_again_and_leaves_alone_what_has_no_copy(ind
     assert not verify_index(index, repair=True).repaired
 
 
+def test_repair_does_not_take_a_folder_called_faiss_for_the_damaged_file(tmp_path: Path) -> None:
+    root = tmp_path / "wiki.faiss"
+    build_index(make_documents(30), root, embedder=FakeEmbedder())
+    store = version(root) / "store.sqlite"
+    data = bytearray(store.read_bytes())
+    data[-20] ^= 1
+    store.write_bytes(data)
+    assert not verify_index(root, repair=True).repaired
+    assert verify_index(root).problems
+
+
+def test_repair_goes_on_without_a_damaged_list_of_rejected_lines(tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    build_index([*make_documents(30), {"_id": "no text"}], root, embedder=FakeEmbedder(), on_error="skip")
+    (version(root) / "rejected.jsonl").write_bytes(b"nonsense")
+    with pytest.raises(AveyBError, match="verify --repair"):
+        use(root)
+    assert verify_index(root, repair=True).repaired
+    assert verify_index(root).problems == []
+    use(root)
+
+
 # --- hostile manifests ------------------------------------------------------------------------------------------------
 
 

@@ -202,3 +202,23 @@ def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come
     with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
         (hit,) = retriever.search("word1 word2", granularity="passage")
     assert (hit.id, hit.passage) == ("a", "word1 word2")
+
+
+def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", embedder=embedder)
+    with pytest.raises(ConfigError, match="is one string; give a list"):
+        delete_documents(tmp_path / "ix", "12", missing_ok=True)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF1,Flat"])
+def test_an_emptied_index_with_a_wanted_recall_can_be_compacted_and_filled_again(
+    tmp_path: Path, embedder: FakeEmbedder, factory: str
+) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(20), root, embedder=embedder, index=factory, recall=0.9)
+    assert delete_documents(root, where={}).documents == 0
+    assert compact_index(root).documents == 0
+    assert tune_index(root, 0.9).indexes["document"].recall is None  # nothing to measure with
+    add_documents(make_documents(20), root, embedder=embedder)
+    with Retriever.load(root, embedder=embedder) as retriever:
+        assert len(retriever.search("word1 word2", k=20)) == 20
