@@ -38,10 +38,13 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "maxsim_selected": [(maxsim.selected_pairs_kernel, [{}])],
     "maxsim_input": [(maxsim.selected_backward_kernel, [{}])],
     "best_by_id": [(maxsim.best_by_id_kernel, [{}])],
+    "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
+WITHOUT_PRODUCTS = {"count_by_id"}  # it gathers and adds
 POINTERS = {
-    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores best_out",
+    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores best_out "
+    "best counts",
     "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
     "last_seen entries starts",
     "*i32": "arguments",

@@ -21,7 +21,7 @@ def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProper
     record_property("compile_gate", json.dumps(line))
     assert line["stack"] == 0, "registers spill to memory"
     assert line["shared_bytes"] <= line["shared_limit"]
-    assert line["matrix_instructions"] > 0, "products run on scalar units"
+    assert line["matrix_instructions"] > 0 or case.name in compile_gate.WITHOUT_PRODUCTS, "products run on scalar units"
     table = committed()
     if table["triton"] == triton.__version__:
         before = next((row for row in table["rows"] if row["case"] == case.key), None)

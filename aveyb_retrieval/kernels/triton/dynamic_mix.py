@@ -24,7 +24,15 @@ import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.static_mix import gated_grad, mix
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile, valid_rows
+from aveyb_retrieval.kernels.triton.tiles import (
+    at_split,
+    blocks,
+    load_tile,
+    own_rows,
+    power_of_two,
+    precision,
+    store_tile,
+)
 
 _FLOOR = tl.constexpr(1e-12)
 
@@ -61,10 +69,8 @@ def forward_kernel(
     L1: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (splits, blocks of M rows). out `[n, T, D]` contiguous; inverse_norms and denominators float32 `[n, T]`."""
-    split = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * M
+    split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
-    n = valid_rows(lengths, split, T, RAGGED)
     mixed += split * mixed_split
     gate += split * gate_split
     out += split * T * D
@@ -100,10 +106,8 @@ def backward_shares_kernel(
     RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (splits, blocks of M rows). Writes P again, `[n, C, C]`; only rows below a split's length are written."""
-    split = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * M
+    split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
-    n = valid_rows(lengths, split, T, RAGGED)
     if first < n:
         products, _, _ = _products(mixed + split * mixed_split, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
         inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
@@ -124,14 +128,10 @@ def backward_cosines_kernel(
 
     row_terms float32 `[n, T]`: sum_j U_ij S_ij; bias_sums float32 `[n, T]`: dO summed over the width.
     """
-    split = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * M
+    split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
-    n = valid_rows(lengths, split, T, RAGGED)
-    grad += split * grad_split
+    grad, gate, out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
     mixed += split * mixed_split
-    gate += split * gate_split
-    out += split * out_split
     row_term = tl.zeros((M,), dtype=tl.float32)
     bias_sum = tl.zeros((M,), dtype=tl.float32)
     if first < n:
@@ -167,13 +167,10 @@ def backward_input_kernel(
     RELU: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (splits, blocks of M rows, blocks of N columns). grad_mixed `[n, T, D]`: dZ."""
-    split = tl.program_id(0).to(tl.int64)
-    rows, d = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
-    n = valid_rows(lengths, split, T, RAGGED)
-    grad += split * grad_split
+    split, first, n = own_rows(lengths, T, M, RAGGED)
+    rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
+    grad, gate, out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
     mixed += split * mixed_split
-    gate += split * gate_split
-    out += split * out_split
     shares += split * C * C
     cosine_grads += split * C * C
     inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)

@@ -216,7 +216,9 @@ def by_token(vectors: torch.Tensor, scales: torch.Tensor, vocabulary: Vocabulary
     n, (n_ids, dim), device = len(vocabulary.starts) - 1, vectors.shape, vectors.device
     entries, starts = vocabulary.entries, vocabulary.starts
     tile = config_for("best_by_id", architecture(device), vectors.element_size())
-    m, side = min(tile.m, power_of_two(n_ids)), min(128, power_of_two(n))
+    m = min(tile.m, power_of_two(n_ids))
+    count_tile = config_for("count_by_id", architecture(device), 4)  # its scores are always float32
+    side = min(count_tile.n, power_of_two(n))
     best = torch.empty((n_ids, n), dtype=torch.float32, device=device)
     scores = torch.empty((n, n), dtype=torch.float32, device=device)
     if n:
@@ -226,7 +228,10 @@ def by_token(vectors: torch.Tensor, scales: torch.Tensor, vocabulary: Vocabulary
                 D=dim, M=m, N=tile.n, K=min(tile.k, power_of_two(dim)), PRECISION=precision(vectors.dtype),
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
-            count_kernel[n, blocks(n, side)](best, entries, vocabulary.counts, starts, scores, n, N=side, num_warps=4)
+            count_kernel[n, blocks(n, side)](
+                best, entries, vocabulary.counts, starts, scores, n,
+                N=side, num_warps=count_tile.warps, num_stages=count_tile.stages,
+            )  # fmt: skip
     return scores
 
 

@@ -15,7 +15,16 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile, valid_rows
+from aveyb_retrieval.kernels.triton.tiles import (
+    at_split,
+    blocks,
+    load_tile,
+    own_rows,
+    power_of_two,
+    precision,
+    store_tile,
+    valid_rows,
+)
 
 _MAX_PARTIALS = 64  # groups of splits whose weight gradients are summed apart: bounds memory, fills the device
 
@@ -43,9 +52,8 @@ def forward_kernel(
     weight_split: 0 when all splits share one matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the
     contiguous axis would keep its loads out of the pipeline); what it holds beyond `n` meets zeros.
     """
-    split = tl.program_id(0).to(tl.int64)
-    rows, d = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
-    n = valid_rows(lengths, split, T, RAGGED)
+    split, first, n = own_rows(lengths, T, M, RAGGED)
+    rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
     mixed += split * mixed_split
     weight += split * weight_split
     value = tl.zeros((M, N), dtype=tl.float32)
@@ -70,12 +78,9 @@ def backward_input_kernel(
     RELU: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid as the forward's. grad_mixed `[n, T, D]` contiguous: V^T dO. WHOLE: blocks of M fit into a row of V."""
-    split = tl.program_id(0).to(tl.int64)
-    rows, d = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
-    n = valid_rows(lengths, split, T, RAGGED)
-    grad += split * grad_split
-    gate += split * gate_split
-    out += split * out_split
+    split, first, n = own_rows(lengths, T, M, RAGGED)
+    rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
+    grad, gate, out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
     value = tl.zeros((M, N), dtype=tl.float32)
     for k in range(0, n, K):
         inner = k + tl.arange(0, K)
@@ -105,10 +110,8 @@ def backward_weight_kernel(
         n = valid_rows(lengths, split, T, RAGGED)
         for k in range(0, D, K):
             d = k + tl.arange(0, K)
-            mixture_grad = gated_grad(
-                grad + split * grad_split, gate + split * gate_split, out + split * out_split,
-                rows, d, grad_row, gate_row, out_row, n, D, K, RELU,
-            )  # fmt: skip
+            own_grad, own_gate, own_out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
+            mixture_grad = gated_grad(own_grad, own_gate, own_out, rows, d, grad_row, gate_row, out_row, n, D, K, RELU)
             z = load_tile(mixed + split * mixed_split, columns, d, mixed_row, n, D, D % K == 0)
             value = tl.dot(mixture_grad.to(z.dtype), tl.trans(z), value, input_precision=PRECISION)
             bias_sum += tl.sum(mixture_grad, 1)

@@ -40,6 +40,22 @@ def valid_rows(lengths, split, T, RAGGED: tl.constexpr):
     return n
 
 
+@triton.jit
+def own_rows(lengths, T, M: tl.constexpr, RAGGED: tl.constexpr):
+    """(split, first row, valid rows of the split) of a program in a grid of (splits, blocks of M rows, ...).
+
+    The split is int64, so that offsets of any batch fit.
+    """
+    split = tl.program_id(0).to(tl.int64)
+    return split, tl.program_id(1) * M, valid_rows(lengths, split, T, RAGGED)
+
+
+@triton.jit
+def at_split(split, grad, grad_split, gate, gate_split, out, out_split):
+    """Pointers to what the gradient of a gated mixture is made from, moved to a split."""
+    return grad + split * grad_split, gate + split * gate_split, out + split * out_split
+
+
 def precision(dtype: torch.dtype) -> str:
     """How `tl.dot` multiplies: float32 as three TF32 products (close to float32, and on tensor cores)."""
     return "tf32x3" if dtype == torch.float32 else "ieee"
