@@ -119,11 +119,11 @@ class Retriever:
             query: Text, or several.
             k: How many documents; fewer come back only where fewer exist (or, lexically, hold any of the words).
             filter: Only documents whose metadata satisfy this: see `aveyb_retrieval.indexes.filters`.
-            mode: "dense" (vectors), "lexical" (BM25) or "hybrid" (both, fused).
+            mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
             granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what
                 the index has.
-            fusion: "rrf" (reciprocal ranks, default) or "weighted" (scores scaled to 0..1).
-            weight: Of the dense scores in weighted fusion, 0 to 1; the words get the rest.
+            fusion: "weighted" (scores, each scaled to 0..1; default) or "rrf" (reciprocal ranks).
+            weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest.
             rerank: "maxsim" orders the candidates by late interaction over token vectors; None does not.
             passages: How many passages to give with each document.
             context: Also give the passage with this many neighbours on each side.
@@ -152,7 +152,7 @@ class Retriever:
             InputError: they are of another dimension, or not finite.
             ConfigError: an option needs the text of a query.
         """
-        parsed = Options.check(self._snapshot.manifest.granularity, k, **options)
+        parsed = Options.check(self._snapshot.manifest.granularity, k, **{"mode": "dense", **options})
         if parsed.mode != "dense" or parsed.rerank:
             raise ConfigError("search_vectors: lexical search, fusion and reranking need queries of text; use search")
         snapshot = self._snapshot
@@ -213,11 +213,17 @@ class Retriever:
         scores = {name: {m.doc: m.score for m in matches} for name, matches in rankings.items()}
         passage = {m.doc: m.passage for m in dense}
         if options.mode == "hybrid":
-            pairs = [[(m.doc, m.score) for m in matches] for matches in rankings.values()]
             if options.fusion == "rrf":
-                fused = fusion.reciprocal_rank(pairs)
+                fused = fusion.reciprocal_rank([[(m.doc, m.score) for m in found] for found in rankings.values()])
             else:
-                fused = fusion.weighted(pairs, [options.weight, 1 - options.weight])
+                assert vector is not None  # every mode but the lexical one has encoded the query
+                unscored = [doc for doc in scores["lexical"] if doc not in scores["dense"]]
+                for match in snapshot.scored(options.kinds, unscored, vector):
+                    scores["dense"][match.doc], passage[match.doc] = match.score, match.passage
+                background = float(snapshot.mean_vector @ vector)
+                fused = fusion.weighted(
+                    scores["dense"], scores["lexical"], background=background, weight=options.weight
+                )
             matches = [Match(doc, score, passage.get(doc, -1)) for doc, score in fusion.ranked(fused)]
         else:
             matches = rankings[options.mode]

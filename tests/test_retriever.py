@@ -78,7 +78,7 @@ def test_a_hit_holds_the_document_and_its_passage_with_neighbours(retriever: Ret
 def test_scores_are_true_cosines(retriever: Retriever, granularity: str, k: int) -> None:
     query = ROWS[7]["text"]
     truth = true_scores(ROWS, FakeEmbedder(), query, granularity)
-    assert_best(retriever.search(query, k=k, granularity=granularity), truth, k)
+    assert_best(retriever.search(query, k=k, mode="dense", granularity=granularity), truth, k)
 
 
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
@@ -109,7 +109,29 @@ def test_hybrid_search_finds_what_either_finds(retriever: Retriever, fusion: str
     assert set(hits[0].scores) == {"dense", "lexical"}
     assert len(hits) == 5
     dense = retriever.search("zinc hull", k=5, mode="hybrid", fusion="weighted", weight=1.0)
-    assert [h.id for h in dense] == [h.id for h in retriever.search("zinc hull", k=5)]
+    assert [h.id for h in dense] == [h.id for h in retriever.search("zinc hull", k=5, mode="dense")]
+
+
+@pytest.mark.parametrize("granularity", ["document", "passage", "both"])
+def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str) -> None:
+    """Every candidate has both scores, as shares of the way from a document at random to the best one."""
+    query, weight = "word1 zinc hull", 0.3
+    everything = retriever.search(query, k=len(ROWS), mode="dense", granularity=granularity, exact=True)
+    cosine = {h.id: h.score for h in everything}
+    words = {h.id: h.score for h in retriever.search(query, k=len(ROWS), mode="lexical")}
+    vector = retriever._model().encode_queries([query])[0]
+    background = float(retriever._snapshot.mean_vector @ vector)
+    hits = retriever.search(query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20)
+    for hit in hits:
+        near = max(0, cosine[hit.id] - background) / (max(cosine.values()) - background)
+        share = words[hit.id] / max(words.values()) if "lexical" in hit.scores else 0
+        assert hit.score == pytest.approx(weight * near + (1 - weight) * share, abs=1e-5), hit.id
+        assert hit.scores["dense"] == pytest.approx(cosine[hit.id], abs=1e-6)
+
+
+def test_hybrid_is_the_default(retriever: Retriever) -> None:
+    query = "zinc hull"
+    assert retriever.search(query, k=5) == retriever.search(query, k=5, mode="hybrid", fusion="weighted", weight=0.4)
 
 
 def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:

@@ -115,7 +115,7 @@ def build(
 @click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
-    default="dense",
+    default="hybrid",
     show_default=True,
     help="By vectors, by words (BM25), or both.",
 )
@@ -123,12 +123,12 @@ def build(
 @click.option("--filter", "filter_text", metavar="JSON", help='Condition on metadata, as {"year": {"$gte": 2020}}.')
 @click.option(
     "--fusion",
-    type=click.Choice(["rrf", "weighted"]),
-    default="rrf",
+    type=click.Choice(["weighted", "rrf"]),
+    default="weighted",
     show_default=True,
     help="How a hybrid search combines its two rankings.",
 )
-@click.option("--weight", default=0.5, show_default=True, help="Of the vectors, in weighted fusion.")
+@click.option("--weight", type=float, help="Of the vectors, in weighted fusion, 0 to 1.  [default: 0.4]")
 @click.option("--rerank", type=click.Choice(["maxsim"]), help="Order the best candidates by late interaction.")
 @click.option("--passages", default=1, show_default=True, help="Passages to show of each document.")
 @click.option("--context", type=int, help="Also show so many neighbours of the passage.")
@@ -151,7 +151,8 @@ def search(
 
     where = _parse_filter(filter_text)
     with Retriever.load(directory, model=model, device=device) as retriever:
-        hits = retriever.search(query, k, filter=where, **arguments)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        hits = retriever.search(query, k, filter=where, **given)
     for number, hit in enumerate(hits, start=1):
         if as_json:
             click.echo(json.dumps(asdict(hit), ensure_ascii=False))

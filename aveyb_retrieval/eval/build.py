@@ -15,10 +15,10 @@ from aveyb_retrieval.eval.protocols import PAPER, Task
 from aveyb_retrieval.eval.systems import (
     BM25System,
     DenseSystem,
-    HybridSystem,
     IndexSystem,
     Track,
     VectorCache,
+    WeightedSystem,
     no_progress,
 )
 
@@ -87,7 +87,7 @@ def _dense_or_hybrid(model: str, task: Task, options: ModelOptions, cache: Vecto
     dense = DenseSystem(encoder, task.corpus, cache, unit=unit, name=_display_name(encoder, unit))
     if options.mode != "hybrid":
         return dense
-    return HybridSystem([BM25System(task.corpus, task.protocol), dense])
+    return WeightedSystem(BM25System(task.corpus, task.protocol), dense)
 
 
 def _display_name(encoder: CorpusEncoder, unit: str) -> str:

@@ -14,12 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.datasets import Corpus, Document
 from aveyb_retrieval.eval.encoders import CorpusEncoder
 from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
-from aveyb_retrieval.eval.vectors import EncodedCorpus, is_complete, search, write_corpus
+from aveyb_retrieval.eval.vectors import (
+    EncodedCorpus,
+    is_complete,
+    mean_vector,
+    score_documents,
+    search,
+    write_corpus,
+)
 
 Track = Callable[[Iterable[Document], int, str], Iterable[Document]]
 """Wraps an iterable in a progress bar: (documents, total, description)."""
@@ -121,12 +130,31 @@ class DenseSystem:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
+        return self._search(queries, self.encoder.encode_queries(list(queries.values())), k)
+
+    def scored(
+        self, queries: Mapping[str, str], k: int, others: Mapping[str, Iterable[str]]
+    ) -> tuple[Run, dict[str, float]]:
+        """The k best of each query and its `others`, all with their scores, and the mean score over the corpus."""
+        vectors = self.encoder.encode_queries(list(queries.values()))
+        run = self._search(queries, vectors, k)
+        encoded = self.cache.encoded(self.encoder, self.corpus)
+        place = {doc: i for i, doc in enumerate(self.corpus.ids)}
+        for query, vector in zip(queries, vectors, strict=True):
+            missing = [doc for doc in others[query] if doc not in run[query]]
+            positions = np.array([place[doc] for doc in missing], dtype=np.int64)
+            scores = score_documents(encoded, vector, positions, self.unit)
+            run[query] |= {doc: float(score) for doc, score in zip(missing, scores, strict=True)}
+        background = vectors @ mean_vector(encoded)
+        return run, dict(zip(queries, background.tolist(), strict=True))
+
+    def _search(self, queries: Mapping[str, str], vectors: np.ndarray, k: int) -> Run:
         encoded = self.cache.encoded(self.encoder, self.corpus)
         if encoded.cut_texts:
             texts = len(encoded.passages) if encoded.documents is None else len(encoded)
             limit = self.info.max_tokens
             self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {texts:,} texts cut at {limit} tokens."]
-        positions, scores = search(encoded, self.encoder.encode_queries(list(queries.values())), k, self.unit)
+        positions, scores = search(encoded, vectors, k, self.unit)
         ids = self.corpus.ids
         return {
             query: {ids[p]: float(s) for p, s in zip(row, values, strict=True)}
@@ -202,6 +230,45 @@ class HybridSystem:
         runs = [system.search(queries, self.info.settings["depth"]) for system in self._systems]
         self.notices = [notice for system in self._systems for notice in system.notices]
         return {query: _fuse([run.get(query, {}) for run in runs], k) for query in queries}
+
+
+class WeightedSystem:
+    """`Retriever`'s hybrid search with exact vectors and the evaluation's BM25: the first `depth` documents of either
+    side, each with both of its scores."""
+
+    def __init__(
+        self, lexical: BM25System, dense: DenseSystem, *, weight: float | None = None, depth: int = 100, name: str = ""
+    ) -> None:
+        from aveyb_retrieval.indexes.options import WEIGHT
+
+        self._lexical, self._dense = lexical, dense
+        self.notices: list[str] = []
+        weight = WEIGHT if weight is None else weight
+        self.info = replace(
+            dense.info,
+            name=name or f"hybrid of {lexical.info.name} and {dense.info.name}",
+            kind="hybrid",
+            fingerprint=fingerprint_of([info_fingerprint(lexical.info), info_fingerprint(dense.info)]),
+            settings={
+                "fusion": "weighted",
+                "weight": weight,
+                "depth": depth,
+                "of": [lexical.info.name, dense.info.name],
+            },
+        )
+
+    def search(self, queries: Mapping[str, str], k: int) -> Run:
+        from aveyb_retrieval.indexes.fusion import weighted
+
+        depth, weight = self.info.settings["depth"], self.info.settings["weight"]
+        words = self._lexical.search(queries, depth)
+        near, background = self._dense.scored(queries, depth, words)
+        self.notices = [*self._lexical.notices, *self._dense.notices]
+        run: Run = {}
+        for query in queries:
+            fused = weighted(near[query], words[query], background=background[query], weight=weight)
+            run[query] = {doc: fused[doc] for doc in rank(fused)[:k]}
+        return run
 
 
 def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:

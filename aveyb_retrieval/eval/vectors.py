@@ -136,6 +136,24 @@ def search(corpus: EncodedCorpus, queries: np.ndarray, k: int, unit: str) -> tup
     return np.take_along_axis(best_positions, order, axis=1), np.take_along_axis(best_scores, order, axis=1)
 
 
+def score_documents(corpus: EncodedCorpus, query: np.ndarray, positions: np.ndarray, unit: str) -> np.ndarray:
+    """Scores `[p]` float32 of some documents for one query `[d]`, as `search` scores them."""
+    scores = np.full(len(positions), -np.inf, dtype=np.float32)
+    if unit != "document":
+        for row, (start, end) in enumerate(zip(corpus.offsets[positions], corpus.offsets[positions + 1], strict=True)):
+            scores[row] = (corpus.passages[start:end] @ query).max(initial=-np.inf if unit == "max" else 0.0)
+    if unit != "passage":
+        assert corpus.documents is not None
+        scores = np.maximum(scores, corpus.documents[positions] @ query)
+    return scores
+
+
+def mean_vector(corpus: EncodedCorpus) -> np.ndarray:
+    """The mean `[d]` of the document (else passage) vectors: times a query, what a document scores at random."""
+    vectors = corpus.passages if corpus.documents is None else corpus.documents
+    return np.asarray(vectors.mean(axis=0, dtype=np.float64), dtype=np.float32)
+
+
 def search_passages(
     corpus: EncodedCorpus, query: np.ndarray, k: int, position: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+Document = TypeVar("Document", bound=Hashable)
 
 RRF_K = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
 
@@ -19,15 +22,26 @@ def reciprocal_rank(rankings: Sequence[Ranking]) -> dict[int, float]:
     return fused
 
 
-def weighted(rankings: Sequence[Ranking], weights: Sequence[float]) -> dict[int, float]:
-    """Weighted sum of scores, each ranking scaled to 0..1 by its own lowest and highest; absent counts as 0."""
-    fused: dict[int, float] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
-        scores = [score for _, score in ranking]
-        low, high = min(scores, default=0.0), max(scores, default=0.0)
-        for doc, score in ranking:
-            share = (score - low) / (high - low) if high > low else 1.0
-            fused[doc] = fused.get(doc, 0.0) + weight * share
+def weighted(
+    dense: Mapping[Document, float], lexical: Mapping[Document, float], *, background: float, weight: float
+) -> dict[Document, float]:
+    """Weighted sum of the two scores, each as a share of the way from a document at random to the best one.
+
+    A document at random has none of the query's words, so BM25's way begins at 0; cosines begin at `background`.
+
+    Args:
+        dense: cosine of each candidate.
+        lexical: BM25 of those that have words of the query; 0 for the others.
+        background: the mean cosine of all documents with the query.
+        weight: of the dense share, 0 to 1; the lexical one gets the rest.
+    """
+    nearest = max(dense.values(), default=background) - background
+    highest = max(lexical.values(), default=0.0)
+    fused = {}
+    for doc in dense.keys() | lexical.keys():
+        near = max(0.0, dense.get(doc, background) - background) / nearest if nearest > 0 else 0.0
+        words = lexical.get(doc, 0.0) / highest if highest > 0 else 0.0
+        fused[doc] = weight * near + (1 - weight) * words
     return fused
 
 

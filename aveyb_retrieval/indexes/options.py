@@ -16,6 +16,7 @@ Mode = Literal["dense", "lexical", "hybrid"]
 Fusion = Literal["rrf", "weighted"]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
+WEIGHT = 0.4  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Options:
         k: int,
         *,
         filter: Filter | None = None,  # the word users know
-        mode: Mode = "dense",
+        mode: Mode = "hybrid",
         granularity: str | None = None,
-        fusion: Fusion = "rrf",
-        weight: float = 0.5,
+        fusion: Fusion = "weighted",
+        weight: float = WEIGHT,
         rerank: Literal["maxsim"] | None = None,
         passages: int = 1,
         context: int | None = None,

@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from aveyb_retrieval.indexes.vectors import KINDS, Kind, VectorTable, open_shard
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
 FILTERS_KEPT = 16
+MEAN_SAMPLE = 1024  # vectors whose mean stands for that of all
 
 
 class Match(NamedTuple):
@@ -267,6 +269,34 @@ class Snapshot:
             open_rows = np.array([row for row in open_rows if len(results[row]) < k], dtype=np.int64)
             wanted *= 4
         return results
+
+    def scored(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> list[Match]:
+        """These documents against one query `[d]`, scored as `documents` does; not those without a vector."""
+        found: dict[int, Match] = {}
+        if "document" in kinds and docs:
+            scores = self.tables["document"].gather(np.array(docs, dtype=np.int64)) @ query
+            found = {doc: Match(doc, score, -1) for doc, score in zip(docs, scores.tolist(), strict=True)}
+        if "passage" in kinds and docs:
+            with self.store() as store:
+                counts = [len(store.spans(doc)) for doc in docs]
+            ids = np.concatenate([(doc << PASSAGE_BITS) + np.arange(n) for doc, n in zip(docs, counts, strict=True)])
+            scores = self.tables["passage"].gather(ids) @ query if len(ids) else np.empty(0, np.float32)
+            order = np.argsort(-scores, kind="stable")
+            for match in _group(ids[order].tolist(), scores[order].tolist(), len(docs)):
+                if match.doc not in found or match.score > found[match.doc].score:
+                    found[match.doc] = match
+        return list(found.values())
+
+    @cached_property
+    def mean_vector(self) -> FloatArray:
+        """The mean `[d]` of a sample of the vectors: its product with a query is what a document scores at random."""
+        with self.store() as store:
+            ids = store.spread(MEAN_SAMPLE)
+            if "document" in self.kinds:
+                rows = self.tables["document"].gather(ids)
+            else:
+                rows = self.tables["passage"].gather(store.passage_ids(ids))
+        return rows.mean(axis=0) if len(rows) else np.zeros(self.manifest.dim, dtype=np.float32)
 
     def passages(self, doc: int, query: FloatArray) -> tuple[FloatArray, IntArray]:
         """All passages of a document against one query `[d]`: scores `[n]` and spans `[n, 2]`."""

@@ -314,6 +314,15 @@ class Store:
         rows = self.db.execute("SELECT doc FROM documents WHERE doc BETWEEN ? AND ? ORDER BY doc", (first, last))
         return _column(rows)
 
+    def spread(self, count: int) -> IntArray:
+        """Up to `count` document numbers, ascending, evenly spread over all; every one where there are no more."""
+        first, last = self.db.execute("SELECT MIN(doc), MAX(doc) FROM documents").fetchone()
+        if first is None:
+            return np.empty(0, np.int64)
+        marks = np.unique(np.linspace(first, last, min(count, last - first + 1)).astype(np.int64))
+        following = "SELECT doc FROM documents WHERE doc >= ? ORDER BY doc LIMIT 1"
+        return np.unique([self.db.execute(following, (mark,)).fetchone()[0] for mark in marks.tolist()])
+
     def passage_ids(self, docs: IntArray | None = None) -> IntArray:
         """Passage numbers of all documents, or of some (numbers ascending), ascending."""
         rows = self.db.execute("SELECT doc, n_passages FROM documents WHERE n_passages > 0 ORDER BY doc")

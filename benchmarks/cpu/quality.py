@@ -32,7 +32,7 @@ from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.protocols import Task, make_task
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache, WeightedSystem
 
 SETS = ("scifact", "cranfield", "nq-gold", "medquad", "qmsum-long", "openstax-ccby-long")
 LONG = ("qmsum-long", "openstax-ccby-long")
@@ -65,7 +65,7 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
     for unit in ("document", "passage", "max"):
         dense = DenseSystem(ours, task.corpus, cache, unit=unit, name=f"{ours.info.name}, {unit}")
         yield dense
-        yield HybridSystem([bm25, dense], name=f"RRF of BM25 and {ours.info.name}, {unit}")
+        yield WeightedSystem(bm25, dense, name=f"hybrid of BM25 and {ours.info.name}, {unit}")
 
 
 def table(results: list[Result]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
 from aveyb_retrieval.eval.protocols import make_task
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache, WeightedSystem
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
 from tests.eval.toys import ToyEmbedder, write_folder
 
@@ -275,3 +275,24 @@ def test_identical_ids_are_dropped_only_on_request(tmp_path):
     assert result.mean["mrr@10"] == 1.0
     assert run == {"d1": {"d3": 1.0}}
     assert any("1 hits with the query's own id" in notice for notice in result.notices)
+
+
+@pytest.mark.parametrize("unit", ["document", "passage", "max"])
+def test_weighted_hybrid_by_hand(task, tmp_path, unit):
+    """Both scores of every candidate, as shares of the way from a document at random to the best one."""
+    lexical = BM25System(task.corpus)
+    dense = DenseSystem(AveyEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), unit=unit)
+    queries = {"q": "sourdough bread", "none": "zebra"}
+    run = WeightedSystem(lexical, dense, weight=0.25, depth=1).search(queries, 10)
+    everything = dense.search(queries, len(task.corpus))
+    encoded = dense.cache.encoded(dense.encoder, task.corpus)
+    vectors = dense.encoder.encode_queries(list(queries.values()))
+    words = lexical.search(queries, 1)
+    for query, vector in zip(queries, vectors, strict=True):
+        nearest = max(everything[query].values())
+        background = float(np.mean(np.asarray(encoded.documents) @ vector))
+        assert len(run[query]) == len({max(everything[query], key=everything[query].__getitem__), *words[query]})
+        for doc, score in run[query].items():
+            near = max(0.0, everything[query][doc] - background) / (nearest - background)
+            share = words[query].get(doc, 0.0) / max(words[query].values(), default=1.0)
+            assert score == pytest.approx(0.25 * near + 0.75 * share, abs=1e-5)

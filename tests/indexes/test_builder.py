@@ -40,7 +40,7 @@ def test_every_document_is_found_with_all_that_belongs_to_it(
     with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
         for row in documents[:40]:
             query = row["text"] or "word1 word2"
-            hits = retriever.search(query, k=7)
+            hits = retriever.search(query, k=7, mode="dense")
             tolerance = 1e-5 if dtype == "float32" else 2e-3
             assert_best(hits, true_scores(documents, embedder, query, granularity), 7, tolerance=tolerance)
             for hit in hits:

@@ -100,7 +100,7 @@ class IndexMachine(RuleBasedStateMachine):
         if query:
             self.reader.reopen()
             truth = true_scores(list(self.model.values()), self.embedder, query, granularity)
-            assert_best(self.reader.search(query, k=k, granularity=granularity), truth, k)
+            assert_best(self.reader.search(query, k=k, mode="dense", granularity=granularity), truth, k)
 
     @rule(query=TEXTS, year=st.integers(2000, 2004))
     def filtered_search(self, query: str, year: int) -> None:

@@ -32,7 +32,7 @@ def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, e
         assert len(retriever) == len(rows)
         for row in rows[::9]:
             if row["text"]:
-                hits = retriever.search(row["text"], k=5, exact=exact)
+                hits = retriever.search(row["text"], k=5, mode="dense", exact=exact)
                 assert_best(hits, true_scores(rows, embedder, row["text"]), 5)
 
 
