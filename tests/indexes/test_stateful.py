@@ -107,7 +107,7 @@ class IndexMachine(RuleBasedStateMachine):
         if query:
             self.reader.reopen()
             rows = [row for row in self.model.values() if row["year"] in (year, 2002)]
-            hits = self.reader.search(query, k=9, filter={"year": {"$in": [year, 2002]}})
+            hits = self.reader.search(query, k=9, mode="dense", filter={"year": {"$in": [year, 2002]}})
             assert_best(hits, true_scores(rows, self.embedder, query), 9)
 
     @rule(word=st.sampled_from([f"w{i}" for i in range(12)]))
@@ -121,7 +121,7 @@ class IndexMachine(RuleBasedStateMachine):
         if hasattr(self, "reader"):
             self.reader.reopen()
             assert len(self.reader) == len(self.model)
-            for hit in self.reader.search("w1 w2 w3", k=50, granularity="document"):
+            for hit in self.reader.search("w1 w2 w3", k=50, mode="dense", granularity="document"):
                 row = self.model[hit.id]
                 assert (hit.text, hit.title, hit.metadata) == (row["text"], row["title"], {"year": row["year"]})
 
