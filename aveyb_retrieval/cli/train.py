@@ -1,4 +1,7 @@
-"""`aveyb-train`: vocabulary, pre-training, fine-tuning, distillation. All logic lives in `encoder.training`."""
+"""`aveyb-train`: vocabulary, pre-training, mining, fine-tuning, distillation.
+
+All logic lives in `encoder.training` and `mining`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands
+from aveyb_retrieval.cli.common import Commands, progress_bar
 from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -21,7 +27,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and encoders: tokenizer, mlm, contrastive, distill."""
+    """Train vocabularies and encoders: tokenizer, mlm, mine, contrastive, distill."""
 
 
 def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str) -> Decorator:
@@ -42,12 +48,27 @@ def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str
         click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]"),
     ]  # fmt: skip
 
+    return together(*options)
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several options as one decorator, in the order given."""
+
     def apply(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
+        for decorator in reversed(decorators):
+            function = decorator(function)
         return function
 
     return apply
+
+
+PAIRS = together(
+    click.argument("files", nargs=-1, type=FILE),
+    click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (sentence-transformers/gooaq)."),
+    click.option("--rows", type=click.IntRange(min=1), help="Read at most so many rows.  [default: all]"),
+    click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
+    click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
+)
 
 
 @main.command()
@@ -118,8 +139,7 @@ def mlm(
     from aveyb_retrieval.encoder.training.start import masked_model, open_vocabulary
     from aveyb_retrieval.encoder.training.texts import fingerprint, read_hub, read_texts
 
-    if bool(files) == bool(hub):
-        raise click.UsageError("give FILES or --hub, one of them")
+    one_source(files, hub)
     set_threads(threads)
     words = open_vocabulary(vocabulary)
     texts = read_hub(hub, field=field) if hub else read_texts(files, field=field)
@@ -140,7 +160,91 @@ def mlm(
 
 
 @main.command()
-@click.argument("files", nargs=-1, required=True, type=FILE)
+@PAIRS
+@click.option("-o", "--out", required=True, type=FILE, help="Triplets to write, .jsonl: what `contrastive` takes.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is already there.")
+@click.option("--model", help="Model folder or name.  [default: the embedded one]")
+@click.option("--corpus", multiple=True, type=FILE, help="More texts that may be negatives. Repeatable.")
+@click.option("--field", default="text", show_default=True, help="Field of a line of --corpus that holds the text.")
+@click.option(
+    "--mode",
+    type=click.Choice(["dense", "lexical", "hybrid"]),
+    default="dense",
+    show_default=True,
+    help="What proposes negatives: vectors, words (BM25), or both.",
+)
+@click.option("--negatives", default=1, show_default=True, help="For each pair; every one makes a row of its own.")
+@click.option("--range-min", default=0, show_default=True, help="Skip so many of the best, positives not counted.")
+@click.option("--range-max", default=50, show_default=True, help="Look at so many of the best texts.")
+@click.option(
+    "--relative-margin",
+    default=0.05,
+    show_default=True,
+    help="A negative's cosine is below the positive's by this share of it, or it may be an answer too.",
+)
+@click.option("--absolute-margin", type=float, help="It is below the positive's by so much.  [default: no such limit]")
+@click.option("--max-score", type=float, help="It is at most this.  [default: no such limit]")
+@click.option("--no-margin", is_flag=True, help="Drop --relative-margin: for a model whose cosines mean nothing yet.")
+@click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
+@click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def mine(
+    files: tuple[Path, ...],
+    hub: str | None,
+    rows: int | None,
+    anchor: str | None,
+    positive: str | None,
+    out: Path,
+    overwrite: bool,
+    model: str | None,
+    corpus: tuple[Path, ...],
+    field: str,
+    mode: Any,
+    no_margin: bool,
+    relative_margin: float,
+    device: str,
+    threads: int | None,
+    quiet: bool,
+    **rules: Any,
+) -> None:
+    """Find hard negatives for pairs in FILES (JSON lines) or a hub data set: texts that a search puts near a query.
+
+    The positives of all pairs, and the texts of --corpus, are indexed and searched with every query. Its own positives
+    are left out, and so is what the model finds nearly as good as them. A query with fewer negatives than asked for
+    keeps those it has; one without any has no row. Both are counted at the end.
+    """
+    from aveyb_retrieval.encoder.training.texts import read_texts
+    from aveyb_retrieval.mining import Rules, mine_negatives
+
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: triplets are written as JSON lines; give a name that ends in .jsonl")
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out} exists: add --overwrite to replace it, or choose another name")
+    set_threads(threads)
+    margin = None if no_margin else relative_margin
+    chosen = Rules(relative_margin=margin, **rules)
+    chosen.check()  # before anything is read
+    pairs, _ = open_pairs(files, hub, rows, {"anchor": anchor, "positive": positive})
+    with progress_bar(not quiet) as progress:
+        mined = mine_negatives(
+            pairs,
+            chosen,
+            model=model,
+            corpus=read_texts(corpus, field=field),
+            mode=mode,
+            device=device,
+            progress=progress,
+        )
+    mined.save(out)
+    click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
+    for queries, what in ((mined.short, f"fewer than {chosen.negatives} negatives"), (mined.left_out, "none: no row")):
+        if queries:
+            click.echo(f"{len(queries):,} queries have {what}; the first: {queries[0]!r}", err=True)
+
+
+@main.command()
+@PAIRS
+@click.option("--negative", help="Field of a hard negative.  [default: negative or neg, where the first row has one]")
 @click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
 @click.option("--micro-batch", default=32, show_default=True, help="Rows in one pass (GradCache); bounds memory.")
 @click.option("--scale", default=20.0, show_default=True, help="Cosines are multiplied by it.")
@@ -150,6 +254,11 @@ def mlm(
 @run_options(steps=1000, batch_size=128, learning_rate=1e-4, schedule="linear")
 def contrastive(
     files: tuple[Path, ...],
+    hub: str | None,
+    rows: int | None,
+    anchor: str | None,
+    positive: str | None,
+    negative: str | None,
     model: str,
     out: Path,
     micro_batch: int,
@@ -162,21 +271,21 @@ def contrastive(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Fine-tune on pairs or triplets in FILES (JSON lines with query, positive and perhaps negative)."""
-    from aveyb_retrieval.encoder.training.contrastive import PAPER, read_pairs, train_contrastive
+    """Fine-tune on pairs or triplets, in FILES (JSON lines with query, positive and perhaps negative) or on the hub."""
+    from aveyb_retrieval.encoder.training.contrastive import PAPER, train_contrastive
     from aveyb_retrieval.encoder.training.start import sentence_model
-    from aveyb_retrieval.encoder.training.texts import fingerprint
 
     set_threads(threads)
+    pairs, data = open_pairs(files, hub, rows, {"anchor": anchor, "positive": positive, "negative": negative})
     prompts = {"query": query_prompt, "document": document_prompt}
     given = {name: text for name, text in prompts.items() if text is not None}
     student, vocabulary = sentence_model(model, out / "start", given)
     train_contrastive(
         student,
-        read_pairs(files),
+        pairs,
         out,
         tokenizer=vocabulary,
-        data={path.name: fingerprint(path) for path in files} | {"model": model},
+        data=data | {"model": model},
         settings=replace(PAPER, **_known(PAPER, options)),
         micro_batch=micro_batch,
         scale=scale,
@@ -237,6 +346,26 @@ def distill(
         device=None if device == "auto" else device,
     )
     say_end(out)
+
+
+def one_source(files: tuple[Path, ...], hub: str | None) -> None:
+    """Ends the command unless there are files or a hub data set, and not both."""
+    if bool(files) == bool(hub):
+        raise click.UsageError("give FILES or --hub, one of them")
+
+
+def open_pairs(
+    files: tuple[Path, ...], hub: str | None, rows: int | None, columns: dict[str, str | None]
+) -> tuple[Dataset, dict[str, Any]]:
+    """The pairs of files or of a hub data set, and what a run folder says of them."""
+    from aveyb_retrieval.encoder.training.contrastive import read_hub_pairs, read_pairs
+    from aveyb_retrieval.encoder.training.texts import fingerprint
+
+    one_source(files, hub)
+    given = {side: field for side, field in columns.items() if field is not None}
+    data: dict[str, Any] = {"hub": hub} if hub else {path.name: fingerprint(path) for path in files}
+    pairs = read_hub_pairs(hub, columns=given, rows=rows) if hub else read_pairs(files, columns=given, rows=rows)
+    return pairs, data | {"rows": rows, "columns": given or None}
 
 
 def say_end(out: Path) -> None:

@@ -54,7 +54,7 @@ RUN = ("--steps", 2, "--batch-size", 4, "--fp32", "--threads", 1, "--device", "c
 
 def test_help_is_fast_and_names_the_commands() -> None:
     result = call("--help")
-    for command in ("tokenizer", "mlm", "contrastive", "distill"):
+    for command in ("tokenizer", "mlm", "mine", "contrastive", "distill"):
         assert command in result.output
 
 
@@ -85,6 +85,40 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     assert other.exit_code == 2 and "prompts" in other.output
 
 
+def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) -> None:
+    pairs, triplets = tmp_path / "pairs.jsonl", tmp_path / "triplets.jsonl"
+    pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
+    arguments = ("mine", pairs, "-o", triplets, "--model", encoder, "--mode", "lexical", "--quiet", "--threads", 1)
+    result = call(*arguments, "--no-margin", "--rows", 6, "--negatives", 9, "--range-max", 9)
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in triplets.read_text().splitlines()]
+    assert {row["anchor"] for row in rows} == {t["query"] for t in TRIPLETS[:6]}
+    assert all(row["negative"] in {t["positive"] for t in TRIPLETS[:6]} - {row["positive"]} for row in rows)
+    assert f"{len(rows)} triplets in {triplets}, from 6 queries and 6 texts" in result.output
+    assert "6 queries have fewer than 9 negatives; the first: " in result.output
+    before = triplets.read_bytes()
+    again = call(*arguments)
+    assert again.exit_code == 2 and "add --overwrite" in again.output and triplets.read_bytes() == before
+    nothing = call(*arguments, "--overwrite", "--max-score", -1)
+    assert nothing.exit_code == 2 and "none of 8 anchors" in nothing.output and triplets.read_bytes() == before
+    result = call("contrastive", triplets, "--model", encoder, "-o", tmp_path / "run", *RUN)
+    assert result.exit_code == 0, result.output
+
+
+def test_contrastive_on_a_set_in_the_hubs_layout(encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    lines = (json.dumps({"q": t["query"], "a": t["positive"]}) + "\n" for t in TRIPLETS)
+    (folder / "train.jsonl").write_text("".join(lines))
+    arguments = ("contrastive", "--hub", folder, "--anchor", "q", "--positive", "a", "--model", encoder, *RUN)
+    result = call(*arguments, "--rows", 4, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
+    assert (data["hub"], data["rows"], data["columns"]) == (str(folder), 4, {"anchor": "q", "positive": "a"})
+    few = call(*arguments, "--rows", 3, "-o", tmp_path / "few")
+    assert few.exit_code == 2 and "has 3 rows, less than one batch of 4" in few.output
+
+
 def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
     result = call("distill", text, "--model", encoder, "--teacher", encoder, "-o", tmp_path / "run", *RUN)
     assert result.exit_code == 0, result.output
@@ -96,7 +130,10 @@ def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
 def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, encoder: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"query": "a"}\n')
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:4]))
     run = ("-o", tmp_path / "run", *RUN)
+    triplets = ("-o", tmp_path / "triplets.jsonl")
     cases = [
         (("tokenizer", bad, "-o", tmp_path / "v"), "line 1: field 'text'"),
         (("tokenizer", text, "-o", tmp_path / "v", "--vocab-size", 100), "vocab_size is 100"),
@@ -107,12 +144,19 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
             "one sequence needs 100000",
         ),
         (("contrastive", bad, "--model", encoder, *run), "no positive side"),
-        (("contrastive", text, "--model", tmp_path / "nothing", *run), "no such model folder"),
+        (("contrastive", pairs, "--model", tmp_path / "nothing", *run), "no such model folder"),
+        (("contrastive", "--model", encoder, *run), "give FILES or --hub"),
+        (("mine", pairs, "-o", tmp_path / "triplets.csv"), "a name that ends in .jsonl"),
+        (("mine", pairs, *triplets, "--negatives", 51), "leave 50 ranks for 51 negatives"),
+        (("mine", bad, *triplets), "bad.jsonl, line 1: no positive side"),
+        (("mine", pairs, *triplets, "--positive", "best"), "pairs.jsonl, line 1: no positive side, that is best"),
+        (("mine", pairs, *triplets, "--model", encoder, "--corpus", bad), "bad.jsonl, line 1: field 'text'"),
         (("distill", text, "--model", encoder, "--teacher", encoder, *run, "--threads", 0), "--threads is 0"),
     ]
     for arguments, reason in cases:
         result = call(*arguments)
         assert result.exit_code == 2 and reason in result.output, (arguments, result.output)
+    assert not (tmp_path / "triplets.jsonl").exists()
 
 
 def test_ctrl_c_saves_and_resume_goes_on(text: Path, vocabulary: Path, tmp_path: Path) -> None:

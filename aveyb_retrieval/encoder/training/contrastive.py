@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
-from aveyb_retrieval.encoder.training.texts import read_records
+from aveyb_retrieval.encoder.training.texts import read_hub_rows, read_records
 from aveyb_retrieval.encoder.training.trainer import started_processes
 from aveyb_retrieval.errors import ConfigError, InputError
 
@@ -23,46 +24,42 @@ PAPER = SentenceSettings(steps=1000, learning_rate=1e-4, betas=(0.9, 0.95), eps=
 PAPER_LEARNING_RATES = (2e-5, 6e-5, 1e-4, 5e-4)
 PAPER_PROMPTS = {"query": "Query: ", "document": "Document: "}
 
-ANCHOR, POSITIVE, NEGATIVE = (
-    ("anchor", "query", "question"),
-    ("positive", "pos", "document", "passage", "answer"),
-    (
-        "negative",
-        "neg",
-    ),
-)
+# How the sides are called in data sets; the first of these names that a row has is taken.
+SIDES = {
+    "anchor": ("anchor", "query", "question"),
+    "positive": ("positive", "pos", "document", "passage", "answer"),
+    "negative": ("negative", "neg"),
+}
 
 
-def read_pairs(paths: Iterable[str | Path]) -> Dataset:
+def read_pairs(
+    paths: Iterable[str | Path], *, columns: Mapping[str, str] | None = None, rows: int | None = None
+) -> Dataset:
     """Pairs or triplets from JSON Lines files: columns `anchor`, `positive` and, where every line has one, `negative`.
 
-    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `ANCHOR`,
-    `POSITIVE` and `NEGATIVE`; the first line of the first file decides.
+    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
+    the first line of the first file decides.
+
+    Args:
+        columns: side -> its field, for sides that are called otherwise.
+        rows: read at most so many; None: all.
 
     Raises:
         InputError: no lines; a side is missing, empty or not a string (file, line and field are named).
     """
-    from datasets import Dataset
+    paths = list(paths)
+    records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
+    return _pairs(records, columns, rows, ", ".join(map(str, paths)))
 
-    columns: dict[str, str] = {}
-    rows: list[dict[str, str]] = []
-    for path in paths:
-        for number, record in read_records(path):
-            if not columns:
-                columns = _columns(record, f"{path}, line {number}")
-            row = {}
-            for column, field in columns.items():
-                value = record.get(field)
-                if not isinstance(value, str) or not value.strip():
-                    raise InputError(
-                        f"{path}, line {number}: field {field!r} must be a text, it is {value!r}; every line needs "
-                        f"{', '.join(columns.values())}"
-                    )
-                row[column] = value
-            rows.append(row)
-    if not rows:
-        raise InputError(f"{', '.join(map(str, paths))}: no pairs in there")
-    return Dataset.from_list(rows)
+
+def read_hub_pairs(name: str, *, columns: Mapping[str, str] | None = None, rows: int | None = None) -> Dataset:
+    """Pairs or triplets from a hub data set (`owner/set` or `owner/set:config`), streamed; see `read_pairs`.
+
+    Raises:
+        InputError: no such data set, or as in `read_pairs`.
+    """
+    records = ((f"data set {name!r}, row {number}", row) for number, row in read_hub_rows(name))
+    return _pairs(records, columns, rows, f"data set {name!r}")
 
 
 def ranking_loss(
@@ -129,15 +126,38 @@ def train_contrastive(
     )
 
 
-def _columns(record: dict[str, Any], where: str) -> dict[str, str]:
-    columns: dict[str, str] = {}
-    for column, names in (("anchor", ANCHOR), ("positive", POSITIVE), ("negative", NEGATIVE)):
+def _pairs(
+    records: Iterable[tuple[str, dict[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
+) -> Dataset:
+    """The sides of records, each with the place where it was read."""
+    from datasets import Dataset
+
+    fields: dict[str, str] = {}
+    pairs: list[dict[str, str]] = []
+    for where, record in islice(records, rows):
+        fields = fields or _fields(record, columns or {}, where)
+        for field in fields.values():
+            value = record.get(field)
+            if not isinstance(value, str) or not value.strip():
+                raise InputError(
+                    f"{where}: field {field!r} must be a text, it is {value!r}; every row needs "
+                    f"{', '.join(fields.values())}"
+                )
+        pairs.append({side: record[field] for side, field in fields.items()})
+    if not pairs:
+        raise InputError(f"{source}: no pairs in there")
+    return Dataset.from_list(pairs)
+
+
+def _fields(record: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for side, usual in SIDES.items():
+        names = (columns[side],) if side in columns else usual
         found = [name for name in names if name in record]
         if found:
-            columns[column] = found[0]
-        elif column != "negative":
+            fields[side] = found[0]
+        elif side != "negative" or side in columns:
             raise InputError(
-                f"{where}: no {column} side; it may be called {', '.join(names)}, the line has "
-                f"{', '.join(sorted(record))}"
+                f"{where}: no {side} side, that is {' or '.join(names)}; the row has {', '.join(sorted(record))}"
             )
-    return columns
+    return fields

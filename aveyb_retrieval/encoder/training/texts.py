@@ -58,11 +58,26 @@ def read_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_hub(name: str, *, field: str = "text", split: str = "train") -> Iterator[str]:
-    """Every text of a hub data set, streamed; `name` is `owner/set` or `owner/set:config`.
+    """Every text of a hub data set, streamed; see `read_hub_rows`.
+
+    Raises:
+        InputError: no such field, or what `read_hub_rows` raises.
+    """
+    for number, row in read_hub_rows(name, split=split):
+        if not isinstance(row.get(field), str):
+            raise InputError(f"data set {name!r}, row {number}: no text in field {field!r}; it has {sorted(row)}")
+        yield row[field]
+
+
+def read_hub_rows(name: str, *, split: str = "train") -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, row) for each row of a hub data set, streamed.
+
+    Args:
+        name: `owner/set` or `owner/set:config`; a folder of data files in a hub's layout does as well.
 
     Raises:
         OptionalDependencyError: `datasets` is not installed.
-        InputError: no such data set, or no such field.
+        InputError: no such data set, or it cannot be read on.
     """
     try:
         from datasets import load_dataset
@@ -71,13 +86,9 @@ def read_hub(name: str, *, field: str = "text", split: str = "train") -> Iterato
         raise OptionalDependencyError("datasets", "train", "reading a data set from the hub") from error
     path, _, config = name.partition(":")
     try:
-        rows = load_dataset(path, config or None, split=split, streaming=True)
+        yield from enumerate(load_dataset(path, config or None, split=split, streaming=True))
     except (DatasetsError, OSError, ValueError) as error:
-        raise InputError(f"data set {name!r} could not be opened ({type(error).__name__}: {error})") from error
-    for number, row in enumerate(rows):
-        if not isinstance(row.get(field), str):
-            raise InputError(f"data set {name!r}, row {number}: no text in field {field!r}; it has {sorted(row)}")
-        yield row[field]
+        raise InputError(f"data set {name!r} could not be read ({type(error).__name__}: {error})") from error
 
 
 def fingerprint(path: str | Path) -> dict[str, Any]:

@@ -74,5 +74,5 @@ def test_hub_sets_that_cannot_be_opened_or_lack_the_field(monkeypatch: pytest.Mo
     assert calls == [("owner/set", "part", "train", True)]
     with pytest.raises(InputError, match=r"'owner/set', row 0: no text in field 'body'"):
         list(read_hub("owner/set", field="body"))
-    with pytest.raises(InputError, match="'owner/missing' could not be opened"):
+    with pytest.raises(InputError, match="'owner/missing' could not be read"):
         list(read_hub("owner/missing"))
