@@ -197,6 +197,7 @@ def two_process_run(folder: Path) -> None:
     run(folder / "two", AveyBTokenizer.load(folder / "vocabulary"), TWENTY_STEPS)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     run(tmp_path / "one", tokenizer, TWENTY_STEPS)
     tokenizer.save(tmp_path / "vocabulary")
