@@ -58,14 +58,14 @@ def main() -> None:
     if size > LIMIT:
         sys.exit(f"the weights take {size:,} bytes, more than {LIMIT:,}")
     texts = [text for _, text in zip(range(200), read_texts([args.texts]), strict=False)]
-    trained = SentenceTransformer(str(args.model), device="cpu").encode(texts)
+    trained = SentenceTransformer(str(args.model), device="cpu").encode_document(texts)
     model = SentenceTransformer(str(work), device="cpu")
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float32}:
         sys.exit(f"the exported model loads as {dtypes}, not float32")
-    agreement = (trained * model.encode(texts)).sum(1)
+    agreement = (trained * model.encode_document(texts)).sum(1)
     ours = np.stack([d.vector for d in Embedder.load(work).encode_documents(("", text) for text in texts)])
-    difference = np.abs(ours - model.encode(texts)).max()
+    difference = np.abs(ours - model.encode_document(texts)).max()
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {size:,} bytes")
     print(f"cosine of float16 to float32 weights: at least {agreement.min():.6f}")
     print(f"Embedder against sentence-transformers: at most {difference:.1e} apart")

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, shingles, words
+from synthetic import Topics
+
+from aveyb_retrieval.encoder.training.teacher import encode_with, load_teacher
 
 SMALLEST, LARGEST = 25, 120  # words of a passage: many short texts teach more than few long ones
 WHOLE = 200  # a training answer up to this many words stays in one piece
@@ -39,6 +42,7 @@ PASSAGES = {  # how many of each source: technical and medical prose over statut
     "python_peps": 4_000,
     "rust_rfcs": 3_500,
 }
+KINDS = ("question", "passage")
 TRAIN_PAIRS = {"medquad": 6_000, "scifact": 900, "qmsum-long": 1_100, "openstax-ccby-long": 480}
 
 
@@ -226,9 +230,13 @@ def add_train_set(collector: Collector, data: Path, name: str, limit: int, gener
             collector.longs.append({"passages": rows, "anchor": anchor, "source": name})
 
 
-def add_words(collector: Collector, vocabulary: Path, bags: int, generator: random.Random) -> None:
+def teacher_words(vocabulary: Path) -> list[str]:
+    """The whole words of the teacher's vocabulary, frequent ones first."""
+    return [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
+
+
+def add_words(collector: Collector, listed: list[str], bags: int, generator: random.Random) -> None:
     """The teacher's own words, alone and in small bags: how it places general English, for a few tokens each."""
-    listed = [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
     for word in listed:
         collector.group += 1
         collector.add(word if generator.random() < 0.5 else word.capitalize(), "word", "words")
@@ -238,14 +246,42 @@ def add_words(collector: Collector, vocabulary: Path, bags: int, generator: rand
         collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "bag", "words")
 
 
+def add_stories(collector: Collector, data: Path, wanted: int, generator: random.Random) -> list[str]:
+    """Short windows of the novels, the most general English there is here; returns their sentences."""
+    sentences: list[str] = []
+    for name in ("100_english_novels", "eltec_eng"):
+        books = pretrain_documents(data, name, limit=100)
+        for turn in range(wanted // 2):
+            book = books[turn % len(books)]
+            start = generator.randrange(max(1, len(book) - 3_000))
+            found = [" ".join(s.split()) for s in SENTENCE.split(book[start : start + 3_000])[1:-1]]
+            found = [s for s in found if 5 <= len(s.split()) <= 40]
+            sentences += found
+            if len(found) >= 5:
+                first = generator.randrange(len(found) - 3)
+                collector.group += 1
+                collector.add(" ".join(found[first : first + generator.choice([1, 1, 2, 3])]), "story", name)
+    return sentences
+
+
+def add_synthetic(
+    collector: Collector, topics: Topics, sentences: list[str], wanted: int, generator: random.Random
+) -> None:
+    for _ in range(wanted):
+        made = topics.pair(sentences, generator)
+        if made:
+            collector.group += 1
+            question, passage = (collector.add(text, kind, "synthetic") for text, kind in zip(made, KINDS, strict=True))
+            collector.pair(question, passage, "synthetic")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--teacher-vocabulary", type=Path, required=True)
+    parser.add_argument("--teacher", required=True, help="folder of the sentence-transformers teacher")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every count")
     args = parser.parse_args()
-    generator = random.Random(0)
 
     blocked: set[int] = set()
     blocked_queries: set[str] = set()
@@ -257,11 +293,21 @@ def main() -> None:
     blocked_queries = {q for q in blocked_queries if q.count(" ") >= 3}
 
     collector = Collector(blocked, blocked_queries)
+    generator = random.Random(0)
     for name in PRETRAIN:
         add_pretrain(collector, args.data, name, int(PASSAGES[name] * args.scale), generator)
     for name in TRAIN_SETS:
         add_train_set(collector, args.data, name, int(TRAIN_PAIRS[name] * args.scale), generator)
-    add_words(collector, args.teacher_vocabulary, int(14_000 * args.scale), generator)
+    listed = teacher_words(Path(args.teacher) / "vocab.txt")
+    add_words(collector, listed, int(14_000 * args.scale), generator)
+    generator = random.Random(1)
+    sentences = add_stories(collector, args.data, int(20_000 * args.scale), generator)
+    prose = [t["text"] for t in collector.texts if t["kind"] == "passage"]
+    for text in generator.sample(prose, min(len(prose), 20_000)):
+        sentences += [s for s in SENTENCE.split(" ".join(text.split())) if 5 <= len(s.split()) <= 40]
+    teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
+    topics = Topics(listed, encode_with(teacher, listed, precision="bf16"))
+    add_synthetic(collector, topics, sentences, int(30_000 * args.scale), generator)
 
     place = list(range(collector.group + 1))
     generator.shuffle(place)

@@ -2,6 +2,7 @@
 
 Held-out rule: a document that is relevant to a dev or test query is never used, nor is any passage that shares
 thirteen consecutive words with one. Sets without a training split (cranfield, nq-gold, chunking-eval) are not used.
+One training query in six is kept aside too: settings are chosen on those (`development_queries`).
 The openstax files of the pre-training text hold the evaluation corpus, so only documents linked to a training
 question are taken, from the set itself.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import random
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ PRETRAIN = [
 ]
 TRAIN_SETS = ["medquad", "scifact", "qmsum-long", "openstax-ccby-long"]
 EVAL_ONLY = ["cranfield", "nq-gold"]
+DEVELOPMENT_SHARE = 6  # one training query in so many is kept aside
 WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -51,9 +54,17 @@ class RetrievalSet:
     def held_out_queries(self) -> set[str]:
         return {q for split, rels in self.qrels.items() if split != "train" for q in rels}
 
+    def development_queries(self) -> set[str]:
+        """Training queries that are kept aside to choose settings on."""
+        return {
+            q
+            for q in self.qrels.get("train", {})
+            if q not in self.held_out_queries() and zlib.crc32(self.queries[q].encode()) % DEVELOPMENT_SHARE == 0
+        }
+
     def train_pairs(self) -> list[tuple[str, str]]:
         """(query id, document id) of the training split, without any document that dev or test needs."""
-        held_out, blocked = self.held_out_documents(), self.held_out_queries()
+        held_out, blocked = self.held_out_documents(), self.held_out_queries() | self.development_queries()
         rels = self.qrels.get("train", {})
         return [(q, d) for q, ids in rels.items() if q not in blocked for d in ids if d not in held_out]
 

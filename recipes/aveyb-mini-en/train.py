@@ -29,6 +29,17 @@ from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
 from aveyb_retrieval.encoder.training.texts import fingerprint, read_records, read_texts
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
+PROMPT = " "  # the first word of a text becomes the same token as inside one
+LOWER = 3  # one text in so many is seen in lower case: the teacher makes no difference, and questions often are
+KIN = {  # batch-mates are the negatives of a pair, and those from afar are too easy
+    "health": ["medquad", "scifact"],
+    "long": ["qmsum-long", "openstax-ccby-long"],
+    "stories": ["100_english_novels", "eltec_eng"],
+    "law": ["dc_code"],
+    "synthetic": ["synthetic"],
+    "windows": ["ms_cpp_docs", "ms_powershell_docs", "ms_win32", "ms_windows_driver_docs"],
+    "open source": ["ethereum_eips", "kubernetes_keps", "php_manual", "python_peps", "rust_rfcs"],
+}
 
 
 def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +74,13 @@ def avey_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding:
         model.ranker.down_proj.mul_(args.branch_scale)
         for layer in model.layers:
             layer.fuser.weight.mul_(args.branch_scale)
-    return sentence_transformer(model, tokenizer, args.out / "start")
+    prompts = {"query": PROMPT, "document": PROMPT}
+    return sentence_transformer(model, tokenizer, args.out / "start", prompts=prompts)
+
+
+def as_seen(text: str) -> str:
+    """A text as the student meets it."""
+    return PROMPT + (text.lower() if zlib.crc32(text.encode()) % LOWER == 0 else text)
 
 
 def rows_of(
@@ -71,6 +88,8 @@ def rows_of(
 ) -> tuple[dict[str, Dataset], np.ndarray, Any]:
     """The training sets, the teacher's vectors with those of the joined texts behind them, and the pairs kept aside."""
     known = len(vectors)
+    seen = [as_seen(text) for text in texts]
+    kin = {source: name for name, sources in KIN.items() for source in sources}
     pairs, aside = [], []
     for _, pair in read_records(args.data / "pairs.jsonl"):
         if max(pair["anchor"], pair["positive"]) < known:
@@ -86,25 +105,23 @@ def rows_of(
         if max(passages) >= known or hidden & set(passages):
             continue
         mean = vectors[passages].astype(np.float32).sum(0)
-        joined.append({"text": "\n\n".join(texts[i] for i in passages), "label": [known + len(means)]})
+        joined.append({"text": PROMPT + "\n\n".join(texts[i] for i in passages), "label": [known + len(means)]})
         means.append(mean / np.linalg.norm(mean))
     used = {i for p in pairs for i in (p["anchor"], p["positive"])} | hidden | {p["anchor"] for p in aside}
     single = [i for i in range(known) if i not in used]
     short = [i for i in single if len(texts[i]) < 150]
     rest = [i for i in single if len(texts[i]) >= 150]
-    sets = {
-        "pairs": Dataset.from_list(
-            [
-                {"anchor": texts[p["anchor"]], "positive": texts[p["positive"]], "label": [p["anchor"], p["positive"]]}
-                for p in pairs
-            ]
-        ),
-        "short": Dataset.from_list([{"text": texts[i], "label": [i]} for i in short]),
-        "passages": Dataset.from_list([{"text": texts[i], "label": [i]} for i in rest]),
-        "long": Dataset.from_list(joined),
-    }
+    groups: dict[str, list[dict[str, Any]]] = {f"pairs: {name}": [] for name in KIN}
+    for p in pairs:
+        rows = [p["anchor"], p["positive"]]
+        row = {"anchor": seen[rows[0]], "positive": seen[rows[1]], "label": rows}
+        groups[f"pairs: {kin[p['source']]}"].append(row)
+    groups["short"] = [{"text": seen[i], "label": [i]} for i in short]
+    groups["passages"] = [{"text": seen[i], "label": [i]} for i in rest]
+    groups["long"] = joined
+    sets = {name: Dataset.from_list(rows) for name, rows in groups.items() if len(rows) >= args.batch}
     extended = np.concatenate([vectors, np.asarray(means, dtype=np.float16)])
-    return sets, extended, [(texts[p["anchor"]], texts[p["positive"]], p["anchor"], p["positive"]) for p in aside]
+    return sets, extended, [(seen[p["anchor"]], seen[p["positive"]], p["anchor"], p["positive"]) for p in aside]
 
 
 def held_out_scores(model: SentenceTransformer, aside: Any, vectors: np.ndarray) -> dict[str, float]:

@@ -2,8 +2,8 @@
 queries of the training splits, and a list of general English words.
 
 The last part is there because the sources are technical, legal and literary: the words that the teacher's vocabulary
-holds whole (general web and book English, in order of frequency) are written with Zipf frequencies, so that common
-names and things become whole tokens too.
+holds whole (general web and book English, in order of frequency) are written with slowly falling frequencies, so that
+most of them become whole tokens. The vocabulary marks capitals, so that one spelling serves for all.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from sources import PRETRAIN, TRAIN_SETS, load_set, pretrain_documents
 
-CHARACTERS_PER_SOURCE = 2_500_000
-WORD_TEXT_SHARE = 600_000  # frequency of the first word of the list; the r-th gets share / (r + 50)
+CHARACTERS_PER_SOURCE = 1_500_000
+WORD_COUNTS = (6_000_000, 8_000)  # (a, b): the r-th word of the list is written a / (r + b) times
 
 
 def main() -> None:
@@ -50,8 +50,8 @@ def main() -> None:
                 out.write(json.dumps({"text": collection.queries[query]}) + "\n")
         listed = [w for w in args.teacher_vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha()]
         for rank, word in enumerate(listed):
-            count = WORD_TEXT_SHARE // (rank + 50)
-            out.write(json.dumps({"text": f" {word}" * count + f" {word.capitalize()}" * (count // 2)}) + "\n")
+            count = WORD_COUNTS[0] // (rank + WORD_COUNTS[1])
+            out.write(json.dumps({"text": f" {word}" * count}) + "\n")
 
 
 if __name__ == "__main__":
