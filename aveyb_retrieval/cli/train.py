@@ -237,9 +237,12 @@ def mine(
         )
     mined.save(out)
     click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
-    for queries, what in ((mined.short, f"fewer than {chosen.negatives} negatives"), (mined.left_out, "none: no row")):
+    for what, queries in (
+        (f"queries with fewer than {chosen.negatives} negatives", mined.short),
+        ("queries without a negative, left out", mined.left_out),
+    ):
         if queries:
-            click.echo(f"{len(queries):,} queries have {what}; the first: {queries[0]!r}", err=True)
+            click.echo(f"{what}: {len(queries):,}; the first: {queries[0]!r}", err=True)
 
 
 @main.command()

@@ -95,7 +95,7 @@ def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) 
     assert {row["anchor"] for row in rows} == {t["query"] for t in TRIPLETS[:6]}
     assert all(row["negative"] in {t["positive"] for t in TRIPLETS[:6]} - {row["positive"]} for row in rows)
     assert f"{len(rows)} triplets in {triplets}, from 6 queries and 6 texts" in result.output
-    assert "6 queries have fewer than 9 negatives; the first: " in result.output
+    assert "queries with fewer than 9 negatives: 6; the first: " in result.output
     before = triplets.read_bytes()
     again = call(*arguments)
     assert again.exit_code == 2 and "add --overwrite" in again.output and triplets.read_bytes() == before
