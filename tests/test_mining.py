@@ -96,7 +96,7 @@ def test_margin_of_a_positive_below_zero() -> None:
 
 
 def test_ranks_are_counted_without_positives_and_before_margins() -> None:
-    mined = mine([("drink", COFFEE)], Rules(negatives=1, range_min=1, range_max=3), corpus=COSINES)
+    mined = mine([("drink", COFFEE)], Rules(range_min=1, range_max=3, relative_margin=None), corpus=COSINES)
     assert negatives(mined, "drink", COFFEE) == [STEEL]  # tea has rank 0
     mined = mine([("drink", COFFEE)], Rules(negatives=2, range_max=2), corpus=COSINES)
     assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == ["drink"]  # the margin took tea, of two
