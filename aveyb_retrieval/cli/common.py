@@ -1,8 +1,8 @@
-"""What all commands share: how an error ends a command, and where progress is shown."""
+"""What all commands share: options in groups, how an error ends a command, and where progress is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,20 @@ from aveyb_retrieval.errors import AveyBError
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.pipeline import Progress
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several options as one decorator, in the order given."""
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
 
 
 class Commands(click.Group):

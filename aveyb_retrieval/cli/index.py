@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands, progress_bar
+from aveyb_retrieval.cli.common import Commands, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.retriever import Hit
 
 PATH = click.Path(path_type=Path)
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,32 +26,21 @@ def main() -> None:
     """Build an index directory from documents and search it."""
 
 
-def options(*decorators: Decorator) -> Decorator:
-    """Several options as one decorator, in the order given."""
-
-    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return apply
-
-
-READING = options(
+READING = together(
     click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
                  help="A line that is no document: stop, or leave it out and list it in rejected.jsonl."),
     click.option("--id-field", help="Field with the document's id.  [default: _id, else id]"),
     click.option("--title-field", default="title", show_default=True, help="Field with the title."),
     click.option("--text-field", default="text", show_default=True, help="Field with the text."),
 )  # fmt: skip
-WRITING = options(
+WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
     click.option("--device", default="cpu", show_default=True, help="Where the model runs."),
     click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 VECTORS = click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
-INSERTING = options(
+INSERTING = together(
     click.argument("directory", type=PATH),
     click.argument("corpus", nargs=-1, required=True),
     VECTORS,

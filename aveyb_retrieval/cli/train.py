@@ -6,14 +6,13 @@ All logic lives in `encoder.training` and `mining`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands, progress_bar
+from aveyb_retrieval.cli.common import Commands, Decorator, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,17 +47,6 @@ def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str
     ]  # fmt: skip
 
     return together(*options)
-
-
-def together(*decorators: Decorator) -> Decorator:
-    """Several options as one decorator, in the order given."""
-
-    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return apply
 
 
 PAIRS = together(

@@ -211,21 +211,23 @@ class AveyBTokenizer:
         Raises:
             InputError: `text` is not a string or holds a lone surrogate.
         """
-        _utf8(text)
-        marked, positions = mark(text) if self.capitals == "marks" else (text, None)
+        data = _utf8(text)
+        if self.capitals == "bytes":
+            ids = self._ids(text)
+            return ids, self._offsets(data, len(text), ids)
+        marked, positions = mark(text)
         ids = self._ids(marked)
-        offsets = self._offsets(marked, ids)
-        return ids, offsets if positions is None else original_offsets(offsets, positions, len(marked))
+        offsets = self._offsets(marked.encode("utf-8"), len(marked), ids)
+        return ids, original_offsets(offsets, positions, len(marked))
 
-    def _offsets(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """Offsets `[T, 2]` of the tokens of the (marked) text."""
-        data = text.encode("utf-8")
+    def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
+        """Character offsets `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
         ends = np.cumsum(self._byte_length[ids])
         offsets = np.empty((len(ids), 2), dtype=np.int64)
         offsets[1:, 0] = ends[:-1]
         offsets[:1, 0] = 0
         offsets[:, 1] = ends
-        if len(data) != len(text) and len(ids):  # not pure ASCII: bytes to characters
+        if len(data) != characters and len(ids):  # not pure ASCII: bytes to characters
             continuation = (np.frombuffer(data, dtype=np.uint8) & 0xC0) == 0x80
             character = np.cumsum(~continuation, dtype=np.int64) - 1  # [bytes], the character each byte belongs to
             offsets[:, 0] = character[offsets[:, 0]]
