@@ -22,6 +22,7 @@ _CHOICES = {
     "weight_norm": ("max", "min"),
     "retrieved_order": ("sequence", "score"),
     "tail": ("masked", "zero_slots"),
+    "static_init": ("xavier", "local"),
 }
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
 
@@ -87,8 +88,12 @@ class AveyBConfig(PreTrainedConfig):
         norm_eps: RMSNorm's epsilon. similarity_eps: of "sum" and of the ranker's norms.
         max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as
             that one nears zero; no score ratio of a trained model comes near this bound.
-        initializer_range: standard deviation of embeddings and linear maps at initialisation; the static matrices and
-            the compressor start Xavier normal.
+
+    Start (of a model to be trained):
+        initializer_range: standard deviation of embeddings and linear maps; the compressor starts Xavier normal.
+        static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
+            more than distant ones, which a masked-language model otherwise has to find out for every position of a
+            split (`initialisation.py`).
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.
@@ -119,6 +124,7 @@ class AveyBConfig(PreTrainedConfig):
     similarity_eps: float = 1e-12
     max_split_weight: float = 1e4
     initializer_range: float = 0.02
+    static_init: str = "xavier"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 
@@ -176,7 +182,7 @@ class AveyBConfig(PreTrainedConfig):
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """
         sizes = {"vocab_size": 16384, "hidden_size": 256, "num_hidden_layers": 4, "initializer_range": 0.05}
-        return cls(**{**PAPER, **sizes, "final_norm": False, **overrides})
+        return cls(**{**PAPER, **sizes, "final_norm": False, "static_init": "local", **overrides})
 
     @classmethod
     def from_released(

@@ -58,8 +58,10 @@ class LayerSettings:
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualised tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
-    def __init__(self, config: AveyBConfig, kind: str) -> None:
+    def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
+        """`order`: how many layers of its kind stand before it."""
         super().__init__()
+        self.order = order
         d, mixed = config.hidden_size, config.mixed_size
         self.settings = LayerSettings(**{f.name: getattr(config, f.name) for f in fields(LayerSettings)})
         self.norm = RMSNorm(d, config.norm_eps)

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.initialisation import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
@@ -48,7 +49,7 @@ class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
             init.xavier_normal_(module.down_proj)
         elif isinstance(module, AveyBLayer):
             if module.spatial_proj is not None:
-                init.xavier_normal_(module.spatial_proj)
+                start_static(module.spatial_proj, self.config.static_init, module.order)
             if module.mix_bias is not None:
                 init.zeros_(module.mix_bias)
             if module.alpha is not None:
@@ -68,7 +69,8 @@ class AveyBModel(AveyBPreTrainedModel):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.ranker = Ranker(config)
-        self.layers = nn.ModuleList(AveyBLayer(config, kind) for kind in config.layer_pattern or [])
+        pattern = config.layer_pattern or []
+        self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
         # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"

@@ -9,7 +9,8 @@ number of tokens. Each takes the learning rate that is best for it in short runs
 long as the best is the lowest or highest tried), BERT also the better of two shapes; a run that was interrupted goes
 on where it was. The text is every n-th document of the folder's files, cut to its first 20,000 characters, without
 openstax (evaluation sets hold its text); every 60th of those is held out. BERT trains without dropout, as ours does:
-no text is seen twice.
+no text is seen twice. A third curve is ours with static matrices that start at random, as in the released code
+(`static_init="xavier"`), with the learning rate that was best for ours.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
 RESULTS = Path(__file__).parents[1] / "results"
 CHARACTERS, HELD_OUT_EVERY = 20_000, 60
 NAMES = ("ours", "BERT")
+RANDOM = "ours, random start"
 
 
 def sample(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
@@ -68,8 +70,9 @@ def new_model(name: str, depth: int, args: argparse.Namespace) -> transformers.P
     """Untrained; BERT has as many parameters as ours of `args.depth` layers. Ours ends with a norm, as in the paper."""
     torch.manual_seed(0)
     sizes = {"vocab_size": args.vocab, "hidden_size": args.width, "split_size": args.split}
-    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=args.depth, final_norm=True))
-    if name == "ours":
+    start = {"static_init": "xavier"} if name == RANDOM else {}
+    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=args.depth, final_norm=True, **start))
+    if name != "BERT":
         return ours
     torch.manual_seed(0)
     return bert_of(parameters(ours), vocab=args.vocab, width=args.width, depth=depth, positions=args.length)
@@ -150,14 +153,19 @@ def compare(name: str, texts: list[str], data: dict[str, Any], tokenizer: AveyBT
         attempt(args.depth, rate / 2 if rate == min(rates) else rate * 2)
     if name == "BERT":  # with a layer less its inner layer comes near the usual four times the width
         attempt(args.depth - 1, best()[1])
-    depth, rate = best()
-    long = replace(settings, learning_rate=rate)
-    metrics = trained(name, depth, args.work / name, tokenizer, texts, data, long, args)
-    model = new_model(name, depth, args)
+    found = full_run(name, *best(), texts, data, tokenizer, args, settings)
+    return {"tried": [{"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()], **found}
+
+
+def full_run(name: str, depth: int, rate: float, texts: list[str], data: dict[str, Any], tokenizer: AveyBTokenizer,
+             args: argparse.Namespace, settings: MLMSettings) -> dict[str, Any]:  # fmt: skip
+    """The long run of one shape with one learning rate."""
+    folder = args.work / name.replace(", ", "-").replace(" ", "-")
+    metrics = trained(name, depth, folder, tokenizer, texts, data, replace(settings, learning_rate=rate), args)
+    model, tokens_per_step = new_model(name, depth, args), args.batch * args.length
     return {
         "parameters": parameters(model),
         "config": model.config.to_diff_dict(),
-        "tried": [{"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()],
         "learning_rate": rate,
         "curve": curve(metrics, tokens_per_step),
         "seconds_per_1000_tokens": 1000 * seconds_per_step(metrics) / tokens_per_step,
@@ -165,10 +173,10 @@ def compare(name: str, texts: list[str], data: dict[str, Any], tokenizer: AveyBT
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Both curves and the unigram's line."""
+    """The curves and the unigram's line."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for name in NAMES:
+    for name in (*NAMES, RANDOM):
         points = [(p["tokens"] / 1e6, p["loss"]) for p in result[name]["curve"]]
         label = f"{name}, {result[name]['parameters'] / 1e6:.2f} M parameters"
         axes.plot(*zip(*points, strict=True), marker=".", label=label)
@@ -183,7 +191,7 @@ def show(result: dict[str, Any]) -> None:
     """A table for the terminal."""
     table = Table("", "parameters", "learning rate", "held-out loss", "accuracy", "ms per 1,000 tokens")
     table.add_row("unigram", "", "", f"{result['unigram']['loss']:.4f}", f"{result['unigram']['accuracy']:.4f}", "")
-    for name in NAMES:
+    for name in (*NAMES, RANDOM):
         row, last = result[name], result[name]["curve"][-1]
         table.add_row(
             name, f"{row['parameters']:,}", f"{row['learning_rate']:g}", f"{last['loss']:.4f}",
@@ -197,15 +205,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text")
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--only", choices=NAMES, help="this model's runs only, no comparison")
-    parser.add_argument("--every", type=int, default=20, help="take every n-th document")
+    parser.add_argument("--every", type=int, default=16, help="take every n-th document")
     parser.add_argument("--vocab", type=int, default=4096)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--split", type=int, default=64, help="tokens in one of our splits")
     parser.add_argument("--length", type=int, default=256, help="tokens in a packed sequence")
-    parser.add_argument("--batch", type=int, default=4, help="sequences in a step")
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--search-steps", type=int, default=400)
+    parser.add_argument("--batch", type=int, default=8, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--search-steps", type=int, default=150)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3])
     parser.add_argument("--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it")
     args = parser.parse_args()
@@ -228,6 +236,8 @@ def main() -> None:
         result[name] = compare(name, texts, data, tokenizer, args, settings)
     if args.only:
         return
+    rate = result["ours"]["learning_rate"]
+    result[RANDOM] = full_run(RANDOM, args.depth, rate, texts, data, tokenizer, args, settings)
     result["unigram"] = unigram(args.work / "ours", tokenizer, settings)
     shared = {name: value for name, value in asdict(settings).items() if name != "learning_rate"}
     result["settings"] = shared | {name: getattr(args, name) for name in ("vocab", "width", "depth", "split")}

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.errors import InputError
 from tests.encoder.models import PRESETS, small_config, small_model
@@ -166,3 +167,26 @@ def test_shapes_that_cannot_be_a_batch_are_named() -> None:
         model(torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 4))
     with pytest.raises(InputError, match="labels"):
         AveyBForMaskedLM(small_config("paper"))(torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 4))
+
+
+def test_a_local_start_weighs_near_tokens_alike_around_every_position() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 8, "num_hidden_layers": 4, "split_size": 32}
+
+    def along(matrix: torch.Tensor | None, offset: int) -> float:
+        assert matrix is not None
+        return torch.diagonal(matrix, offset).mean().item()
+
+    first, second = (layer.spatial_proj for layer in AveyBModel(AveyBConfig.mini(**sizes)).layers[::2])
+    assert along(first, -1) == pytest.approx(0.562, abs=0.05) and along(first, 1) == pytest.approx(-0.562, abs=0.05)
+    assert along(second, -1) == pytest.approx(0.711, abs=0.05) and along(second, 1) == pytest.approx(0.356, abs=0.05)
+    assert along(first, 0) == pytest.approx(0, abs=0.05) and along(first, -12) == pytest.approx(0, abs=0.05)
+    random = AveyBModel(AveyBConfig.mini(**sizes, static_init="xavier")).layers[0].spatial_proj
+    assert along(random, -1) == pytest.approx(0, abs=0.15)
+
+
+def test_a_local_start_never_overwrites_loaded_weights(tmp_path: Path) -> None:
+    model = AveyBModel(AveyBConfig.mini(vocab_size=64, hidden_size=8, num_hidden_layers=2, split_size=16))
+    model.layers[0].spatial_proj.data.fill_(0.25)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AveyBModel.from_pretrained(tmp_path).layers[0].spatial_proj, model.layers[0].spatial_proj)
