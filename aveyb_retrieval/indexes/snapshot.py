@@ -278,8 +278,7 @@ class Snapshot:
             found = {doc: Match(doc, score, -1) for doc, score in zip(docs, scores.tolist(), strict=True)}
         if "passage" in kinds and docs:
             with self.store() as store:
-                counts = [len(store.spans(doc)) for doc in docs]
-            ids = np.concatenate([(doc << PASSAGE_BITS) + np.arange(n) for doc, n in zip(docs, counts, strict=True)])
+                ids = store.passage_ids(np.array(docs, dtype=np.int64))
             scores = self.tables["passage"].gather(ids) @ query if len(ids) else np.empty(0, np.float32)
             order = np.argsort(-scores, kind="stable")
             for match in _group(ids[order].tolist(), scores[order].tolist(), len(docs)):
