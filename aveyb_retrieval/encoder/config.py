@@ -177,7 +177,7 @@ class AveyBConfig(PreTrainedConfig):
 
     @classmethod
     def mini(cls, **overrides: Any) -> AveyBConfig:
-        """The shape of the embedded model, whose own vocabulary has 20,480 rows; float16 weights stay under 16 MiB.
+        """The shape of the embedded model, whose own vocabulary has 23,552 rows; float16 weights stay under 16 MiB.
 
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, shingles, words
+from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, shingles, teacher_words, words
 from synthetic import Topics
 
 from aveyb_retrieval.encoder.training.teacher import encode_with, load_teacher
@@ -43,6 +43,7 @@ PASSAGES = {  # how many of each source: technical and medical prose over statut
     "rust_rfcs": 3_500,
 }
 KINDS = ("question", "passage")
+RARE_TOPICS = 30_000  # rare words that made-up texts may be about
 TRAIN_PAIRS = {"medquad": 6_000, "scifact": 900, "qmsum-long": 1_100, "openstax-ccby-long": 480}
 
 
@@ -230,11 +231,6 @@ def add_train_set(collector: Collector, data: Path, name: str, limit: int, gener
             collector.longs.append({"passages": rows, "anchor": anchor, "source": name})
 
 
-def teacher_words(vocabulary: Path) -> list[str]:
-    """The whole words of the teacher's vocabulary, frequent ones first."""
-    return [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
-
-
 def add_words(collector: Collector, listed: list[str], bags: int, generator: random.Random) -> None:
     """The teacher's own words, alone and in small bags: how it places general English, for a few tokens each."""
     for word in listed:
@@ -244,6 +240,21 @@ def add_words(collector: Collector, listed: list[str], bags: int, generator: ran
         collector.group += 1
         chosen = [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(generator.randint(2, 10))]
         collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "bag", "words")
+
+
+def add_rare_words(
+    collector: Collector, rare: list[str], listed: list[str], bags: int, generator: random.Random
+) -> None:
+    """Words that are cut into pieces, each alone, and some of them among the teacher's own words."""
+    for word in rare:
+        collector.group += 1
+        collector.add(word if generator.random() < 0.8 else word.capitalize(), "rare word", "words")
+    for _ in range(bags):
+        collector.group += 1
+        chosen = generator.sample(rare, generator.randint(1, 3))
+        chosen += [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(generator.randint(1, 7))]
+        generator.shuffle(chosen)
+        collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "rare bag", "words")
 
 
 def add_stories(collector: Collector, data: Path, wanted: int, generator: random.Random) -> list[str]:
@@ -279,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--teacher", required=True, help="folder of the sentence-transformers teacher")
+    parser.add_argument("--rare-words", type=Path, required=True, help="what rare_words.py wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every count")
     args = parser.parse_args()
@@ -308,6 +320,13 @@ def main() -> None:
     teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
     topics = Topics(listed, encode_with(teacher, listed, precision="bf16"))
     add_synthetic(collector, topics, sentences, int(30_000 * args.scale), generator)
+
+    generator = random.Random(2)
+    rare = args.rare_words.read_text(encoding="utf-8").split()
+    add_rare_words(collector, rare, listed, int(30_000 * args.scale), generator)
+    mixed = listed + generator.sample(rare, min(len(rare), RARE_TOPICS))
+    topics = Topics(mixed, encode_with(teacher, mixed, precision="bf16"))
+    add_synthetic(collector, topics, sentences, int(20_000 * args.scale), generator)
 
     place = list(range(collector.group + 1))
     generator.shuffle(place)

@@ -90,6 +90,11 @@ def pretrain_documents(data: Path, name: str, limit: int, seed: int = 0) -> list
     return texts[:limit]
 
 
+def teacher_words(vocabulary: Path) -> list[str]:
+    """The whole words of the teacher's vocabulary, frequent ones first."""
+    return [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
+
+
 def words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 

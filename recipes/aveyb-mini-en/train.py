@@ -1,12 +1,14 @@
 """Train the embedded model: teacher vectors, teacher scores and pairs, with sentence-transformers' trainer.
 
 Needs what prepare.py and teacher_vectors.py wrote. Leaves a run folder with the model, its settings and its metrics.
+`torchrun --nproc-per-node 2 train.py ...` shares every batch between two processes of one thread each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,12 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.distill import DistillationLoss, token_embeddings_from_teacher
 from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
 from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
-from aveyb_retrieval.encoder.training.texts import fingerprint, read_records, read_texts
+from aveyb_retrieval.encoder.training.texts import fingerprint, read_records
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
 PROMPT = " "  # the first word of a text becomes the same token as inside one
+WORDS = 4  # of single words, the whole model sees one in so many: the token embedding alone has learnt them all
+RANK = int(os.environ.get("RANK", "0"))
 LOWER = 3  # one text in so many is seen in lower case: the teacher makes no difference, and questions often are
 KIN = {  # batch-mates are the negatives of a pair, and those from afar are too easy
     "health": ["medquad", "scifact"],
@@ -44,7 +48,7 @@ KIN = {  # batch-mates are the negatives of a pair, and those from afar are too 
 
 def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """The token embedding and the head to begin with: from an earlier stage, or from the teacher's word vectors."""
-    path = args.start or args.out.parent / "teacher_words.npz"
+    path = args.embedding or args.out.parent / "teacher_words.npz"
     if not path.exists():
         counts = sum(np.bincount(tokenizer.encode_ids(t), minlength=tokenizer.vocab_size) for t in texts)
         teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
@@ -56,11 +60,16 @@ def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str])
         return saved["embedding"], saved["head"]
 
 
+def start_folder(args: argparse.Namespace) -> Path:
+    """Where the untrained student is laid out; every process has its own."""
+    return Path(args.out) / f"start-{RANK}"
+
+
 def static_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
     """The mean of token embeddings, nothing else: cheap enough to see the data many times."""
-    tokenizer.save(args.out / "start")
+    tokenizer.save(start_folder(args))
     weights = embedding / embedding.std() * args.embedding_scale
-    fast = Tokenizer.from_file(str(args.out / "start" / "tokenizer.json"))
+    fast = Tokenizer.from_file(str(start_folder(args) / "tokenizer.json"))
     fast.encode_special_tokens = True
     return SentenceTransformer(modules=[StaticEmbedding(fast, embedding_weights=weights), Normalize()], device="cpu")
 
@@ -75,7 +84,7 @@ def avey_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding:
         for layer in model.layers:
             layer.fuser.weight.mul_(args.branch_scale)
     prompts = {"query": PROMPT, "document": PROMPT}
-    return sentence_transformer(model, tokenizer, args.out / "start", prompts=prompts)
+    return sentence_transformer(model, tokenizer, start_folder(args), prompts=prompts)
 
 
 def as_seen(text: str) -> str:
@@ -84,7 +93,7 @@ def as_seen(text: str) -> str:
 
 
 def rows_of(
-    args: argparse.Namespace, texts: list[str], vectors: np.ndarray
+    args: argparse.Namespace, texts: list[str], kinds: list[str], vectors: np.ndarray
 ) -> tuple[dict[str, Dataset], np.ndarray, Any]:
     """The training sets, the teacher's vectors with those of the joined texts behind them, and the pairs kept aside."""
     known = len(vectors)
@@ -108,6 +117,9 @@ def rows_of(
         joined.append({"text": PROMPT + "\n\n".join(texts[i] for i in passages), "label": [known + len(means)]})
         means.append(mean / np.linalg.norm(mean))
     used = {i for p in pairs for i in (p["anchor"], p["positive"])} | hidden | {p["anchor"] for p in aside}
+    words = [i for i in range(known) if kinds[i].endswith("word")]
+    if args.student == "avey":
+        used |= {i for i in words if zlib.crc32(texts[i].encode()) % WORDS}
     single = [i for i in range(known) if i not in used]
     short = [i for i in single if len(texts[i]) < 150]
     rest = [i for i in single if len(texts[i]) >= 150]
@@ -149,7 +161,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--config", default="{}", help="JSON: fields of AveyBConfig that differ from mini")
     parser.add_argument("--student", choices=["static", "avey"], default="avey")
-    parser.add_argument("--start", type=Path, help="embedding.npz of an earlier stage")
+    parser.add_argument("--embedding", type=Path, help="embedding.npz of an earlier stage")
     parser.add_argument("--embedding-scale", type=float, default=1.0, help="standard deviation of the embedding")
     parser.add_argument("--branch-scale", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=200)
@@ -165,9 +177,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
 
-    texts = list(read_texts([args.data / "texts.jsonl"]))
+    records = [record for _, record in read_records(args.data / "texts.jsonl")]
+    texts, kinds = [r["text"] for r in records], [r["kind"] for r in records]
     vectors = read_vectors(args.data / "teacher", allow_partial=True)
-    sets, extended, aside = rows_of(args, texts, vectors)
+    sets, extended, aside = rows_of(args, texts, kinds, vectors)
     tokenizer = AveyBTokenizer.load(args.vocabulary)
     embedding, head = start(args, tokenizer, texts)
     model = (static_student if args.student == "static" else avey_student)(args, tokenizer, embedding)
@@ -211,6 +224,8 @@ def main() -> None:
         resume=args.resume,
         device="cpu",
     )
+    if RANK:
+        return
     after = held_out_scores(model, aside, vectors)
     print("after", after, flush=True)
     (args.out / "result.json").write_text(json.dumps({"before": before, "after": after, "parameters": count}) + "\n")

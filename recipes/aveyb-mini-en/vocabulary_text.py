@@ -1,9 +1,10 @@
 """Write the text that the vocabulary is trained on: an even sample of the pre-training sources, the documents and
-queries of the training splits, and a list of general English words.
+queries of the training splits, a list of general English words, and the list of rare ones.
 
 The last part is there because the sources are technical, legal and literary: the words that the teacher's vocabulary
 holds whole (general web and book English, in order of frequency) are written with slowly falling frequencies, so that
-most of them become whole tokens. The vocabulary marks capitals, so that one spelling serves for all.
+most of them become whole tokens. The rare words (rare_words.py) are written a few times each, so that the parts they
+share become tokens. The vocabulary marks capitals, so that one spelling serves for all.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import json
 import random
 from pathlib import Path
 
-from sources import PRETRAIN, TRAIN_SETS, load_set, pretrain_documents
+from sources import PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, teacher_words
 
 CHARACTERS_PER_SOURCE = 1_500_000
 WORD_COUNTS = (6_000_000, 8_000)  # (a, b): the r-th word of the list is written a / (r + b) times
+RARE_WORD_COUNT = 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds pretrain/, medquad/, ...")
     parser.add_argument("--teacher-vocabulary", type=Path, required=True, help="vocab.txt of the teacher")
+    parser.add_argument("--rare-words", type=Path, required=True, help="what rare_words.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="the .jsonl to write")
     args = parser.parse_args()
     generator = random.Random(0)
@@ -48,10 +51,11 @@ def main() -> None:
                     break
             for query in sorted({q for q, _ in pairs}):
                 out.write(json.dumps({"text": collection.queries[query]}) + "\n")
-        listed = [w for w in args.teacher_vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha()]
-        for rank, word in enumerate(listed):
+        for rank, word in enumerate(teacher_words(args.teacher_vocabulary)):
             count = WORD_COUNTS[0] // (rank + WORD_COUNTS[1])
             out.write(json.dumps({"text": f" {word}" * count}) + "\n")
+        for word in args.rare_words.read_text(encoding="utf-8").split():
+            out.write(json.dumps({"text": f" {word}" * RARE_WORD_COUNT}) + "\n")
 
 
 if __name__ == "__main__":
