@@ -106,11 +106,7 @@ def train_contrastive(
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
-    """Fine-tunes on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`.
-
-    A text that several rows share (a question with two answers, or with two negatives) stands in a batch once: its own
-    answer would otherwise count as a negative.
-    """
+    """Fine-tunes on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
     prompts = {"anchor": model.prompts.get("query") or "", "positive": model.prompts.get("document") or ""}
     if "negative" in pairs.column_names:
         prompts["negative"] = prompts["positive"]
@@ -125,7 +121,6 @@ def train_contrastive(
         settings=settings,
         recorded={"scale": scale, "dimensions": list(dimensions), "prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,
-        distinct=True,
         resume=resume,
         device=device,
     )

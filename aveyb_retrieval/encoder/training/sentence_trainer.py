@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.sampler import BatchSamplers
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -46,7 +45,6 @@ def train_sentence_model(
     tokenizer: AveyBTokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
-    distinct: bool = False,
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
@@ -60,7 +58,6 @@ def train_sentence_model(
         tokenizer: saved with the model, whose own save keeps transformers' view of it only.
         recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
-        distinct: no text stands twice in a batch; for losses that take every other row's texts for negatives.
         resume: go on from the newest checkpoint.
         device: "cpu" keeps the run off an accelerator.
 
@@ -70,14 +67,13 @@ def train_sentence_model(
     Raises:
         ConfigError, InputError: settings out of range, less than one batch of data, or a resume that does not fit.
     """
-    _check(sets, settings, distinct)
+    _check(sets, settings)
     arguments = SentenceTransformerTrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.batch_size,
         # Every process takes its part of one batch, so that any number of them sees the same batches.
         accelerator_config={"split_batches": True},
         prompts=prompts,
-        batch_sampler=BatchSamplers.NO_DUPLICATES if distinct else BatchSamplers.BATCH_SAMPLER,
     )
     if settings.batch_size % arguments.world_size:
         raise ConfigError(f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size} processes")
@@ -146,7 +142,7 @@ class _Trainer(CheckedSteps, SentenceTransformerTrainer):
     """sentence-transformers' trainer with the checks that all runs share."""
 
 
-def _check(sets: dict[str, Dataset], settings: SentenceSettings, distinct: bool) -> None:
+def _check(sets: dict[str, Dataset], settings: SentenceSettings) -> None:
     settings.check()
     for name, rows in sets.items():
         if len(rows) < settings.batch_size:
@@ -154,10 +150,3 @@ def _check(sets: dict[str, Dataset], settings: SentenceSettings, distinct: bool)
                 f"set {name!r} has {len(rows)} rows, less than one batch of {settings.batch_size}: give more data or a "
                 "smaller batch"
             )
-        for column in rows.column_names if distinct else ():
-            different = len(set(rows[column]))
-            if different < settings.batch_size:
-                raise InputError(
-                    f"set {name!r} has {different} different texts in {column!r}, less than one batch of "
-                    f"{settings.batch_size}, and no text may stand twice in a batch: give more data or a smaller batch"
-                )

@@ -13,7 +13,7 @@ from transformers import ProgressCallback, Trainer
 
 from aveyb_retrieval.encoder.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, RunCallback, check_loss, check_shapes
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     _Base = Trainer
@@ -101,7 +101,7 @@ def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) 
 
     Raises:
         ModelError: the checkpoint is one of a model of other sizes.
-        InputError: a loss that is no number, or data that give no batch.
+        InputError: a loss that is no number.
     """
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
@@ -109,11 +109,6 @@ def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) 
         trainer.train(resume_from_checkpoint=checkpoint)
     finally:
         callback.release()
-    if not callback.interrupted and trainer.state.global_step < trainer.args.max_steps:
-        raise InputError(
-            f"the data gave no batch after step {trainer.state.global_step} of {trainer.args.max_steps}: give more "
-            "data, with fewer repeated texts, or a smaller batch"
-        )
     return not callback.interrupted
 
 

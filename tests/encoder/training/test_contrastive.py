@@ -235,38 +235,3 @@ def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS[:3])])
     with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
         train_contrastive(make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS)
-
-
-def test_no_text_stands_twice_in_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    twice = [t | {"negative": other["negative"]} for t in TRIPLETS for other in (t, TRIPLETS[0])][:64]
-    batches: list[torch.Tensor] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def recorded(self: torch.nn.Module, features: list[dict], labels: object) -> torch.Tensor:
-            batches.append(features[0]["input_ids"])
-            return self.model(features[0])["sentence_embedding"].sum()
-
-        patch.setattr(
-            "sentence_transformers.sentence_transformer.losses.CachedMultipleNegativesRankingLoss.forward", recorded
-        )
-        pairs = read_pairs([write(tmp_path / "twice.jsonl", [{k: t[k] for k in ("query", "positive")} for t in twice])])
-        train_contrastive(
-            make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
-        )
-    assert len(batches) == SETTINGS.steps
-    assert all(len(batch.unique(dim=0)) == SETTINGS.batch_size for batch in batches)
-
-
-def test_too_few_different_texts(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    same_answer = [t | {"positive": "The keeper knows."} for t in TRIPLETS[:20]]
-    pairs = read_pairs([write(tmp_path / "a.jsonl", same_answer)])
-    with pytest.raises(InputError, match="has 1 different texts in 'positive', less than one batch of 8"):
-        train_contrastive(make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS)
-    # Enough texts on each side, but every row has one that every other has, too.
-    chained = [t | {"positive": TRIPLETS[0]["query"]} for t in TRIPLETS[1:10]]
-    chained += [t | {"query": TRIPLETS[0]["query"]} for t in TRIPLETS[1:10]]
-    pairs = read_pairs([write(tmp_path / "b.jsonl", chained)])
-    with pytest.raises(InputError, match="the data gave no batch after step 0 of 6"):
-        train_contrastive(
-            make(tmp_path / "n", tokenizer), pairs, tmp_path / "other", data=DATA, settings=SETTINGS, device="cpu"
-        )
