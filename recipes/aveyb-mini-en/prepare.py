@@ -231,6 +231,16 @@ def add_train_set(collector: Collector, data: Path, name: str, limit: int, gener
             collector.longs.append({"passages": rows, "anchor": anchor, "source": name})
 
 
+def frequent(listed: list[str], count: int, generator: random.Random) -> list[str]:
+    """Words of a list in order of frequency, the first ones more often."""
+    return [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(count)]
+
+
+def bag(words: list[str], generator: random.Random) -> str:
+    """Words side by side, one in five with a capital."""
+    return " ".join(word if generator.random() < 0.8 else word.capitalize() for word in words)
+
+
 def add_words(collector: Collector, listed: list[str], bags: int, generator: random.Random) -> None:
     """The teacher's own words, alone and in small bags: how it places general English, for a few tokens each."""
     for word in listed:
@@ -238,8 +248,7 @@ def add_words(collector: Collector, listed: list[str], bags: int, generator: ran
         collector.add(word if generator.random() < 0.5 else word.capitalize(), "word", "words")
     for _ in range(bags):
         collector.group += 1
-        chosen = [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(generator.randint(2, 10))]
-        collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "bag", "words")
+        collector.add(bag(frequent(listed, generator.randint(2, 10), generator), generator), "bag", "words")
 
 
 def add_rare_words(
@@ -248,13 +257,13 @@ def add_rare_words(
     """Words that are cut into pieces, each alone, and some of them among the teacher's own words."""
     for word in rare:
         collector.group += 1
-        collector.add(word if generator.random() < 0.8 else word.capitalize(), "rare word", "words")
+        collector.add(bag([word], generator), "rare word", "words")
     for _ in range(bags):
         collector.group += 1
         chosen = generator.sample(rare, generator.randint(1, 3))
-        chosen += [listed[int(len(listed) * generator.random() ** 1.5)] for _ in range(generator.randint(1, 7))]
+        chosen += frequent(listed, generator.randint(1, 7), generator)
         generator.shuffle(chosen)
-        collector.add(" ".join(w if generator.random() < 0.8 else w.capitalize() for w in chosen), "rare bag", "words")
+        collector.add(bag(chosen, generator), "rare bag", "words")
 
 
 def add_stories(collector: Collector, data: Path, wanted: int, generator: random.Random) -> list[str]:

@@ -1,7 +1,7 @@
 """Write the text that the vocabulary is trained on: an even sample of the pre-training sources, the documents and
 queries of the training splits, a list of general English words, and the list of rare ones.
 
-The last part is there because the sources are technical, legal and literary: the words that the teacher's vocabulary
+The list is there because the sources are technical, legal and literary: the words that the teacher's vocabulary
 holds whole (general web and book English, in order of frequency) are written with slowly falling frequencies, so that
 most of them become whole tokens. The rare words (rare_words.py) are written a few times each, so that the parts they
 share become tokens. The vocabulary marks capitals, so that one spelling serves for all.
