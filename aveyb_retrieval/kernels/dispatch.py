@@ -44,7 +44,14 @@ def force_backend(backend: Backend) -> Iterator[None]:
         _forced = previous
 
 
-def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None) -> bool:
+def forced_backend() -> str | None:
+    """What a surrounding `force_backend` asks for; None outside of one."""
+    return _forced
+
+
+def use_triton(
+    backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None, by_order_only: bool = False
+) -> bool:
     """Whether an operation runs as a Triton kernel (else as plain torch).
 
     Args:
@@ -52,6 +59,7 @@ def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str
         tensor: the operation's main input; its device and dtype count.
         operation: named in the error.
         limit: why the kernel cannot take this call (a shape), or None when it can.
+        by_order_only: "auto" means torch on every device.
 
     Raises:
         BackendError: "triton" was asked for and cannot run, or the name is unknown.
@@ -64,12 +72,18 @@ def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str
     reason = _why_not(tensor) or limit
     if reason and wanted == "triton":
         raise BackendError(f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"')
-    return reason is None and (wanted == "triton" or tensor.is_cuda)
+    return reason is None and (wanted == "triton" or (tensor.is_cuda and not by_order_only))
 
 
 def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
     """`x` itself when its last axis is contiguous, which is all that a kernel asks for; else a contiguous copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def autocast_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype in which a product of `x` runs: that of autocast on its device within such a block, else its own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _known(backend: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from aveyb_retrieval.kernels.dispatch import Backend, autocast_dtype, inner_contiguous, use_triton
+
 
 def fuse_reference(
     context: torch.Tensor,
@@ -32,4 +34,31 @@ def fuse_reference(
     return out + (residual if alpha is None else alpha * residual)
 
 
-fuse = fuse_reference
+def fuse(
+    context: torch.Tensor,
+    bypass: torch.Tensor,
+    context_weight: torch.Tensor,
+    bypass_weight: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    alpha: torch.Tensor | None,
+    *,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`fuse_reference` by the implementation that `backend` means (see `dispatch.py`); "auto" is always torch.
+
+    The kernel reads both weights through their row strides, so both may be views of the fuser's matrix, and adds all
+    terms in float32. As for the enricher, it runs by order only until it has been measured beside cuBLAS.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, context, operation="fuse", by_order_only=True):
+        from aveyb_retrieval.kernels.triton.linear import fuse_op
+
+        dtype = autocast_dtype(context)
+        rows = (inner_contiguous(part).to(dtype).flatten(0, -2) for part in (context, bypass))
+        weights = (inner_contiguous(part).to(dtype) for part in (context_weight, bypass_weight))
+        out = fuse_op(*rows, *weights, bias, inner_contiguous(residual).flatten(0, -2), alpha)
+        return out.view(residual.shape)
+    return fuse_reference(context, bypass, context_weight, bypass_weight, bias, residual, alpha)

@@ -15,18 +15,30 @@ from typing import Any
 
 import triton
 
-from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, maxsim, static_mix
+from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, quantise, static_mix
 from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
 from tests.kernels.ptx import Report, compile_kernel
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_gate"
 WIDTH, SPLIT = 768, 256  # the base model
 
-# What the presets switch: released (L1, no sigma, no bias) and paper (sum, ReLU, bias).
-RELEASED = {"L1": True, "RELU": False, "BIAS": False}
-PAPER = {"L1": False, "RELU": True, "BIAS": True}
+# What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU squared).
+RELEASED = {"RELEASED": True, "L1": True, "RELU": False, "BIAS": False}
+PAPER = {"RELEASED": False, "L1": False, "RELU": True, "BIAS": True}
+LINEAR = {"NORM": False, "SCALED": False, "RESIDUAL": False, "ALPHA": False, "B": 0, "A": WIDTH}
+ENRICH = LINEAR | {"COLUMNS": 4 * WIDTH, "NORM": True}
+ENRICH_FLOAT8 = ENRICH | {"NORM": False, "SCALED": True}
+FUSE = LINEAR | {"COLUMNS": WIDTH, "B": 2 * WIDTH, "RESIDUAL": True, "ACTIVATION": "none"}
+FUSE_FLOAT8 = FUSE | {"A": 3 * WIDTH, "B": 0, "SCALED": True}
+GELU, RELU2 = RELEASED | {"ACTIVATION": "gelu"}, PAPER | {"ACTIVATION": "relu2"}
+SCALAR, PLAIN = RELEASED | {"ALPHA": True}, PAPER | {"ALPHA": False}
 
 KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
+    "enrich": [(linear.linear_kernel, [ENRICH | GELU, ENRICH | RELU2])],
+    "enrich_float8": [(linear.linear_kernel, [ENRICH_FLOAT8 | GELU, ENRICH_FLOAT8 | RELU2])],
+    "fuse": [(linear.linear_kernel, [FUSE | SCALAR, FUSE | PLAIN])],
+    "fuse_float8": [(linear.linear_kernel, [FUSE_FLOAT8 | SCALAR, FUSE_FLOAT8 | PLAIN])],
+    "quantise": [(quantise.quantise_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048}])],
     "dynamic_mix": [(dynamic_mix.forward_kernel, [RELEASED, PAPER])],
     "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
@@ -41,16 +53,22 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"count_by_id"}  # it gathers and adds
+WITHOUT_PRODUCTS = {"count_by_id", "quantise"}  # they gather, add and round
 POINTERS = {
-    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores best_out "
-    "best counts",
+    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
+    "column_scales scores best_out best counts",
     "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
     "last_seen entries starts",
     "*i32": "arguments",
-    "i32": "T S n_splits n_ids n_candidates n_query",
+    "i32": "T S n_rows n_splits n_ids n_candidates n_query",
     "fp32": "eps",
 }
+# What is None where a switch is off.
+ABSENT = {
+    "BIAS": "bias", "RAGGED": "lengths", "RESIDUAL": "residual", "ALPHA": "alpha", "B": "b b_weight",
+    "SCALED": "row_scales column_scales",
+}  # fmt: skip
+FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantise": ("out",)}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
 
@@ -67,7 +85,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        preset = {True: " released", False: " paper"}.get(self.switches.get("L1"), "")
+        preset = {True: " released", False: " paper"}.get(self.switches.get("RELEASED"), "")
         rows = {True: " ragged", False: " full"}.get(self.switches.get("RAGGED"), "")
         return f"{self.name}{preset}{rows} {self.arch} {self.element}"
 
@@ -78,9 +96,9 @@ class Case:
             "PRECISION": "tf32x3" if self.element == "fp32" else "ieee", **self.switches,
         }  # fmt: skip
         constants = {k: v for k, v in constants.items() if k in names}
-        for switch, tensor in (("BIAS", "bias"), ("RAGGED", "lengths")):
-            if constants.get(switch) is False:
-                constants[tensor] = None
+        for switch, tensors in ABSENT.items():
+            if switch in constants and not constants[switch]:
+                constants |= dict.fromkeys(tensors.split())
         return compile_kernel(
             self.kernel,
             {name: self._type(name) for name in names if name not in constants},
@@ -95,17 +113,20 @@ class Case:
             return "i32"
         if self.name == "maxsim_input" and name == "grad":
             return "*fp32"
+        if name in FLOAT8_OPERANDS.get(self.name, ()):
+            return "*fp8e4nv"
         return TYPE_OF.get(name, "*" + self.element)
 
 
 def cases() -> Iterator[Case]:
     """Every row of the shipped table with every preset (float16 compiles to the same code as bfloat16)."""
-    for arch, name, size in shipped():
+    for arch, row_name, size in shipped():
+        name = row_name if size > 1 else f"{row_name}_float8"
         for kernel, variants in KERNELS[name]:
             for switches, ragged in product(variants, (False, True) if "RAGGED" in kernel.arg_names else (None,)):
-                element = {2: "bf16", 4: "fp32"}[size]
+                element = {1: "bf16", 2: "bf16", 4: "fp32"}[size]  # of what is not float8
                 rows = {} if ragged is None else {"RAGGED": ragged}
-                yield Case(name, kernel, switches | rows, arch, element, config_for(name, arch, size))
+                yield Case(name, kernel, switches | rows, arch, element, config_for(row_name, arch, size))
 
 
 def row(case: Case, report: Report) -> dict[str, Any]:

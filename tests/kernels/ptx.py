@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MATRIX_INSTRUCTIONS = re.compile(r"\b(HGMMA|QGMMA|HMMA|IMMA)\b")
+MATRIX_INSTRUCTIONS = re.compile(r"\b(HGMMA|QGMMA|HMMA|QMMA|IMMA)\b")
 
 
 @dataclass(frozen=True)

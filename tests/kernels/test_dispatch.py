@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -40,6 +41,17 @@ def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
         dynamic_mix(long, long, normalisation="l1", eps=1e-12, backend="triton")
     assert dispatch.use_triton("triton", SPLIT, operation="x")
     assert not dispatch.use_triton("auto", SPLIT, operation="x", limit="too large")
+
+
+def test_a_kernel_by_order_only_is_not_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
+    monkeypatch.setattr(dispatch, "_INTERPRETING", True)
+    on_gpu = mock.Mock(spec=torch.Tensor, dtype=torch.float32, is_cuda=True)
+    assert dispatch.use_triton("auto", on_gpu, operation="x")
+    assert not dispatch.use_triton("auto", on_gpu, operation="x", by_order_only=True)
+    assert dispatch.use_triton("triton", on_gpu, operation="x", by_order_only=True)
+    with dispatch.force_backend("triton"):
+        assert dispatch.use_triton("auto", on_gpu, operation="x", by_order_only=True)
 
 
 def test_unknown_names_are_refused() -> None:

@@ -25,10 +25,18 @@ class Config:
     stages: int
 
 
-# (kernel, bytes of an element) -> tile; 4 bytes: float32, multiplied as three TF32 products.
-_HALF, _WIDE = 2, 4
+# (kernel, bytes of an element) -> tile; 1 byte: float8; 4 bytes: float32, multiplied as three TF32 products.
+_FLOAT8, _HALF, _WIDE = 1, 2, 4
 _TABLE: dict[str, dict[tuple[str, int], Config]] = {
     "sm_90": {
+        ("enrich", _FLOAT8): Config(128, 128, 128, 8, 3),
+        ("enrich", _HALF): Config(64, 256, 64, 8, 3),
+        ("enrich", _WIDE): Config(64, 64, 32, 8, 3),
+        ("fuse", _FLOAT8): Config(128, 128, 128, 8, 3),
+        ("fuse", _HALF): Config(128, 128, 64, 8, 3),
+        ("fuse", _WIDE): Config(64, 64, 32, 8, 3),
+        ("quantise", _HALF): Config(4, 0, 0, 8, 1),
+        ("quantise", _WIDE): Config(4, 0, 0, 8, 1),
         ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 2),
         ("dynamic_mix", _WIDE): Config(64, 16, 16, 8, 2),
         ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
@@ -56,6 +64,10 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("late_interaction", _WIDE): Config(64, 64, 32, 8, 3),
     },
     "sm_80": {
+        ("enrich", _HALF): Config(128, 64, 64, 8, 3),
+        ("enrich", _WIDE): Config(64, 64, 16, 8, 3),
+        ("fuse", _HALF): Config(128, 128, 32, 8, 3),
+        ("fuse", _WIDE): Config(64, 64, 16, 8, 3),
         ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
         ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
         ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
@@ -83,6 +95,14 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("late_interaction", _WIDE): Config(64, 64, 16, 8, 2),
     },
     "sm_89": {
+        ("enrich", _FLOAT8): Config(128, 64, 64, 8, 3),
+        ("enrich", _HALF): Config(128, 64, 64, 8, 3),
+        ("enrich", _WIDE): Config(64, 64, 16, 8, 3),
+        ("fuse", _FLOAT8): Config(128, 64, 64, 8, 3),
+        ("fuse", _HALF): Config(128, 128, 32, 8, 3),
+        ("fuse", _WIDE): Config(64, 64, 16, 8, 3),
+        ("quantise", _HALF): Config(4, 0, 0, 8, 1),
+        ("quantise", _WIDE): Config(4, 0, 0, 8, 1),
         ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
         ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
         ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
@@ -130,5 +150,5 @@ def architecture(device: torch.device) -> str:
 
 
 def config_for(kernel: str, arch: str, element_size: int) -> Config:
-    """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 2 or 4 bytes."""
+    """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 1, 2 or 4 bytes."""
     return _TABLE[arch][kernel, element_size]
