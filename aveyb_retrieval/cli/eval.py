@@ -80,7 +80,7 @@ def _console() -> Console:
     help="Build an index of this type (flat, ...) and measure it end to end; default: exact search in memory.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Read at most this many tokens of a text.")
-@click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16 or float16.")
+@click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16, float16; ours also float8.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option(
     "--depth", type=click.IntRange(min=1), default=100, show_default=True, help="Documents per query in the run."

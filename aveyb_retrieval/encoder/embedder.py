@@ -27,7 +27,13 @@ DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-mini-en"
 _MODEL_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
 _MIN_NORM = 1e-12
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# What a model is kept in; "float8": its linear maps multiply in float8, everything else is bfloat16.
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.bfloat16,
+}
 
 
 @dataclass(frozen=True)
@@ -107,19 +113,23 @@ class Embedder:
         dtype: str = "float32",
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
+        cuda_graphs: bool = False,
     ) -> Embedder:
         """Loads a model folder, or a model of the Hugging Face hub by its name.
 
         Args:
             model: None is the model embedded in this package.
             device: a torch device.
-            dtype: "float32", "bfloat16" or "float16"; vectors are float32 in any case.
+            dtype: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute capability 8.9 and newer; on a
+                CPU the same rounding, slowly); vectors are float32 in any case.
             max_tokens: read at most this many tokens of a text; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
+            cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
 
         Raises:
             ModelError: the folder is missing, incomplete, or pools in another way.
             ConfigError: an option is out of range.
+            BackendError: CUDA graphs without a CUDA device.
         """
         if dtype not in _DTYPES:
             raise ConfigError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}")
@@ -129,8 +139,11 @@ class Embedder:
             encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
+        encoder.to(device=device, dtype=_DTYPES[dtype])
+        encoder.use_float8(dtype == "float8")
+        encoder.use_cuda_graphs(cuda_graphs)
         return cls(
-            encoder.to(device=device, dtype=_DTYPES[dtype]),
+            encoder,
             tokenizer,
             prompts=prompts,
             model_name=str(model) if model is not None else DEFAULT_MODEL.name,

@@ -84,24 +84,29 @@ class AveyBLayer(nn.Module):
             self._prepared = None
         return super().train(mode)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, prepare: bool = False) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, form: type[PreparedLayer] | None = None
+    ) -> torch.Tensor:
         """One layer on a group of splits.
 
         Args:
             x: `[n, T, D]`.
             lengths: int `[n]` valid tokens of each split, None when all T are.
-            prepare: `packed.usable(x)` holds, so weights may be prepared for a CPU.
+            form: prepare the layer in this form and run that, where it is possible; None: as it stands.
 
         Returns:
             `[n, T, D]`.
+
+        Raises:
+            BackendError: float8 is asked for where it cannot run.
         """
-        if prepare and not torch.compiler.is_compiling():
+        if form is not None and not torch.compiler.is_compiling():
             prepared = self._prepared
-            if prepared is None or not prepared.current(x.dtype):
-                self._prepared = prepared = PreparedLayer(self) if PreparedLayer.possible(self, x.dtype) else None
+            if type(prepared) is not form or not prepared.current(x.dtype):
+                self._prepared = prepared = form(self) if form.possible(self, x.dtype) else None
             if prepared is not None:
                 return prepared(x, lengths)
-        settings, width = self.settings, x.shape[1]
+        settings = self.settings
         enriched = enrich(
             x,
             self.norm.weight,
@@ -111,9 +116,16 @@ class AveyBLayer(nn.Module):
             activation=settings.enricher_activation,
         )
         mixed, gate, bypass = settings.parts(enriched)
+        context = self.mix(mixed, gate, lengths)
+        context_weight, bypass_weight = self._fuser_parts()
+        return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
+
+    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """The contextualizer: two of `[n, T, m]` -> `[n, T, m]`; `lengths` as in `forward`."""
+        settings, width = self.settings, mixed.shape[1]
         bias = None if self.mix_bias is None else self.mix_bias[:width]
         if self.spatial_proj is not None:
-            context = static_mix(
+            return static_mix(
                 mixed,
                 gate,
                 self.spatial_proj[:width, :width],
@@ -121,18 +133,15 @@ class AveyBLayer(nn.Module):
                 bias=bias,
                 activation=settings.mix_activation,
             )
-        else:
-            context = dynamic_mix(
-                mixed,
-                gate,
-                normalisation=settings.similarity_norm,
-                eps=settings.similarity_eps,
-                lengths=lengths,
-                bias=bias,
-                activation=settings.mix_activation,
-            )
-        context_weight, bypass_weight = self._fuser_parts()
-        return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
+        return dynamic_mix(
+            mixed,
+            gate,
+            normalisation=settings.similarity_norm,
+            eps=settings.similarity_eps,
+            lengths=lengths,
+            bias=bias,
+            activation=settings.mix_activation,
+        )
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
         m = self.settings.mixed_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,11 +14,13 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.graphs import LayerGraphs
 from aveyb_retrieval.encoder.initialisation import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.prepared import Float8Layer, PackedLayer, PreparedLayer
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import BackendError, InputError
 from aveyb_retrieval.kernels.packed import usable
 
 IGNORED_LABEL = -100
@@ -75,7 +78,42 @@ class AveyBModel(AveyBPreTrainedModel):
         # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
+        self._float8 = False
+        self._graphs: LayerGraphs | None = None
         self.post_init()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_graphs": None}  # they belong to a device's memory
+
+    def use_float8(self, enabled: bool = True) -> None:
+        """From now on, inference multiplies in float8 where the layers' linear maps run (see `kernels/float8.py`).
+
+        On a CPU the same rounding runs in float32, slowly: to learn what float8 costs in accuracy. Training needs it
+        off.
+
+        Raises:
+            BackendError: (later, when encoding) the device has no float8 products, gradients are recorded, or layers
+                are compiled.
+        """
+        self._float8 = enabled
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
+        """From now on, the layers run small groups of splits on a CUDA device as graphs (see `graphs.py`).
+
+        Graphs are captured when their sizes are first met, which takes some tens of runs' time, and then kept.
+
+        Args:
+            enabled: False frees them.
+            max_tokens: groups of more tokens, padding included, run as ever: there a launch costs little.
+
+        Raises:
+            BackendError: the model is not on a CUDA device.
+        """
+        if enabled and self.device.type != "cuda":
+            raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
+        self._graphs = LayerGraphs(self, max_tokens) if enabled else None
 
     def forward(
         self,
@@ -164,13 +202,37 @@ class AveyBModel(AveyBPreTrainedModel):
 
     def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """The neural processor on a group of splits `[m, T, D]`."""
-        prepare = usable(x)
+        if self._graphs is not None and self._graphs.take(x):
+            return self._graphs(x, lengths)
+        return self.run_layers(x, lengths)
+
+    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """The layers and the final norm, one operation after another.
+
+        Args:
+            x: `[m, T, D]`, splits that have been through the compressor.
+            lengths: int64 `[m]` valid tokens of each split; None: all T.
+
+        Returns:
+            `[m, T, D]`.
+        """
+        form = self._form(x)
         for layer in self.layers:
             if self.gradient_checkpointing and self.training:
                 x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
             else:
-                x = layer(x, lengths, prepare)
+                x = layer(x, lengths, form)
         return x if self.ln_f is None else self.ln_f(x)
+
+    def _form(self, x: torch.Tensor) -> type[PreparedLayer] | None:
+        """In which form the layers run."""
+        if not self._float8:
+            return PackedLayer if usable(x) else None
+        if torch.is_grad_enabled():
+            raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
+        if any(layer._compiled_call_impl is not None for layer in self.layers):
+            raise BackendError("float8 layers cannot be compiled: leave one of the two out")
+        return Float8Layer
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()

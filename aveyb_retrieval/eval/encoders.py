@@ -265,8 +265,6 @@ def load_encoder(
         ModelError: the model cannot be loaded.
         ConfigError: an unknown dtype.
     """
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise ConfigError(f"Unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
     chunker = word_chunks(chunk_words) if chunk_words else None
     chunker_name = f"{chunk_words} words" if chunk_words else "splits"
     if model == "default" or is_ours(model):
@@ -308,6 +306,8 @@ def is_ours(model: str) -> bool:
 def _load_sentence_transformer(model: str, device: str, dtype: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ConfigError(f"dtype is {dtype!r}; {model} runs in float32, bfloat16 or float16")
     try:
         return SentenceTransformer(model, device=device, model_kwargs={"dtype": dtype})
     except (OSError, ValueError) as error:

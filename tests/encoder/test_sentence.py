@@ -16,7 +16,7 @@ from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
 
 TEXTS = ["hello world", "", "é" * 50 + "abc" * 60, "x" * 500, "short", "A tail of\nseveral lines.\n" * 9]
 
@@ -197,8 +197,10 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
         Embedder.load(tmp_path / "nothing")
     with pytest.raises(ModelError, match="owner/name"):
         Embedder.load("some-model")
-    with pytest.raises(ConfigError, match="float8"):
-        Embedder.load(folder, dtype="float8")
+    with pytest.raises(ConfigError, match="dtype is 'int4'; choose one of float32, bfloat16, float16, float8"):
+        Embedder.load(folder, dtype="int4")
+    with pytest.raises(BackendError, match="need the model on a CUDA device"):
+        Embedder.load(folder, cuda_graphs=True)
     with pytest.raises(ConfigError, match="max_tokens is 0"):
         Embedder.load(folder, max_tokens=0)
     copy = tmp_path / "copy"
@@ -207,3 +209,16 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
     (copy / "1_Pooling/config.json").write_text(json.dumps({**settings, "pooling_mode": "cls"}))
     with pytest.raises(ModelError, match="pooling_mode 'cls'"):
         Embedder.load(copy)
+
+
+@pytest.mark.parametrize(("dtype", "cosine"), [("bfloat16", 0.999), ("float8", 0.98)])
+def test_smaller_dtypes_give_nearly_the_same_vectors(
+    folder: Path, embedder: Embedder, dtype: str, cosine: float
+) -> None:
+    pairs = [("", text) for text in TEXTS]
+    low = list(Embedder.load(folder, dtype=dtype).encode_documents(pairs))
+    for got, exact in zip(low, embedder.encode_documents(pairs), strict=True):
+        assert got.vector.dtype == np.float32
+        assert np.array_equal(got.spans, exact.spans)
+        if exact.n_tokens:
+            assert cosine < float(got.vector @ exact.vector) < 1.0001
