@@ -16,9 +16,11 @@ from common import Clock, about, options, show, write
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels import float8, maxsim
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.enrich import enrich
+from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.static_mix import static_mix
 
@@ -80,10 +82,99 @@ def mixing_rows(device: torch.device, backend: Backend, size: int, width: int) -
                 wanted = run({k: v.double() for k, v in rounded.items()}, "torch")
                 got = run(rounded, backend)
                 worst = max(relative_error(got[k], wanted[k]) for k in wanted)
-                same = all(
-                    torch.equal(got[k], again[k]) for again in (run(rounded, backend) for _ in range(20)) for k in got
-                )
+                same = all(equal(got, again) for again in (run(rounded, backend) for _ in range(20)))
                 yield line(f"{operation} {preset} {dtype}", worst, bound, same)
+
+
+def linear_rows(device: torch.device, backend: Backend, size: int, width: int) -> Iterator[dict[str, Any]]:
+    """Enricher and fuser, both presets, three dtypes, with gradients; then on float8 operands against plain torch."""
+    shapes = {"x": (3, size - 1, width), "scale": (width,), "wide": (4 * width, width), "wide_bias": (4 * width,)}
+    shapes |= {"enriched": (3, size - 1, 4 * width), "matrix": (width, 3 * width), "bias": (width,), "alpha": ()}
+    shapes |= {"wide_grad": shapes["enriched"], "grad": shapes["x"]}
+    leaves = {k: torch.randn(v, dtype=torch.float64) / (v[-1] ** 0.5 if len(v) == 2 else 1) for k, v in shapes.items()}
+    on_gpu = device.type == "cuda"
+    for activation, alpha in (("gelu", True), ("relu2", False)):
+        unused = {"wide_grad", "grad"} | (set() if alpha else {"alpha"})
+
+        def run(
+            leaves: dict[str, torch.Tensor], backend: Backend, gelu: str = activation, unused: set[str] = unused
+        ) -> Outputs:
+            used = {k: v.detach().requires_grad_() for k, v in leaves.items() if k not in unused}
+            x, enriched = used["x"], used["enriched"]
+            out = enrich(x, used["scale"], used["wide"], used["wide_bias"], eps=1e-6, activation=gelu, backend=backend)
+            context, _, bypass = enriched.split((width, width, 2 * width), dim=-1)
+            weights = used["matrix"].split((width, 2 * width), dim=1)
+            fused = fuse(context, bypass, *weights, used["bias"], x, used.get("alpha"), backend=backend)
+            grads = torch.autograd.grad((out, fused), list(used.values()), (leaves["wide_grad"], leaves["grad"]))
+            return {"enriched_out": out.detach(), "fused": fused.detach()} | dict(zip(used, grads, strict=True))
+
+        for dtype, bound in BOUNDS.items():
+            rounded = {k: v.to(device, dtype) for k, v in leaves.items()}
+            wanted = run({k: v.double() for k, v in rounded.items()}, "torch")
+            got = run(rounded, backend)
+            worst = max(relative_error(got[k], wanted[k]) for k in wanted)
+            again = (run(rounded, backend) for _ in range(20))
+            yield line(f"enrich, fuse {activation} {dtype}", worst, bound, all(equal(got, other) for other in again))
+
+        def rounded_run(
+            backend: Backend, x: torch.Tensor, enriched: torch.Tensor, gelu: str = activation, alpha: bool = alpha
+        ) -> Outputs:
+            wide = float8.quantise_weight(leaves["wide"].to(device), leaves["scale"].to(device))
+            matrix, factor = (
+                float8.quantise_weight(leaves["matrix"].to(device)),
+                leaves["alpha"].to(x) if alpha else None,
+            )
+            wide_bias, bias = leaves["wide_bias"].to(x), leaves["bias"].to(x)
+            out = float8.enrich_float8(x, wide, wide_bias, eps=1e-6, activation=gelu, backend=backend)
+            parts = enriched[..., :width], enriched[..., 2 * width :]
+            return {"out": out, "fused": float8.fuse_float8(parts, matrix, bias, x, factor, backend=backend)}
+
+        for dtype in (d for d in BOUNDS if d != torch.float16):
+            inputs = leaves["x"].to(device, dtype), leaves["enriched"].to(device, dtype)
+            kernel: Backend = backend if on_gpu else "torch"  # Triton's interpreter rounds to float8 wrongly
+            got, wanted = rounded_run(kernel, *inputs), rounded_run("torch", *inputs)
+            worst = max(relative_error(got[k], wanted[k]) for k in wanted)
+            again = (rounded_run(kernel, *inputs) for _ in range(20))
+            same = all(equal(got, other) for other in again)
+            # A value next to a tie may be rounded the other way, by 6 % of itself.
+            yield line(f"float8 {activation} {dtype}", worst, max(5e-3, BOUNDS[dtype] / 4), same)
+
+
+def equal(got: Outputs, other: Outputs) -> bool:
+    """Whether all tensors agree bit for bit."""
+    return all(torch.equal(got[k], other[k]) for k in got)
+
+
+def form_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[dict[str, Any]]:
+    """Forms of a model's inference against its plain one: CUDA graphs on the same device, float8 on the CPU."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "split_size": 16} if toy else {"num_hidden_layers": 4}
+    for preset, make in (("released", AveyBConfig.released_base), ("paper", AveyBConfig.paper_base)):
+        torch.manual_seed(2)
+        model = AveyBModel(make(vocab_size=1000, **sizes)).eval()
+        size = model.config.split_size
+        texts = [torch.randint(0, 1000, (n, t)) for n, t in ((1, 10), (3, 10), (1, size), (4, size), (2, 3 * size + 5))]
+
+        def encode(ids: torch.Tensor, model: AveyBModel = model) -> torch.Tensor:
+            with torch.inference_mode(), force_backend(backend if model.device.type == "cuda" else "torch"):
+                return model(ids.to(model.device)).last_hidden_state
+
+        model.use_float8()
+        rounded = [encode(ids) for ids in texts]
+        model.use_float8(False)
+        model.to(device)
+        plain = [encode(ids) for ids in texts]
+        model.use_float8()
+        got = [encode(ids) for ids in texts]
+        same = all(torch.equal(encode(ids), out) for ids, out in zip(texts, got, strict=True))
+        model.use_float8(False)
+        worst = max(relative_error(a, b) for a, b in zip(got, rounded, strict=True))
+        yield line(f"model {preset} float8, {device.type} against CPU", worst, 2e-2, same)
+        if device.type == "cuda":
+            model.use_cuda_graphs()
+            got = [encode(ids) for _ in range(20) for ids in texts]
+            worst = max(relative_error(a, plain[i % len(texts)]) for i, a in enumerate(got))
+            same = all(torch.equal(a, got[i % len(texts)]) for i, a in enumerate(got))
+            yield line(f"model {preset} CUDA graphs", worst, 1e-5, same)
 
 
 def ranking_rows(device: torch.device, backend: Backend, size: int, width: int) -> Iterator[dict[str, Any]]:
@@ -121,7 +212,9 @@ def ranking_rows(device: torch.device, backend: Backend, size: int, width: int) 
         got_pairs, wanted_pairs = selected(unit, backend), selected(unit.double(), "torch")
         worst = max(relative_error(got_pairs[k], wanted_pairs[k]) for k in got_pairs)
         same = all(torch.equal(got_pairs["grad"], selected(unit, backend)["grad"]) for _ in range(20))
-        yield line(f"maxsim_selected {dtype}", worst, BOUNDS[dtype], same)
+        # Plain torch rounds bfloat16 cosines, so that now and then another token is the best and gets the gradient.
+        loose = backend == "torch" and dtype == torch.bfloat16
+        yield line(f"maxsim_selected {dtype}", worst, 0.2 if loose else BOUNDS[dtype], same)
         rows_of = torch.tensor([0, 5, 5, 70, 300], device=device)
         documents, query = (torch.randn(n, 128, device=device).to(dtype) for n in (300, 20))
         scores = late_interaction(query, documents, rows_of, backend=backend)
@@ -188,7 +281,9 @@ def main() -> None:
     rows = []
     for source in (
         mixing_rows(device, backend, size, width),
+        linear_rows(device, backend, size, width),
         ranking_rows(device, backend, size, width),
+        form_rows(device, backend, chosen.toy),
         model_rows(device, backend if device.type == "cuda" else "torch", chosen.toy),
     ):
         for row in source:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from common import PEAK_FLOPS, RUN_ERRORS, Clock, about, flops_per_token, options, show, write
-from lineup import Entry, entries, our_config
+from lineup import Entry, chosen_entries, entries, our_config
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 98_304)
 
@@ -28,6 +28,7 @@ def measure(
     until = clock.left() - share
     try:
         model = entry.build().to(clock.device, torch.bfloat16).eval()
+        entry.ready(model)
     except RUN_ERRORS as error:
         return [
             {
@@ -70,6 +71,7 @@ def exponent(rows: list[dict[str, Any]], shortest: int) -> float | None:
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--authors", type=Path, help="the authors' package folder")
+    parser.add_argument("--only", help="comma-separated names of the models to run; all by default")
     parser.add_argument("--preset", choices=("released", "paper"), default="released")
     parser.add_argument("--batch", type=int, default=8)
     chosen = parser.parse_args()
@@ -81,12 +83,13 @@ def main() -> None:
     models = entries(
         masked_lm=False, preset=chosen.preset, toy=chosen.toy, longest=max(lengths), authors=chosen.authors, clock=clock
     )
+    models = chosen_entries(models, chosen.only)
     vocabulary = 500 if chosen.toy else 30_000  # ids that every vocabulary has
     rows: list[dict[str, Any]] = []
     for position, entry in enumerate(models):
         share = max(0.0, clock.left() - 15) / (len(models) - position)
         rows += measure(entry, lengths, chosen.batch, vocabulary, clock, share)
-    ours = [e.name for e in models if e.name.startswith("ours")][-1]
+    ours = "ours" if device.type == "cuda" else "ours eager"
     reference = {r["tokens"]: r["ms"] for r in rows if r["model"] == ours}
     for row in rows:
         tokens, ms = row["tokens"], row["ms"]

@@ -1,14 +1,17 @@
-"""Each kernel beside plain torch, torch.compile of the same reference, and its own floor.
+"""Each kernel beside plain torch, torch.compile of the same reference, the library's bare product, and its own floor.
 
     python benchmarks/gpu/kernels.py                       # base model's shapes, bf16
     python benchmarks/gpu/kernels.py --device cpu --toy    # a dry run of a few seconds
 
-The floor of a row is the larger of its operations over 790 TFLOP/s and its unavoidable bytes over 4.3 TB/s.
+The floor of a row is the larger of its operations over 790 TFLOP/s (float8: twice that) and its unavoidable bytes over
+4.3 TB/s. `library_ms` is cuBLAS's matrix product alone, without norm, bias, activation or residual: what a kernel with
+all of them has to come near to be worth having.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,15 +21,33 @@ from common import PEAK_BYTES, PEAK_FLOPS, RUN_ERRORS, Clock, about, options, sh
 from aveyb_retrieval.kernels.dispatch import force_backend
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
+from aveyb_retrieval.kernels.float8 import (
+    Float8Rows,
+    enrich_float8,
+    fuse_float8,
+    quantise_reference,
+    quantise_weight,
+)
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, split_scores
 from aveyb_retrieval.kernels.static_mix import static_mix
 
-NO_KERNEL = ("enrich", "fuse")  # cuBLAS and pointwise operations; their rows say what a fused kernel could win
-RANKING = ("all pairs", "by token", "late")  # shapes that depend on the data, or one product: nothing to compile
-COLUMNS = ("tokens", "backward", "kernel", "floor_ms", "torch_ms", "compiled_ms", "kernel_ms", "of_floor", "note")
-Case = tuple[str, Callable[[], torch.Tensor], float, float]  # name, run, operations, bytes
+COLUMNS = (
+    "tokens", "backward", "kernel", "floor_ms", "library_ms", "torch_ms", "compiled_ms", "kernel_ms", "of_floor", "note"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a name, what runs, its operations and bytes; `library`: the bare product. compiled: worth compiling."""
+
+    name: str
+    run: Callable[[], Any]
+    operations: float
+    moved: float
+    library: Callable[[], Any] | None = None
+    compiled: bool = True
 
 
 def mixing_cases(splits: int, size: int, width: int, device: torch.device, backward: bool) -> list[Case]:
@@ -55,20 +76,53 @@ def mixing_cases(splits: int, size: int, width: int, device: torch.device, backw
     for name, normalisation, activation in (("released", "l1", "none"), ("paper", "sum", "relu")):
         dynamic = partial(dynamic_mix, normalisation=normalisation, eps=1e-12, activation=activation)
         cases.append(
-            (f"dynamic_mix {name}", both(dynamic, mixed, gate), 2.3 * mixing if backward else 2 * mixing, 3 * moved)
+            Case(f"dynamic_mix {name}", both(dynamic, mixed, gate), (2.3 if backward else 2) * mixing, 3 * moved)
         )
-    cases.append(("static_mix", both(static_mix, mixed, gate, matrix), mixing, 3 * moved))
+    cases.append(Case("static_mix", both(static_mix, mixed, gate, matrix), mixing, 3 * moved))
+    library = partial(torch.nn.functional.linear, x, wide)
     for activation in ("gelu", "relu2"):
         run = both(partial(enrich, eps=1e-6, activation=activation), x, scale, wide, wide_bias)
-        cases.append((f"enrich {activation}", run, 4 * dense, 5 * moved))
+        cases.append(Case(f"enrich {activation}", run, 4 * dense, 5 * moved, None if backward else library))
 
     def fused(
         context: torch.Tensor, bypass: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
     ) -> torch.Tensor:
         return fuse(context, bypass, weight[:, :width], weight[:, width:], bias, residual, None)
 
-    cases.append(("fuse", both(fused, mixed, bypass, fuser, x), 3 * dense, 5 * moved))
+    library = partial(torch.nn.functional.linear, enriched[..., width:], fuser)
+    run = both(fused, mixed, bypass, fuser, x)
+    cases.append(Case("fuse", run, 3 * dense, 5 * moved, None if backward else library))
     return cases
+
+
+def float8_cases(splits: int, size: int, width: int, device: torch.device) -> list[Case]:
+    """Enricher and fuser on float8 operands, rounding of the rows included."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, device=device) / shape[-1] ** 0.5).bfloat16()
+
+    x, enriched, bias, wide_bias = (
+        make(splits, size, width),
+        make(splits, size, 4 * width),
+        make(width),
+        make(4 * width),
+    )
+    context, bypass = enriched[..., :width], enriched[..., 2 * width :]
+    wide, fuser = quantise_weight(make(4 * width, width), make(width)), quantise_weight(make(width, 3 * width))
+    rows = splits * size
+    dense, moved = 2.0 * rows * width**2 / 2, 2.0 * rows * width  # float8 products run at twice the rate
+
+    def product(weight: Float8Rows) -> Callable[[], torch.Tensor]:
+        a = quantise_reference(make(rows, weight.values.shape[1]))
+        scales = a.scales[:, None], weight.scales[None]
+        return lambda: torch._scaled_mm(a.values, weight.values.t(), *scales, out_dtype=torch.bfloat16)
+
+    enricher = partial(enrich_float8, x, wide, wide_bias, eps=1e-6, activation="gelu")
+    fusing = partial(fuse_float8, (context, bypass), fuser, bias, x, None)
+    return [
+        Case("enrich float8", enricher, 4 * dense, 5 * moved, product(wide), compiled=False),
+        Case("fuse float8", fusing, 3 * dense, 5 * moved, product(fuser), compiled=False),
+    ]
 
 
 def ranking_cases(documents: int, splits: int, size: int, width: int, device: torch.device) -> list[Case]:
@@ -86,20 +140,21 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
     rerank = torch.randn(100 * documents * tokens, 128, device=device).bfloat16()
     starts = torch.arange(100 * documents + 1, device=device) * tokens
     moved = 2.0 * documents * splits * size * width
+    ranking = partial(Case, compiled=False)  # shapes that depend on the data, or one product: nothing to compile
     return [
-        (
+        ranking(
             f"all pairs {documents} x {splits}",
             lambda: split_scores(ids, lengths, first, table, 1e-12),
             operations * documents,
             moved,
         ),
-        (
+        ranking(
             f"by token 1 x {splits}",
             lambda: maxsim_by_token(ids[:splits], lengths[:splits], table, 1e-12),
             operations,
             moved / documents,
         ),
-        (
+        ranking(
             "late_interaction",
             lambda: late_interaction(query, rerank, starts),
             2.0 * len(rerank) * 32 * 128,
@@ -113,20 +168,22 @@ def measure(case: Case, clock: Clock, compiled: bool) -> dict[str, Any]:
 
     compiled: measure torch.compile, too, which takes seconds to compile.
     """
-    name, run, operations, moved = case
-    floor = 1e3 * max(operations / PEAK_FLOPS, moved / PEAK_BYTES)
-    row: dict[str, Any] = {"kernel": name, "floor_ms": floor, "torch_ms": None, "compiled_ms": None, "kernel_ms": None}
+    on_gpu = clock.device.type == "cuda"
+    floor = 1e3 * max(case.operations / PEAK_FLOPS, case.moved / PEAK_BYTES)
+    row: dict[str, Any] = {"kernel": case.name, "floor_ms": floor, "kernel_ms": None}
+    if case.library is not None:
+        row["library_ms"] = clock.median(case.library)
     with force_backend("torch"):
-        row["torch_ms"] = clock.median(run)
-        if compiled and clock.device.type == "cuda" and not name.startswith(RANKING):
+        row["torch_ms"] = clock.median(case.run)
+        if compiled and on_gpu and case.compiled:
             try:
-                row["compiled_ms"] = clock.median(torch.compile(run))
+                row["compiled_ms"] = clock.median(torch.compile(case.run))
             except RUN_ERRORS as error:
                 row["note"] = f"compiled: {type(error).__name__}"
-    if clock.device.type == "cuda" and not name.startswith(NO_KERNEL):
-        row["kernel_ms"] = clock.median(run)
-    best = row["kernel_ms"] or row["torch_ms"]
-    return row | {"of_floor": floor / best, "note": row.get("note", "")}
+    if on_gpu:
+        with force_backend("triton"):
+            row["kernel_ms"] = clock.median(case.run)
+    return row | {"of_floor": floor / (row["kernel_ms"] or row["torch_ms"])}
 
 
 def main() -> None:
@@ -140,12 +197,13 @@ def main() -> None:
         for backward in (False, True):
             made = mixing_cases(tokens // size, size, width, device, backward)
             cases += [(tokens, backward, case) for case in made]
+        cases += [(tokens, False, case) for case in float8_cases(tokens // size, size, width, device)]
     for documents, splits in ((2, 3), (1, 6)) if chosen.toy else ((8, 8), (8, 32), (2, 128), (1, 384)):
         made = ranking_cases(documents, splits, size, width, device)
         cases += [(documents * splits * size, False, case) for case in made]
     rows: list[dict[str, Any]] = []
     for tokens, backward, case in cases:
-        measured = {"kernel": case[0], "note": "left out: no time"}
+        measured = {"kernel": case.name, "note": "left out: no time"}
         if clock.left() > 20:
             measured = measure(case, clock, compiled=tokens >= 65_536)
         rows.append({c: ({"tokens": tokens, "backward": backward} | measured).get(c) for c in COLUMNS})

@@ -1,4 +1,4 @@
-"""The models that are compared: ours in four ways, the authors' code, ModernBERT and BERT; base size."""
+"""The models that are compared: ours in several ways, the authors' code, ModernBERT and BERT; base size."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,25 @@ TOY = {"vocab_size": 500, "hidden_size": 32, "num_hidden_layers": 2}
 class Entry:
     """One competitor: how to build it, and what its runs are wrapped in.
 
-    build: makes the model (on the CPU, float32); context: entered around every run; note: how it runs.
+    build: makes the model (on the CPU, float32); context: entered around every run; note: how it runs; ready: what is
+    done once the model is on its device.
     """
 
     name: str
     build: Callable[[], nn.Module]
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     note: str = ""
+    ready: Callable[[Any], None] = lambda model: None
+
+
+def chosen_entries(entries: list[Entry], only: str | None) -> list[Entry]:
+    """Those whose names are listed (comma-separated), in the order of the line-up; all when nothing is."""
+    if only is None:
+        return entries
+    names = [name.strip() for name in only.split(",")]
+    if unknown := set(names) - {entry.name for entry in entries}:
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(e.name for e in entries)}")
+    return [entry for entry in entries if entry.name in names]
 
 
 def our_config(preset: str, toy: bool) -> AveyBConfig:
@@ -46,33 +59,58 @@ def entries(
     *, masked_lm: bool, preset: str, toy: bool, longest: int, authors: Path | None, clock: Clock
 ) -> list[Entry]:
     """Everything that can run here. Peers that cannot be built say so when they are."""
-    kind = AveyBForMaskedLM if masked_lm else AveyBModel
-
-    def ours(compiled: bool) -> Callable[[], nn.Module]:
-        def build() -> nn.Module:
-            model = kind(our_config(preset, toy))
-            layers = (model.model if masked_lm else model).layers
-            for layer in layers if compiled else ():
-                layer.compile(dynamic=True)
-            return model
-
-        return build
-
-    gpu = clock.device.type == "cuda"
-    chosen = [Entry("ours eager", ours(False), lambda: force_backend("torch"), "torch")]
-    if gpu:
-        chosen += [
-            Entry("ours compiled", ours(True), lambda: force_backend("torch"), "torch.compile of the layers"),
-            Entry("ours kernels", ours(False), nullcontext, "Triton kernels"),
-            Entry("ours", ours(True), nullcontext, "Triton kernels, torch.compile around them"),
-        ]
+    on_gpu = clock.device.type == "cuda"
+    chosen = _ours(masked_lm, preset, toy, on_gpu)
     if authors is not None:
         chosen.append(
             Entry("authors", lambda: _authors(authors, preset, masked_lm, toy), note="its own compile decorators")
         )
     for name, config in (("ModernBERT-base", _modernbert(toy, longest)), ("BERT-base", _bert(toy, longest))):
-        chosen.append(_transformer(name, config, masked_lm, clock))
+        chosen.append(plain := _transformer(name, config, masked_lm, clock))
+        if on_gpu:
+            chosen.append(Entry(f"{name} compiled", _compiled(plain.build), note=f"{plain.note}, torch.compile"))
     return chosen
+
+
+def _ours(masked_lm: bool, preset: str, toy: bool, on_gpu: bool) -> list[Entry]:
+    """Our model by plain torch and with each of what makes it faster on a GPU; the others are held to "ours"."""
+
+    def make() -> nn.Module:
+        return (AveyBForMaskedLM if masked_lm else AveyBModel)(our_config(preset, toy))
+
+    def compiled() -> nn.Module:
+        model = make()
+        for layer in (model.model if masked_lm else model).layers:
+            layer.compile(dynamic=True)
+        return model
+
+    def plainly() -> AbstractContextManager[Any]:
+        return force_backend("torch")
+
+    chosen = [Entry("ours eager", make, plainly, "torch")]
+    if on_gpu:
+        chosen += [
+            Entry("ours compiled", compiled, plainly, "torch.compile of the layers"),
+            Entry("ours kernels", make, note="Triton kernels"),
+            Entry("ours all kernels", make, lambda: force_backend("triton"), "enricher and fuser, too"),
+        ]
+    if on_gpu and not masked_lm:
+        graphs = partial(AveyBModel.use_cuda_graphs, max_tokens=16_384)
+        chosen.append(Entry("ours graphs", make, note="Triton kernels, CUDA graphs", ready=graphs))
+    if not masked_lm:
+        chosen.append(Entry("ours float8", make, note="float8", ready=AveyBModel.use_float8))
+    if on_gpu:
+        chosen.append(Entry("ours", compiled, note="Triton kernels, torch.compile around them"))
+    return chosen
+
+
+def _compiled(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def compiled() -> nn.Module:
+        model = build()
+        model.compile(dynamic=True)
+        return model
+
+    return compiled
 
 
 def _authors(folder: Path, preset: str, masked_lm: bool, toy: bool) -> nn.Module:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from common import PEAK_FLOPS, RUN_ERRORS, Clock, about, flops_per_token, options, show, write
-from lineup import Entry, entries, our_config
+from lineup import Entry, chosen_entries, entries, our_config
 
 MASKED = 0.2
 
@@ -26,6 +26,7 @@ def measure(
     until = clock.left() - share
     try:
         model = entry.build().to(clock.device).train()
+        entry.ready(model)
     except RUN_ERRORS as error:
         return [
             {
@@ -66,6 +67,7 @@ def measure(
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--authors", type=Path, help="the authors' package folder")
+    parser.add_argument("--only", help="comma-separated names of the models to run; all by default")
     parser.add_argument("--preset", choices=("released", "paper"), default="released")
     chosen = parser.parse_args()
     device = torch.device(chosen.device)
@@ -75,6 +77,7 @@ def main() -> None:
     models = entries(
         masked_lm=True, preset=chosen.preset, toy=chosen.toy, longest=shapes[-1][1], authors=chosen.authors, clock=clock
     )
+    models = chosen_entries(models, chosen.only)
     vocabulary = 500 if chosen.toy else 30_000
     config = our_config(chosen.preset, chosen.toy)
     rows: list[dict[str, Any]] = []
