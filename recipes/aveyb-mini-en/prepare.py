@@ -295,6 +295,18 @@ def add_synthetic(
             collector.pair(question, passage, "synthetic")
 
 
+def blocked_texts(data: Path) -> tuple[set[int], set[str]]:
+    """Hashed runs of 13 words of every held-out document, and the held-out queries of four words and more."""
+    blocked: set[int] = set()
+    blocked_queries: set[str] = set()
+    for name in [*TRAIN_SETS, *EVAL_ONLY]:
+        collection = load_set(data / name)
+        for document in collection.held_out_documents():
+            blocked.update(shingles("\n".join(collection.documents[document])))
+        blocked_queries.update(" ".join(words(collection.queries[q])) for q in collection.held_out_queries())
+    return blocked, {q for q in blocked_queries if q.count(" ") >= 3}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -304,16 +316,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every count")
     args = parser.parse_args()
 
-    blocked: set[int] = set()
-    blocked_queries: set[str] = set()
-    for name in [*TRAIN_SETS, *EVAL_ONLY]:
-        collection = load_set(args.data / name)
-        for document in collection.held_out_documents():
-            blocked.update(shingles("\n".join(collection.documents[document])))
-        blocked_queries.update(" ".join(words(collection.queries[q])) for q in collection.held_out_queries())
-    blocked_queries = {q for q in blocked_queries if q.count(" ") >= 3}
-
-    collector = Collector(blocked, blocked_queries)
+    collector = Collector(*blocked_texts(args.data))
     generator = random.Random(0)
     for name in PRETRAIN:
         add_pretrain(collector, args.data, name, int(PASSAGES[name] * args.scale), generator)
