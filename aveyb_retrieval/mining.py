@@ -129,7 +129,7 @@ def mine_negatives(
     rules = rules or Rules()
     rules.check()
     Options.check("document", rules.range_max, mode=mode)  # now, not after the encoding
-    embedder = embedder or load_embedder(model, device=device, max_tokens=None)
+    embedder = embedder or load_embedder(model, device=device)
     own: dict[str, list[str]] = {}
     for anchor, positive in dict.fromkeys(zip(pairs["anchor"], pairs["positive"], strict=True)):
         own.setdefault(anchor, []).append(positive)

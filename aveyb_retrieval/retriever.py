@@ -46,6 +46,7 @@ class Retriever:
         model: str | Path | None = None,
         embedder: EmbedderLike | None = None,
         device: str = "cpu",
+        precision: str = "float32",
         mapped: bool = True,
         verify: bool = False,
     ) -> Retriever:
@@ -57,6 +58,7 @@ class Retriever:
                 first search that needs it.
             embedder: A loaded model, in place of `model`.
             device: Where the model runs and vectors are searched.
+            precision: What the model computes in, as in `build_index`.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
 
@@ -64,7 +66,7 @@ class Retriever:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             BackendError: the device is not there.
         """
-        load = _Load(model, device, mapped)
+        load = _Load(model, device, precision, mapped)
         retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, load)
         if embedder is not None:
             _check_model(retriever._snapshot, embedder)
@@ -323,6 +325,7 @@ class _Load:
 
     model: str | Path | None
     device: str
+    precision: str
     mapped: bool
 
     def embedder(self, snapshot: Snapshot) -> EmbedderLike:
@@ -335,7 +338,7 @@ class _Load:
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
         source = self.model if self.model is not None else manifest.settings["model_source"]
-        return Embedder.load(source, device=self.device)
+        return Embedder.load(source, device=self.device, dtype=self.precision)
 
 
 def _check_model(snapshot: Snapshot, embedder: EmbedderLike) -> None:

@@ -33,9 +33,17 @@ READING = together(
     click.option("--title-field", default="title", show_default=True, help="Field with the title."),
     click.option("--text-field", default="text", show_default=True, help="Field with the text."),
 )  # fmt: skip
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "float16", "float8"]),
+    default="float32",
+    show_default=True,
+    help="What the model computes in: bfloat16 for processors that know it, float8 for GPUs.",
+)
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
     click.option("--device", default="cpu", show_default=True, help="Where the model runs."),
+    PRECISION,
     click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
@@ -123,6 +131,7 @@ def build(
 @click.option("--exact", is_flag=True, help="Score every vector instead of asking the index.")
 @click.option("--model", help="Where the model of the index is now.")
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs and vectors are searched.")
+@PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per document.")
 def search(
     directory: Path,
@@ -131,6 +140,7 @@ def search(
     filter_text: str | None,
     model: str | None,
     device: str,
+    precision: str,
     as_json: bool,
     **arguments: Any,
 ) -> None:
@@ -138,7 +148,7 @@ def search(
     from aveyb_retrieval.retriever import Retriever
 
     where = _parse_filter(filter_text)
-    with Retriever.load(directory, model=model, device=device) as retriever:
+    with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value is not None}
         hits = retriever.search(query, k, filter=where, **given)
     for number, hit in enumerate(hits, start=1):

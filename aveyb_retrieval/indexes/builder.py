@@ -65,6 +65,7 @@ def build_index(
     restart: bool = False,
     max_tokens: int | None = None,
     device: str = "cpu",
+    precision: str = "float32",
     embedder: EmbedderLike | None = None,
     progress: Progress = silent,
 ) -> Report:
@@ -88,6 +89,8 @@ def build_index(
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
         device: Where the model runs.
+        precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
+            and queries may differ in it.
         embedder: A loaded model in place of `model`.
         progress: Called as the work goes on.
 
@@ -108,7 +111,7 @@ def build_index(
             f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
         )
     if embedder is None and (ready is None or model is not None):
-        embedder = load_embedder(model, device=device, max_tokens=max_tokens)
+        embedder = load_embedder(model, device=device, precision=precision, max_tokens=max_tokens)
     settings = Settings(
         granularity=granularity,
         dim=_dimension(ready, embedder),
@@ -156,11 +159,13 @@ def check_target(place: Layout, overwrite: bool) -> None:
         raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
 
 
-def load_embedder(model: str | Path | None, *, device: str, max_tokens: int | None) -> EmbedderLike:
+def load_embedder(
+    model: str | Path | None, *, device: str, precision: str = "float32", max_tokens: int | None = None
+) -> EmbedderLike:
     """Load one of our models (None: the embedded default)."""
     from aveyb_retrieval.encoder.embedder import Embedder
 
-    return Embedder.load(model, device=device, max_tokens=max_tokens)
+    return Embedder.load(model, device=device, dtype=precision, max_tokens=max_tokens)
 
 
 def describe_job(

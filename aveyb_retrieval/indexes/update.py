@@ -57,6 +57,7 @@ class Inserting(TypedDict, total=False):
     on_error: OnError
     restart: bool
     device: str
+    precision: str
     embedder: EmbedderLike | None
     progress: Progress
 
@@ -171,6 +172,7 @@ def _insert(
     on_error: OnError = "stop",
     restart: bool = False,
     device: str = "cpu",
+    precision: str = "float32",
     embedder: EmbedderLike | None = None,
     progress: Progress = silent,
 ) -> Report:
@@ -188,7 +190,8 @@ def _insert(
         if embedder is None and base.model is None:
             raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
         if embedder is None:
-            embedder = load_embedder(model or settings.model_source, device=device, max_tokens=settings.max_tokens)
+            source = model or settings.model_source
+            embedder = load_embedder(source, device=device, precision=precision, max_tokens=settings.max_tokens)
         check_fingerprint(base.model, base.dim, embedder, root)
     job = describe_job(
         mode, corpus, settings, on_error=on_error, fields=fields, vectors=ready.describe() if ready else None

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    fingerprint = ""
     with ProgressBars(quiet=False) as track:
         cache = VectorCache(args.cache, track=track)
         for name in args.sets:
@@ -59,6 +60,7 @@ def main() -> None:
             for dtype in DTYPES:
                 system = DenseSystem(load_encoder(args.model, dtype=dtype), task.corpus, cache, unit="max")
                 result, _ = run_system(system, task)
+                fingerprint = system.info.fingerprint
                 vectors = cache.encoded(system.encoder, task.corpus).documents
                 if vectors is None:
                     raise SystemExit(f"{args.model} gives no document vectors")
@@ -78,7 +80,8 @@ def main() -> None:
     for dtype in DTYPES:
         mean = np.mean([row["ndcg@10"] for row in rows if row["dtype"] == dtype])
         print(f"mean over sets, {dtype}: {mean:.4f}")
-    write_text(args.out / "precision.json", json.dumps({"model": args.model, "rows": rows}, indent=1) + "\n")
+    document = {"model": args.model, "fingerprint": fingerprint, "rows": rows}
+    write_text(args.out / "precision.json", json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

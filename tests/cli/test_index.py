@@ -24,14 +24,20 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the fake model in place of the embedded one."""
-    loaded: list[Any] = []
 
     def load(model: Any = None, **options: Any) -> FakeEmbedder:
-        loaded.append(model)
+        assert options["dtype"] == ("bfloat16" if asked else "float32")
         return FakeEmbedder(seed=str(model or "a"), max_tokens=options.get("max_tokens"))
 
+    asked = False
+
+    def invoke(*arguments: object) -> Result:
+        nonlocal asked
+        asked = "--precision" in arguments
+        return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
     monkeypatch.setattr("aveyb_retrieval.encoder.embedder.Embedder.load", load)
-    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    return invoke
 
 
 @pytest.fixture
@@ -71,6 +77,14 @@ def test_search_options(run: Run, index: Path) -> None:
     filtered = run("search", index, "grow", "--filter", '{"year": {"$gt": 2020}}', "--json").output
     assert [json.loads(line)["id"] for line in filtered.splitlines()] == ["b", "c"]
     assert run("search", index, "zzz", "--mode", "lexical").output == "nothing found\n"
+
+
+def test_the_precision_that_is_asked_for_is_used(run: Run, corpus: Path, tmp_path: Path) -> None:
+    chosen = ("--precision", "bfloat16")
+    assert run("build", corpus, "-o", tmp_path / "ix", *chosen).exit_code == 0
+    assert run("search", tmp_path / "ix", "grow", *chosen).exit_code == 0
+    assert run("upsert", tmp_path / "ix", corpus, *chosen).exit_code == 0
+    assert run("search", tmp_path / "ix", "grow", "--precision", "int4").exit_code == 2
 
 
 def test_changes(run: Run, index: Path, tmp_path: Path) -> None:

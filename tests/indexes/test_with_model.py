@@ -14,7 +14,7 @@ from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.update import upsert_documents
 from aveyb_retrieval.indexes.verify import verify_index
 
@@ -77,3 +77,19 @@ def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path:
             retriever.search("x")
     finally:
         config.write_bytes(before)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float8"])
+def test_documents_and_queries_of_another_precision(folder: Path, tmp_path: Path, precision: str) -> None:
+    rows = [{"_id": "log", "text": LOG}, {"_id": "other", "text": "Something else altogether, in one short line."}]
+    build_index(rows, tmp_path / "exact", model=folder)
+    build_index(rows, tmp_path / "ix", model=folder, precision=precision)
+    with Retriever.load(tmp_path / "exact") as exact:
+        expected = {hit.id: hit.score for hit in exact.search("the pump", k=2, mode="dense")}
+    for used in ("float32", precision):
+        with Retriever.load(tmp_path / "ix", precision=used) as retriever:
+            found = {hit.id: hit.score for hit in retriever.search("the pump", k=2, mode="dense")}
+        assert found == pytest.approx(expected, abs=0.05)
+        assert found != expected, "the vectors are not those of float32"
+    with Retriever.load(tmp_path / "ix", precision="int4") as retriever, pytest.raises(ConfigError, match="'int4'"):
+        retriever.search("the pump", mode="dense")
