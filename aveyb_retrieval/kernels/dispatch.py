@@ -80,6 +80,11 @@ def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def missing_triton() -> str | None:
+    """What to do about Triton where it is not installed; None where it is."""
+    return None if _TRITON_INSTALLED else "Triton is not installed (pip install 'aveyb-retrieval[gpu]')"
+
+
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
     """The dtype in which a product of `x` runs: that of autocast on its device within such a block, else its own."""
     device = x.device.type
@@ -94,8 +99,8 @@ def _known(backend: str) -> str:
 
 def _why_not(tensor: torch.Tensor) -> str | None:
     """The reason Triton cannot run on this tensor, or None."""
-    if not _TRITON_INSTALLED:
-        return "Triton is not installed (pip install 'aveyb-retrieval[gpu]')"
+    if reason := missing_triton():
+        return reason
     if tensor.dtype not in _DTYPES:
         return f"kernels take float32, float16 and bfloat16, not {tensor.dtype}"
     if _INTERPRETING:

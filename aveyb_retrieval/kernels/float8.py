@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from aveyb_retrieval.kernels.activations import enricher_activation
-from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, missing_triton, use_triton
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FLOAT8).max
@@ -129,9 +129,11 @@ def fuse_float8(
 
 
 def lacking(device: torch.device) -> str | None:
-    """Why a CUDA device has no float8 products, or None."""
+    """Why float8 products cannot run on a CUDA device as they should, or None; plain torch would only imitate them."""
     if device.type != "cuda":
         return None
+    if reason := missing_triton():
+        return f"float8 products on {device}: {reason}"
     capability = torch.cuda.get_device_capability(device)
     if capability >= _MIN_CAPABILITY:
         return None

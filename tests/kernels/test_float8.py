@@ -9,7 +9,7 @@ import torch
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import BackendError
-from aveyb_retrieval.kernels import float8
+from aveyb_retrieval.kernels import dispatch, float8
 from aveyb_retrieval.kernels.enrich import enrich_reference
 from aveyb_retrieval.kernels.fuse import fuse_reference
 from tests.encoder.models import PRESETS, small_model
@@ -127,7 +127,10 @@ def test_what_cannot_run_in_float8_says_so() -> None:
             made_here(IDS)
 
 
-def test_an_older_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_device_is_refused_and_one_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", False)
+    assert "Triton is not installed (pip install" in (float8.lacking(torch.device("cuda")) or "")
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     assert float8.lacking(torch.device("cuda")) == "float8 products need compute capability 8.9 or newer; cuda has 8.6"
     assert float8.lacking(torch.device("cpu")) is None
