@@ -31,9 +31,9 @@ class PreparedLayer(ABC):
         self._settings = layer.settings
 
     @staticmethod
-    @abstractmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-        """Whether a layer can be prepared for inputs of this dtype."""
+        """Whether a layer can be prepared for inputs of this dtype; else it runs as it stands, with equal results."""
+        return True
 
     def current(self, dtype: torch.dtype) -> bool:
         """Whether the layer's parameters are still those that were prepared, of this dtype (see `Marks`)."""
@@ -104,7 +104,10 @@ class PackedLayer(PreparedLayer):
 
 
 class Float8Layer(PreparedLayer):
-    """With float8 operands in both linear maps (`kernels/float8.py`); mixing stays in the dtype of the input."""
+    """With float8 operands in both linear maps (`kernels/float8.py`); mixing stays in the dtype of the input.
+
+    As it changes results, it is never left out in silence: where it is not possible, it raises.
+    """
 
     def __init__(self, layer: AveyBLayer) -> None:
         """Raises: BackendError: the device has no float8 products, or a change of the weights could not be known."""
@@ -116,11 +119,6 @@ class Float8Layer(PreparedLayer):
         self._enricher = quantise_weight(layer.enricher.weight, layer.norm.weight)
         self._fuser = quantise_weight(layer.fuser.weight)
         self._mixing = layer.mix
-
-    @staticmethod
-    def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-        """Always: a form that changes results is never left out in silence, it raises instead."""
-        return True
 
     def _enrich(self, x: torch.Tensor) -> torch.Tensor:
         settings = self._settings

@@ -92,7 +92,6 @@ def linear_rows(device: torch.device, backend: Backend, size: int, width: int) -
     shapes |= {"enriched": (3, size - 1, 4 * width), "matrix": (width, 3 * width), "bias": (width,), "alpha": ()}
     shapes |= {"wide_grad": shapes["enriched"], "grad": shapes["x"]}
     leaves = {k: torch.randn(v, dtype=torch.float64) / (v[-1] ** 0.5 if len(v) == 2 else 1) for k, v in shapes.items()}
-    on_gpu = device.type == "cuda"
     for activation, alpha in (("gelu", True), ("relu2", False)):
         unused = {"wide_grad", "grad"} | (set() if alpha else {"alpha"})
 
@@ -116,26 +115,30 @@ def linear_rows(device: torch.device, backend: Backend, size: int, width: int) -
             again = (run(rounded, backend) for _ in range(20))
             yield line(f"enrich, fuse {activation} {dtype}", worst, bound, all(equal(got, other) for other in again))
 
-        def rounded_run(
-            backend: Backend, x: torch.Tensor, enriched: torch.Tensor, gelu: str = activation, alpha: bool = alpha
-        ) -> Outputs:
-            wide = float8.quantise_weight(leaves["wide"].to(device), leaves["scale"].to(device))
-            matrix, factor = (
-                float8.quantise_weight(leaves["matrix"].to(device)),
-                leaves["alpha"].to(x) if alpha else None,
-            )
-            wide_bias, bias = leaves["wide_bias"].to(x), leaves["bias"].to(x)
-            out = float8.enrich_float8(x, wide, wide_bias, eps=1e-6, activation=gelu, backend=backend)
-            parts = enriched[..., :width], enriched[..., 2 * width :]
-            return {"out": out, "fused": float8.fuse_float8(parts, matrix, bias, x, factor, backend=backend)}
+        wide, matrix = (
+            float8.quantise_weight(v.to(device)) for v in (leaves["wide"] * leaves["scale"], leaves["matrix"])
+        )
 
+        def rounded_run(
+            backend: Backend,
+            inputs: dict[str, torch.Tensor],
+            gelu: str = activation,
+            alpha: bool = alpha,
+            wide: float8.Float8Rows = wide,
+            matrix: float8.Float8Rows = matrix,
+        ) -> Outputs:
+            x, enriched = inputs["x"], inputs["enriched"]
+            out = float8.enrich_float8(x, wide, inputs["wide_bias"], eps=1e-6, activation=gelu, backend=backend)
+            parts, factor = (enriched[..., :width], enriched[..., 2 * width :]), inputs["alpha"] if alpha else None
+            fused = float8.fuse_float8(parts, matrix, inputs["bias"], x, factor, backend=backend)
+            return {"out": out, "fused": fused}
+
+        kernel: Backend = backend if device.type == "cuda" else "torch"  # Triton's interpreter rounds to float8 wrongly
         for dtype in (d for d in BOUNDS if d != torch.float16):
-            inputs = leaves["x"].to(device, dtype), leaves["enriched"].to(device, dtype)
-            kernel: Backend = backend if on_gpu else "torch"  # Triton's interpreter rounds to float8 wrongly
-            got, wanted = rounded_run(kernel, *inputs), rounded_run("torch", *inputs)
+            inputs = {k: v.to(device, dtype) for k, v in leaves.items()}
+            got, wanted = rounded_run(kernel, inputs), rounded_run("torch", inputs)
             worst = max(relative_error(got[k], wanted[k]) for k in wanted)
-            again = (rounded_run(kernel, *inputs) for _ in range(20))
-            same = all(equal(got, other) for other in again)
+            same = all(equal(got, rounded_run(kernel, inputs)) for _ in range(20))
             # A value next to a tie may be rounded the other way, by 6 % of itself.
             yield line(f"float8 {activation} {dtype}", worst, max(5e-3, BOUNDS[dtype] / 4), same)
 

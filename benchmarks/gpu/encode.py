@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from common import PEAK_FLOPS, RUN_ERRORS, Clock, about, flops_per_token, options, show, write
-from lineup import Entry, chosen_entries, entries, our_config
+from lineup import Entry, entries, our_config
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 98_304)
 
@@ -81,9 +81,14 @@ def main() -> None:
     lengths = [16, 32, 64] if chosen.toy else list(LENGTHS)
     config = our_config(chosen.preset, chosen.toy)
     models = entries(
-        masked_lm=False, preset=chosen.preset, toy=chosen.toy, longest=max(lengths), authors=chosen.authors, clock=clock
+        masked_lm=False,
+        preset=chosen.preset,
+        toy=chosen.toy,
+        longest=max(lengths),
+        authors=chosen.authors,
+        only=chosen.only,
+        clock=clock,
     )
-    models = chosen_entries(models, chosen.only)
     vocabulary = 500 if chosen.toy else 30_000  # ids that every vocabulary has
     rows: list[dict[str, Any]] = []
     for position, entry in enumerate(models):

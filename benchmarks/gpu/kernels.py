@@ -101,12 +101,8 @@ def float8_cases(splits: int, size: int, width: int, device: torch.device) -> li
     def make(*shape: int) -> torch.Tensor:
         return (torch.randn(*shape, device=device) / shape[-1] ** 0.5).bfloat16()
 
-    x, enriched, bias, wide_bias = (
-        make(splits, size, width),
-        make(splits, size, 4 * width),
-        make(width),
-        make(4 * width),
-    )
+    x, enriched = make(splits, size, width), make(splits, size, 4 * width)
+    bias, wide_bias = make(width), make(4 * width)
     context, bypass = enriched[..., :width], enriched[..., 2 * width :]
     wide, fuser = quantise_weight(make(4 * width, width), make(width)), quantise_weight(make(width, 3 * width))
     rows = splits * size

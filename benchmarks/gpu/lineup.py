@@ -39,16 +39,6 @@ class Entry:
     ready: Callable[[Any], None] = lambda model: None
 
 
-def chosen_entries(entries: list[Entry], only: str | None) -> list[Entry]:
-    """Those whose names are listed (comma-separated), in the order of the line-up; all when nothing is."""
-    if only is None:
-        return entries
-    names = [name.strip() for name in only.split(",")]
-    if unknown := set(names) - {entry.name for entry in entries}:
-        raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(e.name for e in entries)}")
-    return [entry for entry in entries if entry.name in names]
-
-
 def our_config(preset: str, toy: bool) -> AveyBConfig:
     """The base model of a preset, or a toy of its kind."""
     make = {"paper": AveyBConfig.paper_base, "released": AveyBConfig.released_base}[preset]
@@ -56,20 +46,29 @@ def our_config(preset: str, toy: bool) -> AveyBConfig:
 
 
 def entries(
-    *, masked_lm: bool, preset: str, toy: bool, longest: int, authors: Path | None, clock: Clock
+    *, masked_lm: bool, preset: str, toy: bool, longest: int, authors: Path | None, only: str | None, clock: Clock
 ) -> list[Entry]:
-    """Everything that can run here. Peers that cannot be built say so when they are."""
+    """Everything that can run here, or what `only` lists (names, comma-separated); a peer left out is not tried either.
+
+    Peers that cannot be built say so when they are.
+    """
     on_gpu = clock.device.type == "cuda"
-    chosen = _ours(masked_lm, preset, toy, on_gpu)
+    names = None if only is None else {name.strip() for name in only.split(",")}
+    found = _ours(masked_lm, preset, toy, on_gpu)
     if authors is not None:
-        chosen.append(
+        found.append(
             Entry("authors", lambda: _authors(authors, preset, masked_lm, toy), note="its own compile decorators")
         )
     for name, config in (("ModernBERT-base", _modernbert(toy, longest)), ("BERT-base", _bert(toy, longest))):
-        chosen.append(plain := _transformer(name, config, masked_lm, clock))
-        if on_gpu:
-            chosen.append(Entry(f"{name} compiled", _compiled(plain.build), note=f"{plain.note}, torch.compile"))
-    return chosen
+        if names is None or names & {name, f"{name} compiled"}:
+            found.append(plain := _transformer(name, config, masked_lm, clock))
+            if on_gpu:
+                found.append(Entry(f"{name} compiled", _compiled(plain.build), note=f"{plain.note}, torch.compile"))
+    if names is None:
+        return found
+    if unknown := names - {entry.name for entry in found}:
+        raise SystemExit(f"--only: no {', '.join(sorted(unknown))} in this line-up")
+    return [entry for entry in found if entry.name in names]
 
 
 def _ours(masked_lm: bool, preset: str, toy: bool, on_gpu: bool) -> list[Entry]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from common import PEAK_FLOPS, RUN_ERRORS, Clock, about, flops_per_token, options, show, write
-from lineup import Entry, chosen_entries, entries, our_config
+from lineup import Entry, entries, our_config
 
 MASKED = 0.2
 
@@ -75,9 +75,14 @@ def main() -> None:
     torch.manual_seed(0)
     shapes = [(2, 16), (2, 48)] if chosen.toy else [(64, 512), (16, 2048), (4, 8192)]
     models = entries(
-        masked_lm=True, preset=chosen.preset, toy=chosen.toy, longest=shapes[-1][1], authors=chosen.authors, clock=clock
+        masked_lm=True,
+        preset=chosen.preset,
+        toy=chosen.toy,
+        longest=shapes[-1][1],
+        authors=chosen.authors,
+        only=chosen.only,
+        clock=clock,
     )
-    models = chosen_entries(models, chosen.only)
     vocabulary = 500 if chosen.toy else 30_000
     config = our_config(chosen.preset, chosen.toy)
     rows: list[dict[str, Any]] = []

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from prepare import Collector, blocked_texts
 from safetensors.torch import load_file, save_file
-from sources import PRETRAIN, TRAIN_SETS, load_set, pretrain_documents
+from sources import PRETRAIN, PROMPT, TRAIN_SETS, load_set, pretrain_documents
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.model import AveyBModel
@@ -32,7 +32,6 @@ from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.training.teacher import encode_with, load_teacher
 
-PROMPT = " "
 ASIDE = 20  # one document in so many is kept aside
 
 
@@ -85,11 +84,10 @@ def batch_of(model: AveyBModel, chosen: list[Window]) -> tuple[SplitTable, Retri
 
 def split_vectors(model: AveyBModel, table: SplitTable, retrieved: Retrieved) -> torch.Tensor:
     """float32 `[n, d]`, unit rows: the mean of each split's token vectors."""
-    out = [torch.empty(0)] * len(table.lengths)
-    for rows, hidden, _ in model.encode_splits(table, retrieved):  # windows hold full splits only
-        for row, mean in zip(rows.tolist(), hidden.float().mean(1), strict=True):
-            out[row] = mean
-    return torch.nn.functional.normalize(torch.stack(out), dim=-1)
+    # Windows hold full splits only, so that no row of a group is padding.
+    groups = [(rows, hidden.float().mean(1)) for rows, hidden, _ in model.encode_splits(table, retrieved)]
+    rows, means = (torch.cat(parts) for parts in zip(*groups, strict=True))
+    return torch.nn.functional.normalize(means[rows.argsort()], dim=-1)
 
 
 def targets_of(vectors: torch.Tensor, retrieved: Retrieved, share: float) -> torch.Tensor:
@@ -137,8 +135,7 @@ def main() -> None:
     retrieved_columns = model.ranker.num_retrieved * model.split_size
     old = matrix.detach()[:, :retrieved_columns].clone()
     matrix.register_hook(lambda grad: torch.cat([grad[:, :retrieved_columns], grad[:, retrieved_columns:] * 0], 1))
-    order = list(range(len(found)))
-    aside, rest = order[::ASIDE], [i for i in order if i % ASIDE]
+    aside, rest = list(range(0, len(found), ASIDE)), [i for i in range(len(found)) if i % ASIDE]
 
     def cosine(chosen: list[int]) -> torch.Tensor:
         table, retrieved = batch_of(model, [found[i] for i in chosen])

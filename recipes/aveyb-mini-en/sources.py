@@ -36,6 +36,7 @@ PRETRAIN = [
 ]
 TRAIN_SETS = ["medquad", "scifact", "qmsum-long", "openstax-ccby-long"]
 EVAL_ONLY = ["cranfield", "nq-gold"]
+PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 DEVELOPMENT_SHARE = 6  # one training query in so many is kept aside
 WORD = re.compile(r"[a-z0-9]+")
 

@@ -18,6 +18,7 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from sources import PROMPT
 from tokenizers import Tokenizer
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
@@ -31,7 +32,6 @@ from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
 from aveyb_retrieval.encoder.training.texts import fingerprint, read_records
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
-PROMPT = " "  # the first word of a text becomes the same token as inside one
 WORDS = 4  # of single words, the whole model sees one in so many: the token embedding alone has learnt them all
 RANK = int(os.environ.get("RANK", "0"))
 LOWER = 3  # one text in so many is seen in lower case: the teacher makes no difference, and questions often are
