@@ -6,17 +6,76 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval._registration import register_when_imported
+from aveyb_retrieval.errors import (
+    AveyBError,
+    BackendError,
+    ConfigError,
+    IndexFormatError,
+    IndexLockedError,
+    InputError,
+    ModelError,
+    OptionalDependencyError,
+)
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.builder import build_index
-    from aveyb_retrieval.retriever import Hit, Retriever
+    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+    from aveyb_retrieval.index.search.hits import Hit, Passage
+    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.index.write.build import build_index
+    from aveyb_retrieval.index.write.update import (
+        add_documents,
+        compact_index,
+        delete_documents,
+        tune_index,
+        upsert_documents,
+    )
+    from aveyb_retrieval.index.write.verify import verify_index
 
-__all__ = ["Hit", "Retriever", "build_index"]
+    __version__: str
+
+__all__ = [
+    "AveyBConfig",
+    "AveyBError",
+    "AveyBForMaskedLM",
+    "AveyBModel",
+    "BackendError",
+    "ConfigError",
+    "Embedder",
+    "Hit",
+    "IndexFormatError",
+    "IndexLockedError",
+    "InputError",
+    "ModelError",
+    "OptionalDependencyError",
+    "Passage",
+    "Retriever",
+    "__version__",
+    "add_documents",
+    "build_index",
+    "compact_index",
+    "delete_documents",
+    "tune_index",
+    "upsert_documents",
+    "verify_index",
+]
 
 _HOME = {
-    "Hit": "aveyb_retrieval.retriever",
-    "Retriever": "aveyb_retrieval.retriever",
-    "build_index": "aveyb_retrieval.indexes.builder",
+    "AveyBConfig": "encoder.config",
+    "AveyBForMaskedLM": "encoder.model",
+    "AveyBModel": "encoder.model",
+    "Embedder": "encoder.embedder",
+    "Hit": "index.search.hits",
+    "Passage": "index.search.hits",
+    "Retriever": "index.search.retriever",
+    "add_documents": "index.write.update",
+    "build_index": "index.write.build",
+    "compact_index": "index.write.update",
+    "delete_documents": "index.write.update",
+    "tune_index": "index.write.update",
+    "upsert_documents": "index.write.update",
+    "verify_index": "index.write.verify",
 }
 
 
@@ -24,11 +83,15 @@ register_when_imported()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used (PEP 562): `import aveyb_retrieval` itself loads nothing heavy."""
+    """Import a public name when it is first used (PEP 562), so that `import aveyb_retrieval` loads nothing heavy."""
+    if name == "__version__":
+        from aveyb_retrieval.version import package_version
+
+        return package_version()
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, "__version__"])

@@ -275,7 +275,7 @@ def latency(index: Path, query_file: Path | None, batches: tuple[int, ...], call
     import time
 
     from aveyb_retrieval.eval.latency import DEFAULT_QUERIES, measure, read_query_texts
-    from aveyb_retrieval.retriever import Retriever
+    from aveyb_retrieval.index.search.retriever import Retriever
 
     queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)
     options = {} if mode is None else {"mode": mode}

@@ -1,4 +1,4 @@
-"""`aveyb-index`: build, search and look after an index. All logic lives in `aveyb_retrieval.indexes`."""
+"""`aveyb-index`: build, search and look after an index. All logic lives in `aveyb_retrieval.index`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from aveyb_retrieval.cli.common import Commands, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.builder import Report
-    from aveyb_retrieval.retriever import Hit
+    from aveyb_retrieval.index.search.retriever import Hit
+    from aveyb_retrieval.index.write.build import Report
 
 PATH = click.Path(path_type=Path)
 
@@ -71,7 +71,7 @@ INSERTING = together(
 @click.option("--recall", type=float, help="Tune the search until this share of exact results is found.")
 @VECTORS
 @click.option(
-    "--dtype",
+    "--storage-dtype",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
@@ -93,8 +93,8 @@ def build(
 ) -> None:
     """Build an index from CORPUS: files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs,
     a Hugging Face dataset, or - for JSON lines on standard input. Interrupted, the same command continues."""
-    from aveyb_retrieval.indexes.builder import build_index
-    from aveyb_retrieval.indexes.records import FieldNames
+    from aveyb_retrieval.index.input.documents import FieldNames
+    from aveyb_retrieval.index.write.build import build_index
 
     if not corpus and arguments["vectors"] is None:
         raise click.UsageError("give a CORPUS, or --vectors")
@@ -145,7 +145,7 @@ def search(
     **arguments: Any,
 ) -> None:
     """Search the index in DIRECTORY for QUERY."""
-    from aveyb_retrieval.retriever import Retriever
+    from aveyb_retrieval.index.search.retriever import Retriever
 
     where = _parse_filter(filter_text)
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
@@ -165,7 +165,7 @@ def search(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: Path, as_json: bool) -> None:
     """Say what the index in DIRECTORY is: its model, counts, files and measured recall."""
-    from aveyb_retrieval.indexes.info import describe
+    from aveyb_retrieval.index.storage.info import describe
 
     description = describe(directory)
     if as_json:
@@ -179,7 +179,7 @@ def info(directory: Path, as_json: bool) -> None:
 @INSERTING
 def add(**arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY; their ids must be new."""
-    from aveyb_retrieval.indexes.update import add_documents
+    from aveyb_retrieval.index.write.update import add_documents
 
     _insert(add_documents, **arguments)
 
@@ -188,7 +188,7 @@ def add(**arguments: Any) -> None:
 @INSERTING
 def upsert(**arguments: Any) -> None:
     """Add the documents of CORPUS, replacing those with ids that are in the index. Only what changed is encoded."""
-    from aveyb_retrieval.indexes.update import upsert_documents
+    from aveyb_retrieval.index.write.update import upsert_documents
 
     _insert(upsert_documents, **arguments)
 
@@ -204,7 +204,7 @@ def _insert(
     text_field: str,
     **arguments: Any,
 ) -> None:
-    from aveyb_retrieval.indexes.records import FieldNames
+    from aveyb_retrieval.index.input.documents import FieldNames
 
     names = FieldNames(id_field, title_field, text_field)
     with progress_bar(not quiet) as progress:
@@ -221,7 +221,7 @@ def _insert(
 @click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
 def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY: by IDS, by a file of ids, by a filter."""
-    from aveyb_retrieval.indexes.update import delete_documents
+    from aveyb_retrieval.index.write.update import delete_documents
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     wanted = [*ids, *(line for line in listed if line)]
@@ -234,7 +234,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def compact(directory: Path, restart: bool, quiet: bool) -> None:
     """Drop what deleted documents left behind in DIRECTORY and build its search structures anew."""
-    from aveyb_retrieval.indexes.update import compact_index
+    from aveyb_retrieval.index.write.update import compact_index
 
     with progress_bar(not quiet) as progress:
         _print_report(compact_index(directory, restart=restart, progress=progress))
@@ -246,7 +246,7 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 @click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
     """Find the search settings of DIRECTORY that reach a recall, measured against exact search."""
-    from aveyb_retrieval.indexes.update import tune_index
+    from aveyb_retrieval.index.write.update import tune_index
 
     for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
         for point in found.curve:
@@ -262,7 +262,7 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
     """Recompute every hash and count of the index in DIRECTORY. Exit code 1 where something is wrong and stays so."""
-    from aveyb_retrieval.indexes.verify import verify_index
+    from aveyb_retrieval.index.write.verify import verify_index
 
     verdict = verify_index(directory, repair=repair)
     if as_json:

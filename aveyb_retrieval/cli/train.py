@@ -1,6 +1,6 @@
 """`aveyb-train`: vocabulary, pre-training, mining, fine-tuning, distillation.
 
-All logic lives in `encoder.training` and `mining`.
+All logic lives in `training`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ PAIRS = together(
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
-    from aveyb_retrieval.encoder.training.texts import read_texts
-    from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
+    from aveyb_retrieval.training.texts import read_texts
+    from aveyb_retrieval.training.vocabulary import train_vocabulary
 
     if (out / VOCAB_FILE).exists() and not overwrite:
         raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
@@ -122,9 +122,9 @@ def mlm(
     """Masked-language modelling on FILES or a hub data set, with the paper's recipe as defaults."""
     from itertools import islice
 
-    from aveyb_retrieval.encoder.training.mlm import MLMSettings, train_mlm
-    from aveyb_retrieval.encoder.training.start import masked_model, open_vocabulary
-    from aveyb_retrieval.encoder.training.texts import fingerprint, read_hub, read_texts
+    from aveyb_retrieval.training.loading import masked_model, open_vocabulary
+    from aveyb_retrieval.training.mlm import MLMSettings, train_mlm
+    from aveyb_retrieval.training.texts import fingerprint, read_hub, read_texts
 
     one_source(files, hub)
     set_threads(threads)
@@ -200,8 +200,8 @@ def mine(
     are left out, and so is what the model finds nearly as good as them. A query with fewer negatives than asked for
     keeps those it has; one without any has no row. Both are counted at the end.
     """
-    from aveyb_retrieval.encoder.training.texts import read_texts
-    from aveyb_retrieval.mining import Rules, mine_negatives
+    from aveyb_retrieval.training.mining import Rules, mine_negatives
+    from aveyb_retrieval.training.texts import read_texts
 
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out}: triplets are written as JSON lines; give a name that ends in .jsonl")
@@ -262,8 +262,8 @@ def contrastive(
     **options: Any,
 ) -> None:
     """Fine-tune on pairs or triplets, in FILES (JSON lines with query, positive and perhaps negative) or on the hub."""
-    from aveyb_retrieval.encoder.training.contrastive import PAPER, train_contrastive
-    from aveyb_retrieval.encoder.training.start import sentence_model
+    from aveyb_retrieval.training.contrastive import PAPER, train_contrastive
+    from aveyb_retrieval.training.loading import sentence_model
 
     set_threads(threads)
     pairs, data = open_pairs(files, hub, rows, {"anchor": anchor, "positive": positive, "negative": negative})
@@ -312,10 +312,10 @@ def distill(
     **options: Any,
 ) -> None:
     """Teach a student the vectors and scores that a teacher gives to the texts of FILES; both are cached in OUT."""
-    from aveyb_retrieval.encoder.training.distill import train_distill
-    from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings
-    from aveyb_retrieval.encoder.training.start import sentence_model
-    from aveyb_retrieval.encoder.training.texts import fingerprint, read_texts
+    from aveyb_retrieval.training.distill import train_distill
+    from aveyb_retrieval.training.loading import sentence_model
+    from aveyb_retrieval.training.sentence_trainer import SentenceSettings
+    from aveyb_retrieval.training.texts import fingerprint, read_texts
 
     set_threads(threads)
     defaults = SentenceSettings(betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
@@ -348,8 +348,8 @@ def open_pairs(
     files: tuple[Path, ...], hub: str | None, rows: int | None, columns: dict[str, str | None]
 ) -> tuple[Dataset, dict[str, Any]]:
     """The pairs of files or of a hub data set, and what a run folder says of them."""
-    from aveyb_retrieval.encoder.training.contrastive import read_hub_pairs, read_pairs
-    from aveyb_retrieval.encoder.training.texts import fingerprint
+    from aveyb_retrieval.training.contrastive import read_hub_pairs, read_pairs
+    from aveyb_retrieval.training.texts import fingerprint
 
     one_source(files, hub)
     given = {side: field for side, field in columns.items() if field is not None}
@@ -360,7 +360,7 @@ def open_pairs(
 
 def say_end(out: Path) -> None:
     """Where the model is; or, after Ctrl-C, how to go on (exit code 130, as a shell gives for an interrupt)."""
-    from aveyb_retrieval.encoder.training.runs import MODEL
+    from aveyb_retrieval.training.run_folder import MODEL
 
     if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
         return

@@ -110,7 +110,7 @@ class Embedder:
         model: str | Path | None = None,
         *,
         device: str = "cpu",
-        dtype: str = "float32",
+        precision: str = "float32",
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         cuda_graphs: bool = False,
@@ -120,8 +120,8 @@ class Embedder:
         Args:
             model: None is the model embedded in this package.
             device: a torch device.
-            dtype: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute capability 8.9 and newer; on a
-                CPU the same rounding, slowly); vectors are float32 in any case.
+            precision: what it computes in: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute
+                capability 8.9 and newer; on a CPU the same rounding, slowly); vectors are float32 in any case.
             max_tokens: read at most this many tokens of a text; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
@@ -131,16 +131,16 @@ class Embedder:
             ConfigError: an option is out of range.
             BackendError: CUDA graphs without a CUDA device.
         """
-        if dtype not in _DTYPES:
-            raise ConfigError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}")
+        if precision not in _DTYPES:
+            raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
         folder = model_folder(model)
         check_mean_pooling(folder)
         with _no_progress_bar():
             encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
-        encoder.to(device=device, dtype=_DTYPES[dtype])
-        encoder.use_float8(dtype == "float8")
+        encoder.to(device=device, dtype=_DTYPES[precision])
+        encoder.use_float8(precision == "float8")
         encoder.use_cuda_graphs(cuda_graphs)
         return cls(
             encoder,

@@ -108,7 +108,7 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
             f"index_type builds indexes with Avey-B models, and {model!r} is none; leave it out for exact search."
         )
     from aveyb_retrieval.encoder.embedder import Embedder
-    from aveyb_retrieval.indexes.builder import build_index
+    from aveyb_retrieval.index.write.build import build_index
 
     path = None if model == "default" else model
     embedder = Embedder.load(path, device=options.device, max_tokens=options.max_tokens)

@@ -21,7 +21,7 @@ from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.datasets import Document
 from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
-from aveyb_retrieval.indexes.protocols import EmbedderLike
+from aveyb_retrieval.index.types import EmbedderLike
 
 Chunker = Callable[[Document], list[tuple[int, int]]]
 """Character ranges [start, end) of a document's text to encode one by one."""
@@ -272,7 +272,7 @@ def load_encoder(
 
         path = None if model == "default" else model
         limited = _limited(max_tokens, protocol)
-        embedder = Embedder.load(path, device=device, dtype=dtype, max_tokens=limited)
+        embedder = Embedder.load(path, device=device, precision=dtype, max_tokens=limited)
         return AveyEncoder(
             embedder, protocol, chunker=chunker, chunker_name=chunker_name, max_tokens=limited, dtype=dtype
         )

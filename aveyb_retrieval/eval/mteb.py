@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
-from aveyb_retrieval.indexes.protocols import EmbedderLike
+from aveyb_retrieval.index.types import EmbedderLike
 
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
@@ -113,8 +113,8 @@ class IndexModel:
 
 def _index_builder(embedder: EmbedderLike, index: str) -> Build:
     def build(rows: Iterable[Mapping[str, str]], folder: Path) -> Searcher:
-        from aveyb_retrieval.indexes.builder import build_index
-        from aveyb_retrieval.retriever import Retriever
+        from aveyb_retrieval.index.search.retriever import Retriever
+        from aveyb_retrieval.index.write.build import build_index
 
         build_index(rows, folder, embedder=embedder, index=index)
         return Retriever.load(folder, embedder=embedder)

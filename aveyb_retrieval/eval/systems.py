@@ -166,14 +166,14 @@ class IndexSystem:
     """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
 
     def __init__(self, path: str | Path, *, mode: str = "dense", name: str = "") -> None:
-        from aveyb_retrieval.indexes.layout import MANIFEST, Layout
-        from aveyb_retrieval.indexes.manifest import Manifest
+        from aveyb_retrieval.index.storage.directory import MANIFEST, IndexDirectory
+        from aveyb_retrieval.index.storage.manifest import Manifest
 
         self._path = Path(path)
         self._mode = mode
         self._retriever: Any = None
         self.notices: list[str] = []
-        version = Layout(self._path).current()
+        version = IndexDirectory(self._path).current()
         if version is None:
             raise IndexFormatError(f"{self._path}: no index here; build one with `aveyb-index build`.")
         manifest = Manifest.read(self._path / version)
@@ -191,13 +191,13 @@ class IndexSystem:
             hashlib.sha256((self._path / version / MANIFEST).read_bytes()).hexdigest(),
             model.get("max_tokens"),
             dict(model.get("prompts") or {}),
-            manifest.dtype,
+            manifest.storage_dtype,
             settings,
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         if self._retriever is None:
-            from aveyb_retrieval.retriever import Retriever
+            from aveyb_retrieval.index.search.retriever import Retriever
 
             self._retriever = Retriever.load(self._path)
         answers = self._retriever.rank(list(queries.values()), k=k, mode=self._mode)
@@ -208,7 +208,7 @@ class HybridSystem:
     """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own `fusion` module."""
 
     def __init__(self, systems: Sequence[System], *, depth: int = 100, name: str = "") -> None:
-        from aveyb_retrieval.indexes.fusion import RRF_K
+        from aveyb_retrieval.index.search.fusion import RRF_K
 
         if len(systems) < 2:
             raise ConfigError("A hybrid needs at least two systems.")
@@ -239,7 +239,7 @@ class WeightedSystem:
     def __init__(
         self, lexical: BM25System, dense: DenseSystem, *, weight: float | None = None, depth: int = 100, name: str = ""
     ) -> None:
-        from aveyb_retrieval.indexes.options import WEIGHT
+        from aveyb_retrieval.index.search.options import WEIGHT
 
         self._lexical, self._dense = lexical, dense
         self.notices: list[str] = []
@@ -258,7 +258,7 @@ class WeightedSystem:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        from aveyb_retrieval.indexes.fusion import weighted
+        from aveyb_retrieval.index.search.fusion import weighted
 
         depth, weight = self.info.settings["depth"], self.info.settings["weight"]
         words = self._lexical.search(queries, depth)
@@ -273,7 +273,7 @@ class WeightedSystem:
 
 def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
     """The k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
-    from aveyb_retrieval.indexes.fusion import reciprocal_rank
+    from aveyb_retrieval.index.search.fusion import reciprocal_rank
 
     numbers: dict[str, int] = {}
     rankings = [[(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)] for scores in scored]

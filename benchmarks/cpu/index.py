@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes import ann
-from aveyb_retrieval.indexes.exact import search as exact_search
+from aveyb_retrieval.index.nearest import faiss_index
+from aveyb_retrieval.index.nearest.exact import search as exact_search
 
 SIZES = (100_000, 1_000_000)
 SHARES = (1.0, 0.5, 0.01, 0.001)
@@ -63,8 +63,8 @@ def build_bare(path: Path, out: Path, factory: str) -> dict[str, float]:
     """Build with nothing but FAISS."""
     started = time.perf_counter()
     rows = np.load(path, mmap_mode="r")
-    index = ann.create(factory, rows.shape[1])
-    size = ann.training_size(index, len(rows))
+    index = faiss_index.create(factory, rows.shape[1])
+    size = faiss_index.training_size(index, len(rows))
     if size:
         index.train(
             np.ascontiguousarray(rows[np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))])
@@ -126,14 +126,14 @@ def measure(count: int, dim: int, factory: str, queries: int, folder: Path) -> d
     """All figures for one number of vectors."""
     path, bare_file, root = folder / "vectors.npy", folder / "bare.faiss", folder / "index"
     write_vectors(path, count, dim, queries)
-    factory = ann.choose_factory(factory, count, dim)
+    factory = faiss_index.choose_factory(factory, count, dim)
     result: dict[str, Any] = {"count": count, "dim": dim, "factory": factory}
     result["bare"] = in_a_process("bare", path, bare_file, factory)
     result["ours"] = in_a_process("ours", path, root, factory)
     asked = np.load(path.with_name("queries.npy"))
     rows = np.load(path, mmap_mode="r")
 
-    bare = ann.Searcher(ann.read(bare_file, mapped=False), {}, factory=factory)
+    bare = faiss_index.Searcher(faiss_index.read(bare_file, mapped=False), {}, factory=factory)
     started = time.perf_counter()
     retriever = Retriever.load(root)
     result["load_seconds"] = time.perf_counter() - started

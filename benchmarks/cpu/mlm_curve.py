@@ -37,11 +37,11 @@ from transformers.trainer_utils import get_last_checkpoint
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.encoder.training.mlm import TRAIN, MLMSettings, held_out_sequences, train_mlm
-from aveyb_retrieval.encoder.training.packing import IGNORED_LABEL
-from aveyb_retrieval.encoder.training.runs import CHECKPOINTS, METRICS, MODEL, read_metrics
-from aveyb_retrieval.encoder.training.texts import fingerprint, read_texts
-from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
+from aveyb_retrieval.training.mlm import TRAIN, MLMSettings, held_out_sequences, train_mlm
+from aveyb_retrieval.training.packing import IGNORED_LABEL
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
+from aveyb_retrieval.training.texts import fingerprint, read_texts
+from aveyb_retrieval.training.vocabulary import train_vocabulary
 
 RESULTS = Path(__file__).parents[1] / "results"
 CHARACTERS, HELD_OUT_EVERY = 20_000, 60

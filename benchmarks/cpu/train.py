@@ -29,7 +29,7 @@ from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBForMaskedLM
-from aveyb_retrieval.encoder.training.optimizers import build_optimizer
+from aveyb_retrieval.training.optimizers import build_optimizer
 
 RESULTS = Path(__file__).parents[1] / "results"
 MASK_RATE = 0.2

@@ -30,7 +30,7 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.ranker import Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.teacher import encode_with, load_teacher
+from aveyb_retrieval.training.teacher import encode_with, load_teacher
 
 ASIDE = 20  # one document in so many is kept aside
 

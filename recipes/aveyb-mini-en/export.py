@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.training.texts import read_texts
+from aveyb_retrieval.training.texts import read_texts
 
 LIMIT = 16 * 2**20
 KEPT = {

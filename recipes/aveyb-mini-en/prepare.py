@@ -21,7 +21,7 @@ from pathlib import Path
 from sources import EVAL_ONLY, PRETRAIN, TRAIN_SETS, load_set, pretrain_documents, shingles, teacher_words, words
 from synthetic import Topics
 
-from aveyb_retrieval.encoder.training.teacher import encode_with, load_teacher
+from aveyb_retrieval.training.teacher import encode_with, load_teacher
 
 SMALLEST, LARGEST = 25, 120  # words of a passage: many short texts teach more than few long ones
 WHOLE = 200  # a training answer up to this many words stays in one piece

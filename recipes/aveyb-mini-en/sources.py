@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aveyb_retrieval.encoder.training.texts import read_records
+from aveyb_retrieval.training.texts import read_records
 
 PRETRAIN = [
     "100_english_novels",

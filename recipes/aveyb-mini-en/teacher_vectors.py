@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from aveyb_retrieval.encoder.training.teacher import cache_vectors
-from aveyb_retrieval.encoder.training.texts import read_texts
+from aveyb_retrieval.training.teacher import cache_vectors
+from aveyb_retrieval.training.texts import read_texts
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.distill import DistillationLoss, token_embeddings_from_teacher
-from aveyb_retrieval.encoder.training.sentence_trainer import SentenceSettings, train_sentence_model
-from aveyb_retrieval.encoder.training.teacher import load_teacher, read_vectors
-from aveyb_retrieval.encoder.training.texts import fingerprint, read_records
+from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher
+from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.teacher import load_teacher, read_vectors
+from aveyb_retrieval.training.texts import fingerprint, read_records
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
 WORDS = 4  # of single words, the whole model sees one in so many: the token embedding alone has learnt them all

@@ -160,7 +160,7 @@ def test_compare(tmp_path, folder, invoke):
             "cannot be loaded by sentence-transformers",
         ),
         (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
-        (("run", "--data", "{folder}", "--dtype", "int4", "--quiet"), "dtype is 'int4'; choose one of"),
+        (("run", "--data", "{folder}", "--dtype", "int4", "--quiet"), "precision is 'int4'; choose one of"),
         (("latency", "{tmp}/noindex"), "noindex"),
     ],
 )

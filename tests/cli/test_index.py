@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
-from tests.indexes.fake import FakeEmbedder
+from tests.index.fake import FakeEmbedder
 
 ROWS = [
     {"_id": "a", "title": "Apples", "text": "apples grow on trees", "year": 2020},
@@ -26,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the fake model in place of the embedded one."""
 
     def load(model: Any = None, **options: Any) -> FakeEmbedder:
-        assert options["dtype"] == ("bfloat16" if asked else "float32")
+        assert options["precision"] == ("bfloat16" if asked else "float32")
         return FakeEmbedder(seed=str(model or "a"), max_tokens=options.get("max_tokens"))
 
     asked = False

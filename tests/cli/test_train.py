@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.embedder import Embedder
-from tests.encoder.training.conftest import SENTENCES, tiny_config
-from tests.encoder.training.test_contrastive import TRIPLETS
-from tests.encoder.training.test_mlm import StopAfter
+from tests.training.conftest import SENTENCES, tiny_config
+from tests.training.test_contrastive import TRIPLETS
+from tests.training.test_mlm import StopAfter
 
 
 def call(*arguments: object) -> Result:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from aveyb_retrieval.encoder.capitals import END, LOCK, MARKS, UP, mark, restore
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.training.vocabulary import train_vocabulary
 from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.training.vocabulary import train_vocabulary
 
 CASES = [
     ("See Paris", f"{UP}see{UP} paris"),

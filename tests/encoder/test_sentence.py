@@ -198,7 +198,7 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
     with pytest.raises(ModelError, match="owner/name"):
         Embedder.load("some-model")
     with pytest.raises(ConfigError, match="dtype is 'int4'; choose one of float32, bfloat16, float16, float8"):
-        Embedder.load(folder, dtype="int4")
+        Embedder.load(folder, precision="int4")
     with pytest.raises(BackendError, match="need the model on a CUDA device"):
         Embedder.load(folder, cuda_graphs=True)
     with pytest.raises(ConfigError, match="max_tokens is 0"):
@@ -216,7 +216,7 @@ def test_smaller_dtypes_give_nearly_the_same_vectors(
     folder: Path, embedder: Embedder, dtype: str, cosine: float
 ) -> None:
     pairs = [("", text) for text in TEXTS]
-    low = list(Embedder.load(folder, dtype=dtype).encode_documents(pairs))
+    low = list(Embedder.load(folder, precision=dtype).encode_documents(pairs))
     for got, exact in zip(low, embedder.encode_documents(pairs), strict=True):
         assert got.vector.dtype == np.float32
         assert np.array_equal(got.spans, exact.spans)

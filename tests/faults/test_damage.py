@@ -15,11 +15,11 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes import manifest as manifest_module
-from aveyb_retrieval.indexes.layout import Layout
-from aveyb_retrieval.indexes.verify import verify_index
-from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from aveyb_retrieval.index.storage import manifest as manifest_module
+from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.write.verify import verify_index
+from tests.index.conftest import make_documents
+from tests.index.fake import FakeEmbedder
 
 
 @pytest.fixture(scope="module", params=["Flat", "HNSW8", "IVF4,Flat"])
@@ -36,7 +36,7 @@ def index(sound: Path, tmp_path: Path) -> Path:
 
 
 def version(root: Path) -> Path:
-    name = Layout(root).current()
+    name = IndexDirectory(root).current()
     assert name is not None
     return root / name
 

@@ -14,10 +14,10 @@ import pytest
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.layout import Layout
+from aveyb_retrieval.index.storage.directory import IndexDirectory
 from tests.faults import workload
 from tests.faults.test_kill import QUERIES, environment, protect
-from tests.indexes.fake import FakeEmbedder
+from tests.index.fake import FakeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = [errno.ENOSPC, errno.EIO]
@@ -113,7 +113,7 @@ def test_a_limit_on_file_sizes_stops_sqlite_and_everything_else_cleanly(built: P
         if done.returncode:
             assert "refused: " in done.stderr, done.stderr
             assert "Traceback" not in done.stderr
-            assert Layout(root).current() is None
+            assert IndexDirectory(root).current() is None
             stopped += 1
     assert stopped >= 4
     assert ids(root) == ids(built)
@@ -131,7 +131,7 @@ def test_a_full_disk_is_survived(built: Path, tmp_path: Path) -> None:
             subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
             with pytest.raises(AveyBError, match=r"No space left|full"):
                 workload.run("build", disk / "ix")
-            assert Layout(disk / "ix").current() is None
+            assert IndexDirectory(disk / "ix").current() is None
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         workload.run("build", disk / "ix")
         assert ids(disk / "ix") == ids(built)

@@ -15,11 +15,11 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.layout import Layout
-from aveyb_retrieval.indexes.verify import verify_index
+from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.write.verify import verify_index
 from tests.faults import workload
-from tests.indexes.conftest import WORDS
-from tests.indexes.fake import FakeEmbedder
+from tests.index.conftest import WORDS
+from tests.index.fake import FakeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 QUERIES = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(100)]
@@ -86,7 +86,7 @@ def test_killed_at_any_operation_on_the_disk(
         workload.run(mode, root)
         assert answers(root) == expected[mode], f"after failing at operation {die_at} ({name})"
         assert verify_index(root).problems == []
-        assert not Layout(root).building.exists()
+        assert not IndexDirectory(root).building.exists()
         rows.append(name)
         shutil.rmtree(root)
     print(
@@ -181,4 +181,4 @@ def protect(patch: pytest.MonkeyPatch) -> None:
     for name in workload.OPERATIONS:
         patch.setattr(workload.files, name, getattr(workload.files, name))
     patch.setattr(workload.Store, "transaction", workload.Store.transaction)
-    patch.setattr(workload.pipeline, "BATCH_DOCUMENTS", 25)
+    patch.setattr(workload.ingest, "BATCH_DOCUMENTS", 25)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.records import MAX_DEPTH
-from aveyb_retrieval.indexes.verify import verify_index
+from aveyb_retrieval.index.input.documents import MAX_DEPTH
+from aveyb_retrieval.index.write.verify import verify_index
 from tests.faults.test_kill import ROOT, environment
-from tests.indexes.fake import FakeEmbedder
+from tests.index.fake import FakeEmbedder
 
 IDS = [
     "",
@@ -82,10 +82,10 @@ GROWTH = """
 import resource, sys
 from pathlib import Path
 from aveyb_retrieval import build_index
-from aveyb_retrieval.indexes import pipeline
-from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
-pipeline.BATCH_DOCUMENTS = 200
+from aveyb_retrieval.index.write import ingest
+from tests.index.conftest import make_documents
+from tests.index.fake import FakeEmbedder
+ingest.BATCH_DOCUMENTS = 200
 rows = make_documents(300, longest=120)
 count = int(sys.argv[2])
 corpus = ({**rows[i % 300], "_id": str(i)} for i in range(count))

@@ -17,11 +17,12 @@ from typing import Any
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes import files, pipeline
-from aveyb_retrieval.indexes.store import Store
-from aveyb_retrieval.indexes.update import upsert_documents
-from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from aveyb_retrieval.index.storage import files
+from aveyb_retrieval.index.storage.store import Store
+from aveyb_retrieval.index.write import ingest
+from aveyb_retrieval.index.write.update import upsert_documents
+from tests.index.conftest import make_documents
+from tests.index.fake import FakeEmbedder
 
 DOCUMENTS = 400
 OPERATIONS = ("write", "fsync", "fsync_folder", "rename", "link")
@@ -71,7 +72,7 @@ def intercept(hook: Callable[[str], None]) -> None:
 
 def small_steps() -> None:
     """Many small commits instead of one, so that there is something to interrupt."""
-    pipeline.BATCH_DOCUMENTS = 25
+    ingest.BATCH_DOCUMENTS = 25
 
 
 def main() -> None:

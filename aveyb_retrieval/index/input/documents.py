@@ -1,0 +1,193 @@
+"""A document as it enters the index, and the checks that every input format shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cached_property
+from types import NoneType
+from typing import Any
+
+from aveyb_retrieval.errors import InputError
+
+MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """Where a document was read: a file (or what stands for one) and a line or row, counted from 1."""
+
+    source: str
+    line: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.unit} {self.line}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata."""
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    location: SourceLocation
+
+    @property
+    def prefix(self) -> str:
+        """What is encoded in front of the text."""
+        return f"{self.title}\n" if self.title else ""
+
+    def raw(self) -> str:
+        """The document as a line of JSON that could be read again."""
+        fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+    @cached_property
+    def metadata_json(self) -> str:
+        """The metadata as they are stored."""
+        return _ENCODER.encode(self.metadata)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A line of the input that is not a document, with the reason."""
+
+    location: SourceLocation
+    reason: str
+    raw: str
+
+    def error(self) -> InputError:
+        return InputError(
+            f"{self.location}: {self.reason}. Correct it, or leave such lines out with --on-error skip "
+            "(on_error='skip')"
+        )
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Which fields of the input are the id, the title and the text. An id of None means `_id`, else `id`."""
+
+    id: str | None = None
+    title: str = "title"
+    text: str = "text"
+
+
+class BadRecord(ValueError):
+    """The reason why a mapping is not a document (internal: becomes `Rejected`)."""
+
+
+def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
+    """Turn one parsed object into a `Record`.
+
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win.
+
+    Raises:
+        BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    """
+    id_field = names.id or ("_id" if "_id" in row else "id")
+    rest = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
+    nested = rest.pop("metadata", None)
+    if isinstance(nested, Mapping):
+        rest = {**nested, **rest}
+    elif nested is not None:
+        rest["metadata"] = nested
+    record = Record(
+        _id(row, id_field), _string(row, names.title, optional=True), _string(row, names.text), _plain(rest), location
+    )
+    _check_unicode(record)
+    return record
+
+
+def _id(row: Mapping[str, Any], field: str) -> str:
+    value = row.get(field)
+    if value is None:
+        raise BadRecord(f"no id: the field {field!r} is missing")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
+    if value == "":
+        raise BadRecord(f"the id in field {field!r} is empty")
+    return str(value)
+
+
+def _string(row: Mapping[str, Any], field: str, *, optional: bool = False) -> str:
+    value = row.get(field)
+    if value is None:
+        if optional:
+            return ""
+        raise BadRecord(f"no text: the field {field!r} is missing")
+    if not isinstance(value, str):
+        raise BadRecord(f"the field {field!r} is {_kind(value)}, not a string")
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {NoneType: "null", bool: "a boolean", int: "an integer", float: "a number", list: "a list"}
+    return "an object" if isinstance(value, Mapping) else names.get(type(value), f"of type {type(value).__name__}")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Turn what Parquet and CSV readers return into what JSON can hold; refuse the rest."""
+    if depth > MAX_DEPTH:
+        raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, depth + 1) for v in value]
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return _plain(float(value), depth)
+    raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON")
+
+
+def _check_unicode(record: Record) -> None:
+    for field, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        _encodable(field, value)
+    _encodable("metadata", record.metadata_json)
+
+
+def _encodable(field: str, value: str) -> None:
+    if value.isascii():  # known without looking at the characters
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"the {field} holds half of a surrogate pair at character {error.start}, not text") from error
+
+
+def parse_json(text: str) -> Mapping[str, Any]:
+    """Parse one JSON object, strictly (no NaN, no infinity).
+
+    Raises:
+        BadRecord: it is not JSON, or not an object.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise BadRecord(f"nested more than {MAX_DEPTH} levels deep") from None
+    except BadRecord:
+        raise
+    except ValueError as error:
+        raise BadRecord(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRecord(f"a JSON object is needed, this is {_kind(value)}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise BadRecord(f"not JSON: {name} is not a JSON number")

@@ -1,0 +1,1 @@
+"""Find nearest vectors: FAISS, a GPU, or exactly."""

@@ -1,0 +1,44 @@
+"""Exact nearest vectors by brute force, in blocks: the truth that indexes are tuned against, and selective filters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from aveyb_retrieval.index.types import FloatArray, IntArray
+
+
+def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
+    """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
+    order = np.lexsort((ids, -scores), axis=1)[:, :k]
+    scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+    ids = np.where(np.isneginf(scores), -1, ids)
+    if scores.shape[1] == k:
+        return scores, ids
+    missing = ((0, 0), (0, k - scores.shape[1]))
+    return np.pad(scores, missing, constant_values=-np.inf), np.pad(ids, missing, constant_values=-1)
+
+
+def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
+    """The `k` vectors of highest inner product with each query.
+
+    Args:
+        blocks: (ids `[m]`, vectors `[m, d]`) pairs.
+        queries: `[n, d]`.
+        k: How many.
+
+    Returns:
+        Scores and ids `[n, k]`, best first; -inf and -1 where there are fewer than `k` vectors.
+    """
+    best = np.full((len(queries), 0), -np.inf, dtype=np.float32), np.full((len(queries), 0), -1, dtype=np.int64)
+    for ids, vectors in blocks:
+        scores = queries @ vectors.T
+        if len(ids) > k:
+            # every score that ties with the k-th is kept, so that `top` decides between equals and not the partition
+            least = np.partition(scores, len(ids) - k, axis=1)[:, len(ids) - k]
+            columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
+            ids, scores = ids[columns], scores[:, columns]
+        rows = np.broadcast_to(ids, scores.shape)
+        best = top(np.concatenate([best[0], scores], axis=1), np.concatenate([best[1], rows], axis=1), k)
+    return top(*best, k)

@@ -1,0 +1,1 @@
+"""Answer queries over one version of an index."""

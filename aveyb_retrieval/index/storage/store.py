@@ -1,0 +1,390 @@
+"""The SQLite store: documents, their texts, passages, metadata and full-text index; also the journal of a build.
+
+Documents are known by a number of ours, `doc`, given once and never again, and a passage by `doc << 20 | ordinal`:
+no number ever depends on a position, and a passage tells its document without a lookup. A visible version's store is
+never written again, so readers open it as immutable; a change works on a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.index.input.documents import Record, Rejected
+from aveyb_retrieval.index.storage.filters import Condition
+from aveyb_retrieval.index.types import IntArray
+
+PASSAGE_BITS = 20
+MAX_PASSAGES = 1 << PASSAGE_BITS
+
+_SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE documents(
+    doc INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL, digest BLOB NOT NULL,
+    n_tokens INTEGER NOT NULL, n_cut INTEGER NOT NULL, n_passages INTEGER NOT NULL);
+CREATE TABLE texts(doc INTEGER PRIMARY KEY, title TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE passages(passage INTEGER PRIMARY KEY, start INTEGER NOT NULL, stop INTEGER NOT NULL, norm REAL);
+CREATE TABLE fields(
+    field TEXT NOT NULL, type TEXT NOT NULL, value NOT NULL, doc INTEGER NOT NULL,
+    PRIMARY KEY (field, type, value, doc)) WITHOUT ROWID;
+CREATE INDEX fields_by_document ON fields(doc);
+CREATE TABLE shards(
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, name TEXT NOT NULL UNIQUE, bytes INTEGER NOT NULL,
+    sha256 TEXT NOT NULL);
+CREATE TABLE removed(doc INTEGER PRIMARY KEY, version TEXT NOT NULL, n_passages INTEGER NOT NULL);
+CREATE TABLE rejected(
+    n INTEGER PRIMARY KEY, version TEXT NOT NULL, source TEXT NOT NULL, line INTEGER NOT NULL, reason TEXT NOT NULL,
+    raw TEXT NOT NULL);
+CREATE VIRTUAL TABLE fulltext USING fts5(
+    title, text, content='texts', content_rowid='doc', tokenize='porter unicode61');
+"""
+
+
+class Shard(NamedTuple):
+    """A file of vectors: documents `first` to `last`, with its size and hash."""
+
+    first: int
+    last: int
+    name: str
+    bytes: int
+    sha256: str
+
+
+class StoredDocument(NamedTuple):
+    """A document as the store keeps it."""
+
+    doc: int
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class Counts(NamedTuple):
+    """What a store holds."""
+
+    documents: int
+    passages: int
+    tokens: int
+    cut_documents: int
+    cut_tokens: int
+
+
+def content_digest(title: str, text: str) -> bytes:
+    """Identify what was encoded, so that an unchanged document is never encoded again."""
+    return hashlib.sha256(f"{len(title)}:{title}{text}".encode()).digest()
+
+
+class Store:
+    """One connection to a store, for one user at a time."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.db = connection
+
+    @classmethod
+    def create(cls, path: Path) -> Store:
+        """Make an empty store for a build to fill."""
+        store = cls.open_for_writing(path)
+        store.db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+        return store
+
+    @classmethod
+    def open_for_writing(cls, path: Path) -> Store:
+        """Open the store of an unfinished change. A transaction that was cut off is rolled back here."""
+        db = sqlite3.connect(path, isolation_level=None)
+        # The rollback journal (not WAL) leaves one self-contained file; FULL flushes it before and after each commit.
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = FULL")
+        # Nobody else opens the store of a change, so its file locks are taken once and not for each look-up of an id.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA cache_size = -65536")
+        return cls(path, db)
+
+    @classmethod
+    def open_for_reading(cls, path: Path) -> Store:
+        """Open the store of a visible version.
+
+        Raises:
+            IndexFormatError: it is not a readable SQLite database.
+        """
+        # any thread may use the connection, one at a time: `Snapshot.store` sees to that
+        uri = f"file:{_uri(path)}?mode=ro&immutable=1"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.execute("PRAGMA cell_size_check = ON")
+        db.execute("PRAGMA mmap_size = 1073741824")
+        return cls(path, db)
+
+    def close(self) -> None:
+        self.db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all that the block does, or none of it."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self.db.in_transaction:  # SQLite itself rolls back when the disk is full
+                self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    # --- meta --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Any:
+        """Value of one setting of the journal, or None."""
+        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def put(self, key: str, value: Any) -> None:
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add_document(
+        self, doc: int, record: Record, tokens: tuple[int, int], spans: IntArray, norms: Sequence[float | None]
+    ) -> None:
+        """Insert one document.
+
+        `tokens` is (tokens read, tokens cut), `spans` `[n_passages, 2]`, `norms` what passages' vectors were divided by
+        to become unit length (None where the model does not tell): with them a document that grows is not encoded
+        again from its start.
+        """
+        metadata = record.metadata_json
+        digest = content_digest(record.title, record.text)
+        self.db.execute(
+            "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (doc, record.id, metadata, digest, *tokens, len(spans)),
+        )
+        self.db.execute("INSERT INTO texts VALUES (?, ?, ?)", (doc, record.title, record.text))
+        self.db.execute("INSERT INTO fulltext(rowid, title, text) VALUES (?, ?, ?)", (doc, record.title, record.text))
+        first = doc << PASSAGE_BITS
+        self.db.executemany(
+            "INSERT INTO passages VALUES (?, ?, ?, ?)",
+            ((first + i, *span, norm) for i, (span, norm) in enumerate(zip(spans.tolist(), norms, strict=True))),
+        )
+        self._add_fields(doc, metadata)
+
+    @cached_property
+    def _index_fields(self) -> dict[str, str]:
+        """JSON paths of the fields that have an index; settled before the first document."""
+        return self.get("index_fields") or {}
+
+    def set_metadata(self, doc: int, metadata: str) -> None:
+        """Replace a document's metadata (JSON text)."""
+        self.db.execute("UPDATE documents SET metadata = ? WHERE doc = ?", (metadata, doc))
+        self.db.execute("DELETE FROM fields WHERE doc = ?", (doc,))
+        self._add_fields(doc, metadata)
+
+    def _add_fields(self, doc: int, metadata: str) -> None:
+        for field, path in self._index_fields.items():
+            self.db.execute(
+                "INSERT OR IGNORE INTO fields SELECT ?, type, coalesce(value, ''), ? FROM json_each(?, ?) "
+                "WHERE type NOT IN ('object', 'array') AND typeof(key) <> 'text'",
+                (field, doc, metadata, path),
+            )
+
+    def remove_document(self, doc: int, version: str) -> None:
+        """Take one document out, and remember its number until the vector indexes have forgotten it too."""
+        title, text = self.db.execute("SELECT title, text FROM texts WHERE doc = ?", (doc,)).fetchone()
+        self.db.execute(
+            "INSERT INTO fulltext(fulltext, rowid, title, text) VALUES ('delete', ?, ?, ?)", (doc, title, text)
+        )
+        self.db.execute("INSERT INTO removed SELECT doc, ?, n_passages FROM documents WHERE doc = ?", (version, doc))
+        first = doc << PASSAGE_BITS
+        self.db.execute("DELETE FROM passages WHERE passage >= ? AND passage < ?", (first, first + MAX_PASSAGES))
+        for table in ("texts", "fields", "documents"):
+            self.db.execute(f"DELETE FROM {table} WHERE doc = ?", (doc,))  # noqa: S608  # the names are in the line above
+
+    def add_shard(self, shard: Shard) -> None:
+        self.db.execute("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", shard)
+
+    def replace_shards(self, shards: Iterable[Shard]) -> None:
+        """Name other shards as those that hold the vectors."""
+        self.db.execute("DELETE FROM shards")
+        for shard in shards:
+            self.add_shard(shard)
+
+    def compact(self) -> None:
+        """Give back the room of removed documents, and rebuild the full-text index in one piece."""
+        self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('rebuild')")
+        self.optimize()
+        self.db.execute("VACUUM")
+
+    def add_rejected(self, items: Iterable[Rejected], version: str) -> None:
+        self.db.executemany(
+            "INSERT INTO rejected(version, source, line, reason, raw) VALUES (?, ?, ?, ?, ?)",
+            # backslashreplace: what is rejected may be just what UTF-8 cannot hold
+            (
+                (
+                    version,
+                    r.location.source,
+                    r.location.line,
+                    r.reason,
+                    r.raw.encode("utf-8", "backslashreplace").decode(),
+                )
+                for r in items
+            ),
+        )
+
+    def optimize(self) -> None:
+        """Merge the full-text index into one segment, which searches read fastest."""
+        self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        row = self.db.execute(
+            "SELECT count(*), coalesce(sum(n_passages), 0), coalesce(sum(n_tokens), 0), "
+            "coalesce(sum(n_cut > 0), 0), coalesce(sum(n_cut), 0) FROM documents"
+        ).fetchone()
+        return Counts(*row)
+
+    def is_empty(self) -> bool:
+        """Whether there is no document."""
+        return self.db.execute("SELECT 1 FROM documents LIMIT 1").fetchone() is None
+
+    def find(self, document_id: str) -> tuple[int, bytes] | None:
+        """Number and content digest of the document with this id, or None."""
+        row = self.db.execute("SELECT doc, digest FROM documents WHERE id = ?", (document_id,)).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def shards(self) -> list[Shard]:
+        return [Shard(*row) for row in self.db.execute("SELECT * FROM shards ORDER BY first")]
+
+    def rejected(self, version: str) -> Iterator[dict[str, Any]]:
+        rows = self.db.execute(
+            "SELECT source, line, reason, raw FROM rejected WHERE version = ? ORDER BY n", (version,)
+        )
+        for source, line, reason, raw in rows:
+            yield {"file": source, "line": line, "reason": reason, "raw": raw}
+
+    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Fetch documents by number; numbers that are not there are left out. Without `texts`, texts are empty."""
+        columns, table = "doc, id, title, text, metadata", "documents JOIN texts USING (doc)"
+        if not texts:
+            columns, table = "doc, id, '', '', '{}'", "documents"
+        # one parameter for all numbers: SQLite takes only so many
+        sql = f"SELECT {columns} FROM {table} WHERE doc IN (SELECT value FROM json_each(?))"  # noqa: S608  # the words above
+        rows = self.db.execute(sql, (json.dumps(list(docs)),))
+        return {r[0]: StoredDocument(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in rows}
+
+    def spans(self, doc: int) -> IntArray:
+        """Character spans of a document's passages, `[n_passages, 2]` int64."""
+        first = doc << PASSAGE_BITS
+        rows = self.db.execute(
+            "SELECT start, stop FROM passages WHERE passage >= ? AND passage < ? ORDER BY passage",
+            (first, first + MAX_PASSAGES),
+        ).fetchall()
+        return np.array(rows, dtype=np.int64).reshape(len(rows), 2)
+
+    def norms(self, doc: int) -> list[float]:
+        """Norms of a document's leading passages, up to the first that has none."""
+        first = doc << PASSAGE_BITS
+        rows = self.db.execute(
+            "SELECT norm FROM passages WHERE passage >= ? AND passage < ? ORDER BY passage",
+            (first, first + MAX_PASSAGES),
+        )
+        return [norm for (norm,) in itertools.takewhile(lambda row: row[0] is not None, rows)]
+
+    def span(self, passage: int) -> tuple[int, int]:
+        """Character span of one passage.
+
+        Raises:
+            IndexFormatError: there is no such passage.
+        """
+        row = self.db.execute("SELECT start, stop FROM passages WHERE passage = ?", (passage,)).fetchone()
+        if row is None:
+            raise IndexFormatError(f"{self.path}: no passage {passage}, but a vector of it; run `aveyb-index verify`")
+        return row[0], row[1]
+
+    def matching(self, condition: Condition) -> IntArray:
+        """Numbers of the documents that satisfy a compiled filter, ascending."""
+        sql = f"SELECT doc FROM documents WHERE {condition.sql} ORDER BY doc"  # noqa: S608  # values are bound
+        return _column(self.db.execute(sql, condition.parameters))
+
+    def live(self, first: int, last: int) -> IntArray:
+        """Numbers of the documents that exist between two numbers, both included, ascending."""
+        rows = self.db.execute("SELECT doc FROM documents WHERE doc BETWEEN ? AND ? ORDER BY doc", (first, last))
+        return _column(rows)
+
+    def spread(self, count: int) -> IntArray:
+        """Up to `count` document numbers, ascending, evenly spread over all; every one where there are no more."""
+        first, last = self.db.execute("SELECT MIN(doc), MAX(doc) FROM documents").fetchone()
+        if first is None:
+            return np.empty(0, np.int64)
+        marks = np.unique(np.linspace(first, last, min(count, last - first + 1)).astype(np.int64))
+        following = "SELECT doc FROM documents WHERE doc >= ? ORDER BY doc LIMIT 1"
+        return np.unique([self.db.execute(following, (mark,)).fetchone()[0] for mark in marks.tolist()])
+
+    def passage_ids(self, docs: IntArray | None = None) -> IntArray:
+        """Passage numbers of all documents, or of some, ascending."""
+        some, parameters = "", tuple[str, ...]()
+        if docs is not None:
+            some, parameters = "AND doc IN (SELECT value FROM json_each(?))", (json.dumps(docs.tolist()),)
+        rows = self.db.execute(
+            f"SELECT doc, n_passages FROM documents WHERE n_passages > 0 {some} ORDER BY doc",  # noqa: S608  # the words above
+            parameters,
+        )
+        return expand_passages(np.fromiter((x for row in rows for x in row), dtype=np.int64).reshape(-1, 2))
+
+    def removed(self, version: str | None = None) -> IntArray:
+        """Documents taken out (by one version, or all) that indexes may still hold: rows (document, passages)."""
+        rows = self.db.execute(
+            "SELECT doc, n_passages FROM removed WHERE ?1 IS NULL OR version = ?1 ORDER BY doc", (version,)
+        ).fetchall()
+        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+    def match(self, expression: str, limit: int, condition: Condition | None = None) -> list[tuple[int, float]]:
+        """Best documents for an FTS5 expression: (number, BM25 score, higher is better), best first."""
+        sql, parameters = condition or Condition("1", ())
+        where = f"AND rowid IN (SELECT doc FROM documents WHERE {sql})" if condition else ""  # noqa: S608  # values bound
+        rows = self.db.execute(
+            f"SELECT rowid, -bm25(fulltext) AS score FROM fulltext WHERE fulltext MATCH ? {where} "  # noqa: S608
+            "ORDER BY score DESC, rowid LIMIT ?",
+            (expression, *parameters, limit),
+        )
+        return [(doc, score) for doc, score in rows]
+
+
+def expand_passages(table: IntArray) -> IntArray:
+    """All passage numbers of `[n, 2]` rows of (document, number of passages)."""
+    docs, lengths = table[:, 0], table[:, 1]
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
+
+
+def dead_ids(store: Store, kind: str) -> IntArray:
+    """Ids of vectors ("document" or "passage") whose documents were removed, and which an index may still hold."""
+    removed = store.removed()
+    return removed[:, 0] if kind == "document" else expand_passages(removed)
+
+
+def check_readable(store: Store) -> None:
+    """Raise IndexFormatError where the file is not a store of ours."""
+    try:
+        store.db.execute("SELECT doc, n_passages FROM documents LIMIT 1").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise IndexFormatError(
+            f"{store.path}: not a readable store ({error}); restore the file from a copy or build the index again"
+        ) from error
+
+
+def _column(rows: Iterable[tuple[int]]) -> IntArray:
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+
+
+def _uri(path: Path) -> str:
+    return str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")

@@ -1,0 +1,109 @@
+"""What the index needs from a model, as a protocol: our `Embedder` has it, tests and other models can stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from aveyb_retrieval.errors import IndexFormatError
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+Kind = Literal["document", "passage"]
+KINDS: tuple[Kind, Kind] = ("document", "passage")
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """One encoded document.
+
+    Members: `vector` `[d]` float32, unit length (zeros for a text without tokens); `passages` `[n_splits, d]` float32
+    unit rows; `spans` `[n_splits, 2]` int64, character offsets `[start, end)` into the text; `n_tokens` read and
+    `n_cut` dropped by the model's length limit.
+    """
+
+    @property
+    def vector(self) -> FloatArray: ...
+    @property
+    def passages(self) -> FloatArray: ...
+    @property
+    def spans(self) -> IntArray: ...
+    @property
+    def n_tokens(self) -> int: ...
+    @property
+    def n_cut(self) -> int: ...
+
+
+@runtime_checkable
+class EmbedderLike(Protocol):
+    """What turns text into vectors; `aveyb_retrieval.encoder.embedder.Embedder` is the one we ship.
+
+    `fingerprint` identifies weights, configuration and tokenizer: an index opens only with the model that made it.
+    """
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
+        """Encode (prefix, text) pairs, one result per pair, in order, in constant memory."""
+        ...
+
+    def encode_queries(self, queries: Sequence[str]) -> FloatArray:
+        """Encode queries into `[n, d]` float32 unit rows."""
+        ...
+
+    def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
+        """Encode texts into one `[T, d]` float32 array of unit rows each, for late interaction."""
+        ...
+
+
+def check_fingerprint(model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object) -> None:
+    """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be).
+
+    Raises:
+        IndexFormatError: it is another one.
+    """
+    if model is None:
+        if embedder.dim != dim:
+            raise IndexFormatError(
+                f"{where}: vectors of dimension {dim}, but the model {embedder.model_name} makes {embedder.dim}; "
+                "give the model that made them"
+            )
+    elif model["fingerprint"] != embedder.fingerprint:
+        raise IndexFormatError(
+            f"{where}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}), but this is "
+            f"{embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); use the same model, or build the index "
+            "again with this one"
+        )
+
+
+def model_description(embedder: EmbedderLike) -> dict[str, Any]:
+    """Describe a model for the manifest: what it is called, what it is, and what it puts in front of a text."""
+    return {
+        "name": embedder.model_name,
+        "fingerprint": embedder.fingerprint,
+        "dim": embedder.dim,
+        "split_size": getattr(embedder, "split_size", None),
+        "prompts": dict(getattr(embedder, "prompts", {})),
+        "max_tokens": getattr(embedder, "max_tokens", None),
+    }
+
+
+def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
+    """Rows `[n, d]` scaled to unit length, float32; zeros stay zeros, and a row with NaN or infinity becomes all NaN.
+
+    Divided by their largest component first: squares of very large or very small numbers do not fit into a float.
+    """
+    rows = np.asarray(rows, dtype=np.float32)
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    largest[~np.isfinite(largest)] = np.nan
+    scaled = rows / np.where(largest == 0, 1, largest)
+    return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))

@@ -1,0 +1,1 @@
+"""Change an index: build, add, upsert, delete, compact, tune, verify and repair."""

@@ -1,0 +1,331 @@
+"""Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded in memory.
+
+The position in the input and a running hash of everything read so far are part of each commit. A continued change
+reads the input again up to that position and compares the hash, so that it never mixes two inputs; what comes after
+the position may have been corrected meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.index.input.corpus import Item
+from aveyb_retrieval.index.input.documents import Record, Rejected
+from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
+from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
+from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind
+from aveyb_retrieval.index.write.transaction import Transaction
+
+BATCH_BYTES = 32 << 20
+BATCH_DOCUMENTS = 8192
+BATCH_SECONDS = 30.0
+TELL_SECONDS = 0.2
+
+
+class Progress(Protocol):
+    """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
+
+    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None: ...
+
+
+def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
+    """Show no progress."""
+
+
+Action = Literal["encode", "grow", "metadata", "reject"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done.
+
+    "grow" encodes a document from the first passage that differs from the stored one, after `unchanged` passages.
+    """
+
+    item: Item
+    position: int
+    digest: str
+    action: Action
+    unchanged: int = 0
+
+    @property
+    def record(self) -> Record:
+        assert isinstance(self.item, Record)
+        return self.item
+
+
+Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
+"""Encodes the documents of steps, in order. It may read ahead, but in the calling thread."""
+
+
+@runtime_checkable
+class GrowingEmbedder(Protocol):
+    """A model whose passages depend on earlier ones only, so that a document that grew keeps its first vectors."""
+
+    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading full splits of two (prefix, text) pairs hold the same tokens."""
+        ...
+
+    def encode_grown(self, prefix: str, text: str, passages: FloatArray, norms: FloatArray) -> Encoded:
+        """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are known."""
+        ...
+
+
+class Ingestion:
+    """Feeds one stream of documents into a change.
+
+    `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only what has changed.
+    """
+
+    def __init__(
+        self,
+        change: Transaction,
+        encode: Encode,
+        *,
+        kinds: tuple[Kind, ...],
+        dim: int,
+        storage_dtype: str,
+        mode: Literal["add", "upsert"],
+        on_error: Literal["stop", "skip"],
+        progress: Progress,
+        growing: GrowingEmbedder | None = None,
+    ) -> None:
+        self.change = change
+        self.store = change.store
+        self._encode = encode
+        self._kinds = kinds
+        self._dim = dim
+        self._storage_dtype = storage_dtype
+        self._mode = mode
+        self._on_error = on_error
+        self._progress = progress
+        self._growing = growing if "passage" in kinds else None
+        self._first_doc: int = self.store.get("first_doc")
+        self._next_doc: int = self.store.get("next_doc")
+        self._base_table: VectorTable | None = None
+        self._uncommitted: Counter[str] = Counter()  # ids that were read and whose documents wait for a commit
+        self._waiting: deque[Step] = deque()  # read, not yet encoded
+        self._batch: list[tuple[Step, Encoded | None]] = []
+        self._batch_bytes = 0
+        self._last_commit = time.monotonic()
+        self._last_told = 0.0
+        self._tokens = 0
+
+    def run(self, items: Iterable[Item]) -> int:
+        """Take the whole input in; returns how many items it had.
+
+        Raises:
+            InputError: an item is no document (with `on_error` "stop"), or the model's vectors are not finite.
+            ConfigError: the input is not the one that the interrupted change had read.
+        """
+        self._progress("encoding", self.store.get("consumed"), None, 0)
+        for encoded in self._encode(self._to_encode(self._steps(items))):
+            while self._waiting[0].action != "encode":
+                self._take(self._waiting.popleft())
+            step = self._waiting.popleft()
+            self._take(step, _checked(encoded, self._dim, step))
+        for step in self._waiting:
+            if step.action == "encode":
+                raise ModelError(
+                    f"the model gave no vectors for the document {step.record.id!r}; it must give one result each"
+                )
+            self._take(step)
+        self._commit()
+        return int(self.store.get("consumed"))
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
+        consumed, expected = self.store.get("consumed"), self.store.get("digest")
+        position, digest = 0, ""
+        for position, item in enumerate(items, start=1):  # used after the loop
+            digest = _chain(digest, item)
+            if position < consumed:
+                continue
+            if position == consumed:
+                self._check_same_input(digest == expected, consumed)
+                continue
+            yield self._step(item, position, digest)
+        self._check_same_input(position >= consumed, consumed)
+
+    def _check_same_input(self, same: bool, consumed: int) -> None:
+        if not same:
+            raise ConfigError(
+                f"{self.change.index_dir.root}: the first {consumed:,} documents of the input are not those that "
+                "the interrupted change had read; give it the same input, or discard its work with --restart"
+            )
+
+    def _step(self, item: Item, position: int, digest: str) -> Step:
+        if isinstance(item, Record):
+            # an id that waits for its commit is known, but what is stored of it is no longer what it will be
+            waiting = self._uncommitted[item.id] > 0
+            known = None if waiting else self.store.find(item.id)
+            if self._mode == "add" and (waiting or known):
+                item = Rejected(
+                    item.location, f"the id {item.id!r} is already in use by an earlier document", item.raw()
+                )
+            else:
+                self._uncommitted[item.id] += 1
+                action, unchanged = self._least_work(item, known)
+                return Step(item, position, digest, action, unchanged)
+        if self._on_error == "stop":
+            raise item.error()
+        return Step(item, position, digest, "reject")
+
+    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:
+        """The cheapest way to have this document's vectors, given the stored document of the same id."""
+        if known is None:
+            return "encode", 0
+        doc, content = known
+        if content == content_digest(record.title, record.text):
+            return "metadata", 0
+        if self._growing is None or doc >= self._first_doc:
+            return "encode", 0
+        old = self.store.documents([doc])[doc]
+        prefix = f"{old.title}\n" if old.title else ""
+        unchanged = self._growing.unchanged_splits((prefix, old.text), (record.prefix, record.text))
+        unchanged = min(unchanged, len(self.store.norms(doc)))
+        return ("grow", unchanged) if unchanged else ("encode", 0)
+
+    def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
+        for step in steps:
+            if step.action != "encode" and not self._waiting:
+                self._take(step)
+                continue
+            self._waiting.append(step)
+            if step.action == "encode":
+                yield step
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step, encoded: Encoded | None = None) -> None:
+        if step.action == "grow":
+            encoded = _checked(self._grow(step), self._dim, step)
+        self._batch.append((step, encoded))
+        if encoded is not None:
+            self._batch_bytes += len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
+            self._tokens += encoded.n_tokens
+        full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
+        if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
+            self._commit()
+        else:
+            self._tell(step.position)
+
+    def _tell(self, position: int) -> None:
+        if time.monotonic() - self._last_told >= TELL_SECONDS:
+            self._progress("encoding", position, None, self._tokens)
+            self._last_told = time.monotonic()
+
+    def _commit(self) -> None:
+        """Make the batch durable: first its vectors, then its rows and the position, in one transaction."""
+        if not self._batch:
+            return
+        last = self._batch[-1][0]
+        encoded = [(step, e) for step, e in self._batch if e is not None]
+        shard = self._write_shard(encoded) if encoded else None
+        with self.store.transaction():
+            doc = self._next_doc
+            for step, e in self._batch:
+                if e is not None:
+                    self._replace(step.record)
+                    spans, norms = (e.spans, _norms(e)) if "passage" in self._kinds else (e.spans[:0], [])
+                    self.store.add_document(doc, step.record, (e.n_tokens, e.n_cut), spans, norms)
+                    doc += 1
+                elif step.action == "metadata":
+                    self._update_metadata(step.record)
+            if shard:
+                self.store.add_shard(shard)
+            rejected = [step.item for step, _ in self._batch if isinstance(step.item, Rejected)]
+            self.store.add_rejected(rejected, self.change.version)
+            self.store.put("next_doc", doc)
+            self.store.put("consumed", last.position)
+            self.store.put("digest", last.digest)
+        self._next_doc = doc
+        self._uncommitted -= Counter(step.record.id for step, _ in self._batch if isinstance(step.item, Record))
+        self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
+        self._progress("encoding", last.position, None, self._tokens)
+
+    def _write_shard(self, batch: list[tuple[Step, Encoded]]) -> Shard:
+        encoded = [e for _, e in batch]
+        docs = np.arange(self._next_doc, self._next_doc + len(encoded), dtype=np.int64)
+        vectors: dict[Kind, tuple[IntArray, FloatArray]] = {}
+        if "document" in self._kinds:
+            vectors["document"] = docs, np.stack([e.vector for e in encoded])
+        if "passage" in self._kinds:
+            ids = [
+                (int(doc) << PASSAGE_BITS) + np.arange(len(e.passages)) for doc, e in zip(docs, encoded, strict=True)
+            ]
+            vectors["passage"] = np.concatenate(ids), np.concatenate([e.passages for e in encoded])
+        for kind, (numbers, rows) in vectors.items():  # the whole batch at once: a tenth of the time of one by one
+            broken = numbers[~np.isfinite(rows).all(axis=1)]
+            if len(broken):
+                doc = int(broken[0]) >> (PASSAGE_BITS if kind == "passage" else 0)
+                step, _ = batch[doc - self._next_doc]
+                raise _unusable(step, "its vector holds NaN or infinity; the model or the vectors given are broken")
+        name = directory.shard_file(self.change.version, int(docs[0]))
+        info = write_shard(self.change.folder / name, vectors, self._storage_dtype)
+        return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
+
+    def _grow(self, step: Step) -> Encoded:
+        assert self._growing is not None
+        known = self.store.find(step.record.id)
+        assert known is not None  # seen by `_least_work`, and nothing commits the same id twice in a batch
+        first = known[0] << PASSAGE_BITS
+        passages = self._base_passages().gather(first + np.arange(step.unchanged, dtype=np.int64))
+        norms = np.array(self.store.norms(known[0])[: step.unchanged], dtype=np.float32)
+        return self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
+
+    def _base_passages(self) -> VectorTable:
+        if self._base_table is None:
+            shards = [s for s in self.store.shards() if s.first < self._first_doc]
+            self._base_table = open_table(self.change.folder, shards, "passage", self._dim)
+        return self._base_table
+
+    def _replace(self, record: Record) -> None:
+        if self._mode == "upsert" and (known := self.store.find(record.id)):
+            self.store.remove_document(known[0], self.change.version)
+
+    def _update_metadata(self, record: Record) -> None:
+        known = self.store.find(record.id)
+        assert known is not None  # nothing but this pipeline writes, and the id is not among the uncommitted
+        self.store.set_metadata(known[0], record.metadata_json)
+
+
+def _norms(encoded: Encoded) -> list[float | None]:
+    norms: FloatArray | None = getattr(encoded, "norms", None)  # not every model tells
+    return [None] * len(encoded.spans) if norms is None else norms.tolist()
+
+
+def _chain(digest: str, item: Item) -> str:
+    """The hash of the input up to and with an item, from the hash up to it."""
+    if isinstance(item, Record):
+        parts = [item.id, item.title, item.text, item.metadata_json]
+    else:
+        parts = [item.reason, item.raw]
+    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _checked(encoded: Encoded, dim: int, step: Step) -> Encoded:
+    if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
+        raise _unusable(
+            step,
+            f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} "
+            f"and {len(encoded.spans)} passages",
+        )
+    if len(encoded.spans) >= MAX_PASSAGES:
+        raise _unusable(step, f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two")
+    return encoded
+
+
+def _unusable(step: Step, what: str) -> InputError:
+    return InputError(f"{step.item.location}: document {step.record.id!r}: {what}")

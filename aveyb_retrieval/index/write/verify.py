@@ -1,0 +1,155 @@
+"""`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from the rest."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.index.nearest import faiss_index
+from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.storage.lock import writer_lock
+from aveyb_retrieval.index.storage.manifest import Manifest, file_problems
+from aveyb_retrieval.index.storage.shards import open_table
+from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, dead_ids
+from aveyb_retrieval.index.types import Kind
+from aveyb_retrieval.index.write.ingest import Progress, silent
+from aveyb_retrieval.index.write.publish import Settings, finish, live_blocks
+from aveyb_retrieval.index.write.transaction import open_transaction
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found wrong, one sentence each, and whether it has been repaired."""
+
+    problems: list[str]
+    repaired: bool = False
+
+
+def verify_index(root: str | Path, *, repair: bool = False, progress: Progress = silent) -> Verdict:
+    """Check an index: hashes, sizes, the store's own consistency, counts, ids and vectors of every kind.
+
+    `repair` builds damaged FAISS files again from the vectors, leaves a damaged `rejected.jsonl` behind, and points to
+    the newest complete version where the pointer is lost. Documents, vectors and manifests have no second copy: an
+    index with damage there stays as it is.
+
+    Raises:
+        IndexFormatError: there is nothing to verify.
+    """
+    index_dir = IndexDirectory(root)
+    pointer = _pointer_problem(index_dir)
+    if pointer:
+        if not repair:
+            return Verdict([pointer])
+        _repair_pointer(index_dir)
+    name = index_dir.current()
+    assert name is not None
+    folder = index_dir.root / name
+    try:
+        manifest = Manifest.read(folder)
+    except IndexFormatError as error:
+        return Verdict([*filter(None, [pointer]), str(error)])
+    problems = _problems(folder, manifest, progress)
+    if not problems or not repair:
+        return Verdict([*filter(None, [pointer]), *problems], repaired=bool(pointer) and not problems)
+    repaired = _rebuild(index_dir, folder, manifest, progress)
+    return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
+
+
+def _pointer_problem(index_dir: IndexDirectory) -> str | None:
+    try:
+        name = index_dir.current()
+    except IndexFormatError as error:
+        return str(error)
+    if name is None and not index_dir.versions():
+        raise IndexFormatError(f"{index_dir.root}: no index here")
+    if name is None or not (index_dir.root / name).is_dir():
+        return f"{index_dir.pointer}: names {name!r}, which is not there"
+    return None
+
+
+def _repair_pointer(index_dir: IndexDirectory) -> None:
+    complete = [name for name in index_dir.versions() if (index_dir.root / name / directory.MANIFEST).exists()]
+    if not complete:
+        raise IndexFormatError(f"{index_dir.root}: no complete version to point to; build the index again")
+    with writer_lock(index_dir.lock):
+        index_dir.publish(complete[-1])
+
+
+def _problems(folder: Path, manifest: Manifest, progress: Progress) -> list[str]:
+    progress("hashing files", 0, len(manifest.files), 0)
+    damaged = file_problems(manifest, folder, full=True)
+    problems = list(damaged.values())
+    if not _rebuildable(damaged):
+        return problems  # what follows compares with these files
+    store = Store.open_for_reading(folder / directory.STORE)
+    try:
+        problems += _store_problems(store, manifest)
+        for kind in manifest.indexes:
+            progress(f"checking {kind}s", 0, manifest.indexes[kind].count, 0)
+            problems += _kind_problems(folder, manifest, store, kind)  # type: ignore[arg-type]  # checked by Manifest
+    except (sqlite3.DatabaseError, AveyBError) as error:
+        problems.append(str(error))
+    finally:
+        store.close()
+    return problems
+
+
+def _store_problems(store: Store, manifest: Manifest) -> list[str]:
+    problems = [f"{store.path}: {row[0]}" for row in store.db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    counts = store.counts()._asdict()
+    for key, value in counts.items():
+        if value != manifest.counts.get(key):
+            problems.append(f"{store.path}: {value} {key}, the manifest says {manifest.counts.get(key)}")
+    for table in ("texts", "fulltext_docsize"):
+        (rows,) = store.db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # the two names above
+        if rows != counts["documents"]:
+            problems.append(f"{store.path}: {rows} rows in {table} for {counts['documents']} documents")
+    listed = {s.name: (s.bytes, s.sha256) for s in store.shards()}
+    known = {n: (i.bytes, i.sha256) for n, i in manifest.files.items() if n.startswith(directory.VECTORS)}
+    if listed != known:
+        problems.append(f"{store.path}: lists other shards than the manifest")
+    return problems
+
+
+def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -> list[str]:
+    """Differences between the documents, their vectors, and the FAISS index of one kind."""
+    problems = []
+    table = open_table(folder, store.shards(), kind, manifest.dim)
+    expected = store.live(0, 1 << 62) if kind == "document" else store.passage_ids()
+    found = [np.empty(0, dtype=np.int64)]
+    for ids, vectors in live_blocks(store, table, kind):
+        found.append(ids)
+        lengths = np.linalg.norm(vectors, axis=1)
+        wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > 1e-2) & (lengths > 1e-6))
+        if wrong.any():
+            number = int(ids[wrong][0])
+            doc = number if kind == "document" else number >> PASSAGE_BITS
+            problems.append(f"{folder}: the {kind} vector of document number {doc} is not of unit length")
+    if not np.array_equal(np.concatenate(found), expected):
+        problems.append(f"{folder}: the stored {kind} vectors are not those of the documents")
+    path = folder / directory.faiss_file(kind)
+    held = np.sort(faiss_index.stored_ids(faiss_index.read(path, mapped=True)))
+    dead = dead_ids(store, kind) if manifest.indexes[kind].tombstones else expected[:0]
+    if not np.array_equal(held, np.sort(np.concatenate([expected, dead]))):
+        problems.append(f"{path}: the ids in it are not those of the {kind}s")
+    return problems
+
+
+def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progress: Progress) -> bool:
+    """Build the FAISS files anew as a new version, if everything they are made from is sound."""
+    if not _rebuildable(file_problems(manifest, folder, full=True)):
+        return False
+    with open_transaction(index_dir.root, {"command": "repair"}, from_base=True) as change:
+        finish(change, Settings.of(manifest), progress, rebuild=True)
+    return not _problems(index_dir.root / change.version, Manifest.read(index_dir.root / change.version), progress)
+
+
+def _rebuildable(damaged: Iterable[str]) -> bool:
+    """Whether an index can be made again without these files."""
+    return all(name == directory.REJECTED or name.endswith(".faiss") for name in damaged)

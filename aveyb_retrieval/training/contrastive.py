@@ -1,0 +1,163 @@
+"""Contrastive fine-tuning on pairs and triplets; the paper's protocol is `PAPER`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.texts import read_hub_rows, read_records
+from aveyb_retrieval.training.trainer import started_processes
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+# 1,000 steps on MS MARCO pairs; the learning rate is the best of these four.
+PAPER = SentenceSettings(steps=1000, learning_rate=1e-4, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1, warmup=0.1)
+PAPER_LEARNING_RATES = (2e-5, 6e-5, 1e-4, 5e-4)
+PAPER_PROMPTS = {"query": "Query: ", "document": "Document: "}
+
+# How the sides are called in data sets; the first of these names that a row has is taken.
+SIDES = {
+    "anchor": ("anchor", "query", "question"),
+    "positive": ("positive", "pos", "document", "passage", "answer"),
+    "negative": ("negative", "neg"),
+}
+
+
+def read_pairs(
+    paths: Iterable[str | Path], *, columns: Mapping[str, str] | None = None, rows: int | None = None
+) -> Dataset:
+    """Pairs or triplets from JSON Lines files: columns `anchor`, `positive` and, where every line has one, `negative`.
+
+    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
+    the first line of the first file decides.
+
+    Args:
+        columns: side -> its field, for sides that are called otherwise.
+        rows: read at most so many; None: all.
+
+    Raises:
+        InputError: no lines; a side is missing, empty or not a string (file, line and field are named).
+    """
+    paths = list(paths)
+    records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
+    return _pairs(records, columns, rows, ", ".join(map(str, paths)))
+
+
+def read_hub_pairs(name: str, *, columns: Mapping[str, str] | None = None, rows: int | None = None) -> Dataset:
+    """Pairs or triplets from a hub data set (`owner/set` or `owner/set:config`), streamed; see `read_pairs`.
+
+    Raises:
+        InputError: no such data set, or as in `read_pairs`.
+    """
+    records = ((f"data set {name!r}, row {number}", row) for number, row in read_hub_rows(name))
+    return _pairs(records, columns, rows, f"data set {name!r}")
+
+
+def ranking_loss(
+    model: SentenceTransformer,
+    *,
+    micro_batch: int,
+    scale: float = 20.0,
+    dimensions: Sequence[int] = (),
+) -> nn.Module:
+    """InfoNCE over the batch of all processes, with gradients cached piece by piece (GradCache: Gao et al., 2021).
+
+    Args:
+        micro_batch: rows in a piece; bounds memory, the gradients are those of the whole batch.
+        scale: cosines are multiplied by it (one over the temperature).
+        dimensions: Matryoshka (Kusupati et al., 2022): the loss is the mean over vectors cut to each of these.
+
+    Raises:
+        ConfigError: a dimension is larger than the model's.
+    """
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss
+
+    loss: nn.Module = CachedMultipleNegativesRankingLoss(
+        model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=started_processes() > 1
+    )
+    if dimensions:
+        width = model.get_embedding_dimension()
+        if width is None or max(dimensions) > width or min(dimensions) < 1:
+            raise ConfigError(f"Matryoshka dimensions {list(dimensions)} must lie between 1 and the model's {width}")
+        loss = MatryoshkaLoss(model, loss, matryoshka_dims=sorted(set(dimensions), reverse=True))
+    return loss
+
+
+def train_contrastive(
+    model: SentenceTransformer,
+    pairs: Dataset,
+    folder: str | Path,
+    *,
+    data: dict[str, Any],
+    tokenizer: AveyBTokenizer | None = None,
+    settings: SentenceSettings = PAPER,
+    micro_batch: int = 32,
+    scale: float = 20.0,
+    dimensions: Sequence[int] = (),
+    resume: bool = False,
+    device: str | None = None,
+) -> Path:
+    """Fine-tunes on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
+    prompts = {"anchor": model.prompts.get("query") or "", "positive": model.prompts.get("document") or ""}
+    if "negative" in pairs.column_names:
+        prompts["negative"] = prompts["positive"]
+    return train_sentence_model(
+        model,
+        {"pairs": pairs},
+        ranking_loss(model, micro_batch=micro_batch, scale=scale, dimensions=dimensions),
+        folder,
+        title="Contrastive fine-tuning",
+        data=data,
+        tokenizer=tokenizer,
+        settings=settings,
+        recorded={"scale": scale, "dimensions": list(dimensions), "prompts": prompts},
+        prompts=prompts if any(prompts.values()) else None,
+        resume=resume,
+        device=device,
+    )
+
+
+def _pairs(
+    records: Iterable[tuple[str, dict[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
+) -> Dataset:
+    """The sides of records, each with the place where it was read."""
+    from datasets import Dataset
+
+    fields: dict[str, str] = {}
+    pairs: list[dict[str, str]] = []
+    for where, record in islice(records, rows):
+        fields = fields or _fields(record, columns or {}, where)
+        for field in fields.values():
+            value = record.get(field)
+            if not isinstance(value, str) or not value.strip():
+                raise InputError(
+                    f"{where}: field {field!r} must be a text, it is {value!r}; every row needs "
+                    f"{', '.join(fields.values())}"
+                )
+        pairs.append({side: record[field] for side, field in fields.items()})
+    if not pairs:
+        raise InputError(f"{source}: no pairs in there")
+    return Dataset.from_list(pairs)
+
+
+def _fields(record: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for side, usual in SIDES.items():
+        names = (columns[side],) if side in columns else usual
+        found = [name for name in names if name in record]
+        if found:
+            fields[side] = found[0]
+        elif side != "negative" or side in columns:
+            raise InputError(
+                f"{where}: no {side} side, that is {' or '.join(names)}; the row has {', '.join(sorted(record))}"
+            )
+    return fields

@@ -1,0 +1,190 @@
+"""Hard negatives for contrastive training: texts that a search puts near an anchor though they do not answer it.
+
+The rules bear the names they have in sentence-transformers' `mine_hard_negatives`. The margins are those of
+NV-Retriever (Moreira et al., 2024): a text that the model finds nearly as good as the known positive is more often an
+answer that nobody marked than a negative. `mode` only proposes texts; whether one is kept is decided by cosines in
+every mode, because a BM25 score says nothing about a positive that shares no word with its anchor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.search.options import Mode, Options
+from aveyb_retrieval.index.search.retriever import Retriever
+from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.index.types import EmbedderLike, FloatArray
+from aveyb_retrieval.index.write.build import build_index, load_embedder
+from aveyb_retrieval.index.write.ingest import Progress, silent
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ANCHORS = 256  # searched at once
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which of the texts found for an anchor become its negatives.
+
+    negatives: so many, the nearest of those that are left.
+    range_min, range_max: ranks `[range_min, range_max)` are looked at, counted from 0 without the anchor's positives.
+    relative_margin, absolute_margin: with p the lowest cosine of the anchor's positives, a negative's is at most
+        p - relative_margin |p| and p - absolute_margin. None: no such limit.
+    max_score: nor is it above this.
+    """
+
+    negatives: int = 1
+    range_min: int = 0
+    range_max: int = 50
+    relative_margin: float | None = 0.05
+    absolute_margin: float | None = None
+    max_score: float | None = None
+
+    def check(self) -> None:
+        """Raises ConfigError where a number is out of range."""
+        if self.negatives < 1:
+            raise ConfigError(f"negatives is {self.negatives}; it must be at least 1")
+        if not 0 <= self.range_min <= self.range_max - self.negatives:
+            raise ConfigError(
+                f"range_min {self.range_min} and range_max {self.range_max} leave {self.range_max - self.range_min} "
+                f"ranks for {self.negatives} negatives; range_min starts at 0, range_max must be higher"
+            )
+        for name in ("relative_margin", "absolute_margin"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"{name} is {value}; it must be at least 0, or None")
+
+    def limit(self, positive: float) -> float:
+        """The highest cosine of a negative where the lowest of a positive is `positive`."""
+        relative, absolute = self.relative_margin, self.absolute_margin
+        return min(
+            np.inf if relative is None else positive - relative * abs(positive),
+            np.inf if absolute is None else positive - absolute,
+            np.inf if self.max_score is None else self.max_score,
+        )
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What was found.
+
+    triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct pair.
+    texts: how many distinct texts were searched. anchors: how many distinct anchors there are.
+    short: anchors with some negatives, but fewer than asked for. left_out: those with none, which have no row.
+    """
+
+    triplets: Dataset
+    texts: int
+    anchors: int
+    short: list[str]
+    left_out: list[str]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the triplets as JSON Lines, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.triplets).encode())
+
+
+def mine_negatives(
+    pairs: Dataset,
+    rules: Rules | None = None,
+    *,
+    model: str | Path | None = None,
+    corpus: Iterable[str] = (),
+    mode: Mode = "dense",
+    device: str = "cpu",
+    embedder: EmbedderLike | None = None,
+    progress: Progress = silent,
+) -> Mined:
+    """Searches every anchor in an index over all positives, and keeps what the rules allow.
+
+    The index stands in a temporary folder; the texts' vectors `[n, d]` float32 are held in memory as well.
+
+    Args:
+        pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
+            not looked at, so that triplets can be mined anew with a better model.
+        rules: None is `Rules()`.
+        model: Model folder or name; None is the embedded default.
+        corpus: more texts that may be negatives; blank ones and repetitions are passed over, and so is a text equal
+            to the anchor, which would teach nothing.
+        mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
+        device: where the model runs and vectors are searched.
+        embedder: a loaded model in place of `model`.
+        progress: called as the work goes on.
+
+    Raises:
+        ConfigError: a rule is out of range, or the mode unknown.
+        InputError: no anchor has a negative.
+    """
+    rules = rules or Rules()
+    rules.check()
+    Options.check("document", rules.range_max, mode=mode)  # now, not after the encoding
+    embedder = embedder or load_embedder(model, device=device)
+    own: dict[str, list[str]] = {}
+    for anchor, positive in dict.fromkeys(zip(pairs["anchor"], pairs["positive"], strict=True)):
+        own.setdefault(anchor, []).append(positive)
+    texts = list(dict.fromkeys([*pairs["positive"], *(text for text in corpus if text.strip())]))
+    number = {text: i for i, text in enumerate(texts)}
+    vectors = _encode(embedder, texts, progress)
+    anchors, found = list(own), {}
+    with TemporaryDirectory(prefix="aveyb-mine-") as folder:
+        documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
+        build_index(documents, folder, vectors=vectors, granularity="document", embedder=embedder, progress=progress)
+        with Retriever.load(folder, embedder=embedder, device=device) as retriever:
+            for start in range(0, len(anchors), _ANCHORS):
+                some = anchors[start : start + _ANCHORS]
+                depth = rules.range_max + max(len(own[anchor]) for anchor in some) + 1  # 1: the anchor itself
+                rankings = retriever.rank(some, depth, mode=mode)
+                for anchor, query, ranking in zip(some, embedder.encode_queries(some), rankings, strict=True):
+                    positives = [number[text] for text in own[anchor]]
+                    ranked = [int(text) for text, _ in ranking if texts[int(text)] != anchor]
+                    found[anchor] = [texts[i] for i in _choose(ranked, positives, vectors, query, rules)]
+                progress("anchors", len(found), len(anchors), 0)
+    return _mined(own, found, len(texts), rules)
+
+
+def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> FloatArray:
+    vectors, tokens = np.empty((len(texts), embedder.dim), np.float32), 0
+    for i, encoded in enumerate(embedder.encode_documents(("", text) for text in texts)):
+        vectors[i] = encoded.vector
+        tokens += encoded.n_tokens
+        progress("texts", i + 1, len(texts), tokens)
+    return vectors
+
+
+def _choose(ranked: list[int], positives: list[int], vectors: FloatArray, query: FloatArray, rules: Rules) -> list[int]:
+    """The negatives among texts in their order, for the query `[d]` of an anchor."""
+    known = set(positives)
+    looked_at = [i for i in ranked if i not in known][rules.range_min : rules.range_max]
+    limit = rules.limit(float((vectors[positives] @ query).min()))
+    near = vectors[looked_at] @ query
+    return [i for i, cosine in zip(looked_at, near.tolist(), strict=True) if cosine <= limit][: rules.negatives]
+
+
+def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: Rules) -> Mined:
+    from datasets import Dataset
+
+    rows = [
+        {"anchor": anchor, "positive": positive, "negative": negative}
+        for anchor, positives in own.items()
+        for positive in positives
+        for negative in found[anchor]
+    ]
+    if not rows:
+        raise InputError(
+            f"none of {len(own)} anchors has a negative among {texts} texts, ranks {rules.range_min} to "
+            f"{rules.range_max}: give more texts (a corpus), a higher range_max, or smaller margins"
+        )
+    short = [anchor for anchor, negatives in found.items() if 0 < len(negatives) < rules.negatives]
+    left_out = [anchor for anchor, negatives in found.items() if not negatives]
+    return Mined(Dataset.from_list(rows), texts, len(own), short, left_out)

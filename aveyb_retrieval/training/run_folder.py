@@ -1,0 +1,275 @@
+"""The folder a training run leaves: settings, data fingerprints, metrics, curves, a model card, checkpoints.
+
+run.json        settings, fingerprints of the data, versions
+metrics.jsonl   one line a log step: step, loss, learning rate, tokens or texts a second, seconds
+loss.png        the curves
+checkpoints/    the trainer's own, the newest ones
+model/          the result
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError, OptionalDependencyError
+from aveyb_retrieval.training.progress import Progress
+
+SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
+_MAY_CHANGE = {"save_every", "log_every", "keep"}  # of no influence on the result: free to differ on resume
+
+
+class RunFolder:
+    """Opens a new run folder, or an old one to go on with.
+
+    Args:
+        path: the folder.
+        settings: everything that decides the result, as JSON values.
+        data: name -> fingerprint of each input.
+        resume: go on from the newest checkpoint; the settings and the data must be the same.
+        main: this process looks after the folder; of several processes only the first one does.
+
+    Raises:
+        ConfigError: a new run into a folder that holds one, or a resume with other settings.
+        InputError: a resume with other data, or without a checkpoint.
+    """
+
+    def __init__(
+        self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
+    ) -> None:
+        self.path, self.main = Path(path), main
+        record = {"settings": settings, "data": data, "versions": _versions()}
+        file = self.path / SETTINGS
+        if resume:
+            self._check(file, record)
+        elif main and (self.path / METRICS).exists():  # settings alone: a start that failed, nothing is lost
+            raise ConfigError(
+                f"{self.path} already holds a run: add --resume to go on with it, or choose another folder"
+            )
+        elif main:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        self.checkpoint = get_last_checkpoint(str(self.checkpoints)) if resume else None
+        if resume and self.checkpoint is None:
+            raise InputError(
+                f"{self.checkpoints} holds no checkpoint to resume from: start the run anew without --resume"
+            )
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the trainer keeps its checkpoints."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def model(self) -> Path:
+        """Where the trained model goes."""
+        return self.path / MODEL
+
+    def finish(self, title: str, figures: dict[str, float]) -> None:
+        """Draws the curves and writes the card of a finished run."""
+        metrics = read_metrics(self.path / METRICS)
+        draw_curves(metrics, self.path / CURVES, title)
+        record = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+        (self.path / "README.md").write_text(_card(title, record, figures), encoding="utf-8")
+
+    def _check(self, file: Path, record: dict[str, Any]) -> None:
+        if not file.is_file():
+            raise InputError(f"{file} is missing: {self.path} holds no run to resume")
+        old = json.loads(file.read_text(encoding="utf-8"))
+        for part, error in (("settings", ConfigError), ("data", InputError)):
+            new, was = json.loads(json.dumps(record[part])), old[part]
+            fields = [f for f in {*new, *was} if f not in _MAY_CHANGE and new.get(f) != was.get(f)]
+            if fields:
+                field = sorted(fields)[0]
+                raise error(
+                    f"{file}: the run was started with {part} {field} = {was.get(field)!r}, now it is "
+                    f"{new.get(field)!r}; resume with the same, or start another run"
+                )
+
+
+class RunCallback(TrainerCallback):
+    """Writes metrics.jsonl, shows progress, saves on Ctrl-C; `release` it when the run has ended.
+
+    Args:
+        run: the folder.
+        units_per_step: tokens (or texts) in one step, for the speed.
+        unit: their name.
+    """
+
+    def __init__(self, run: RunFolder, *, units_per_step: float = 0, unit: str = "tokens") -> None:
+        self.run = run
+        self.units_per_step, self.unit = units_per_step, unit
+        self.interrupted = False
+        self._begun = time.perf_counter()
+        self._first_step = 0
+        self._previous_handler: Any = None
+        self._progress: Progress | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts the clock and takes over Ctrl-C; a resumed run drops the lines after its checkpoint."""
+        self._begun, self._first_step = time.perf_counter(), state.global_step
+        try:
+            self._previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+        except ValueError:  # not in the main thread: then Ctrl-C is not ours to catch
+            self._previous_handler = None
+        if state.is_world_process_zero:
+            path = self.run.path / METRICS
+            kept = [m for m in read_metrics(path) if m["step"] <= state.global_step] if path.exists() else []
+            path.write_text("".join(json.dumps(m) + "\n" for m in kept), encoding="utf-8")
+            self._progress = Progress(state.max_steps, state.global_step, self.unit)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """One line of metrics.jsonl."""
+        if not state.is_world_process_zero or not logs:
+            return
+        seconds = time.perf_counter() - self._begun
+        line: dict[str, Any] = {"step": state.global_step, "seconds": round(seconds, 2)}
+        line |= {name: float(value) for name, value in logs.items() if _is_number(value)}
+        done = state.global_step - self._first_step
+        if self.units_per_step and done:
+            line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
+        with (self.run.path / METRICS).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+        if self._progress is not None and "loss" in line:
+            self._progress.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """One step more; after Ctrl-C: save, then stop."""
+        if self._progress is not None:
+            self._progress.advance(state.global_step)
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def release(self) -> None:
+        """Gives Ctrl-C back and leaves the progress on the screen, however the run ended."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
+            self._previous_handler = None
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self.interrupted:  # a second Ctrl-C is meant
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+
+def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
+    """Whether the weights of a trainer's checkpoint can be those of `model`.
+
+    Raises:
+        ModelError: they have other shapes; one that differs is named.
+    """
+    have = Counter(tuple(tensor.shape) for tensor in {t.data_ptr(): t for t in model.state_dict().values()}.values())
+    for path in sorted(Path(checkpoint).rglob("model.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                shape = tuple(file.get_slice(name).get_shape())
+                have[shape] -= 1
+                if have[shape] < 0:
+                    raise ModelError(
+                        f"{path}: {name} has the shape {list(shape)}, the model to train has no such weight (left): "
+                        "the checkpoint belongs to a model of other sizes; resume with the one that the run started "
+                        "with, or start another run"
+                    )
+    left = [list(shape) for shape, count in have.items() if count > 0]
+    if left:
+        raise ModelError(
+            f"{checkpoint}: no weights of the shapes {left}, which the model to train has: the checkpoint belongs to a "
+            "model of other sizes; resume with the one that the run started with, or start another run"
+        )
+
+
+def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
+    """Stops a run whose loss is no longer a number.
+
+    Raises:
+        InputError: names the step and the last good checkpoint.
+    """
+    if not torch.isfinite(loss):
+        last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+        raise InputError(
+            f"the loss of the batch at step {step} is {loss.item()}: stopped, nothing was overwritten; the last good "
+            f"checkpoint is {last or 'none yet'}. A lower learning rate or a longer warm-up usually helps"
+        )
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; a last line cut by a crash is left out."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Training and held-out loss over steps, as a PNG.
+
+    Raises:
+        OptionalDependencyError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise OptionalDependencyError("matplotlib", "train", "drawing loss curves") from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, label in (("loss", "training"), ("eval_loss", "held out")):
+        points = [(m["step"], m[name]) for m in metrics if name in m and math.isfinite(m[name])]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None)
+    axes.set(xlabel="step", ylabel="loss", title=title)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def _card(title: str, record: dict[str, Any], figures: dict[str, float]) -> str:
+    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in figures.items())
+    data = "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items())
+    settings = json.dumps(record["settings"], indent=2, sort_keys=True)
+    return (
+        f"# {title}\n\n| figure | value |\n|---|---|\n{rows}\n\n![loss]({CURVES})\n\n## Data\n\n{data}\n\n"
+        f"## Settings\n\n```json\n{settings}\n```\n"
+    )

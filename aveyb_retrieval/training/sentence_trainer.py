@@ -1,0 +1,152 @@
+"""One training run on sentence-transformers' trainer: what contrastive learning and distillation share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    RunSettings,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+
+@dataclass(frozen=True)
+class SentenceSettings(RunSettings):
+    """What decides a run; every row of a batch is a negative of the others, whichever process it is on."""
+
+
+def train_sentence_model(
+    model: SentenceTransformer,
+    sets: dict[str, Dataset],
+    loss: nn.Module,
+    folder: str | Path,
+    *,
+    title: str,
+    data: dict[str, Any],
+    settings: SentenceSettings,
+    tokenizer: AveyBTokenizer | None = None,
+    recorded: dict[str, Any] | None = None,
+    prompts: dict[str, str] | None = None,
+    resume: bool = False,
+    device: str | None = None,
+) -> Path:
+    """Trains `model` with `loss` on batches drawn from `sets` in proportion to their sizes.
+
+    Args:
+        sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the label.
+        folder: the run folder (see `runs.py`).
+        title: of the model card and the curves.
+        data: fingerprints of the inputs.
+        tokenizer: saved with the model, whose own save keeps transformers' view of it only.
+        recorded: further settings that decide the result, kept in the run folder.
+        prompts: column -> text put before it.
+        resume: go on from the newest checkpoint.
+        device: "cpu" keeps the run off an accelerator.
+
+    Returns:
+        the folder of the trained model, or of the run if it was interrupted.
+
+    Raises:
+        ConfigError, InputError: settings out of range, less than one batch of data, or a resume that does not fit.
+    """
+    _check(sets, settings)
+    arguments = SentenceTransformerTrainingArguments(
+        **shared_arguments(settings, folder, device),
+        per_device_train_batch_size=settings.batch_size,
+        # Every process takes its part of one batch, so that any number of them sees the same batches.
+        accelerator_config={"split_batches": True},
+        prompts=prompts,
+    )
+    if settings.batch_size % arguments.world_size:
+        raise ConfigError(f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size} processes")
+    with arguments.main_process_first(local=False, desc="opening the run folder"):
+        main = arguments.process_index == 0
+        run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
+    callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
+    trainer = _Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=sets if len(sets) > 1 else next(iter(sets.values())),
+        loss=dict.fromkeys(sets, loss) if len(sets) > 1 else loss,
+        # The loss holds the model and, for distillation, a head of its own: all of it is trained.
+        optimizers=optimizer_and_schedule(loss, settings),
+        callbacks=[callback],
+    )
+    own = LossParameters(model, loss)
+    if own.parameters:
+        trainer.add_callback(own)
+        if run.checkpoint:
+            own.load(Path(run.checkpoint))
+    if not run_to_end(trainer, callback, run.checkpoint):
+        return run.path
+    if trainer.is_world_process_zero():
+        model.save(str(run.model), create_model_card=False)
+        if tokenizer is not None:
+            tokenizer.save(run.model)
+        run.finish(title, {"rows": float(sum(map(len, sets.values())))})
+    return run.model
+
+
+class LossParameters(TrainerCallback):
+    """Keeps what the loss learns beside the model, a distillation head say: the trainer's checkpoints lack it."""
+
+    file = "loss.safetensors"
+
+    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        of_model = {id(parameter) for parameter in model.parameters()}
+        self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Writes them into the checkpoint just made."""
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
+            save_file({name: p.detach().contiguous() for name, p in self.parameters.items()}, folder / self.file)
+
+    def load(self, checkpoint: Path) -> None:
+        """Restores them.
+
+        Raises:
+            InputError: the checkpoint was made by another loss.
+        """
+        path = checkpoint / self.file
+        saved = load_file(path) if path.is_file() else {}
+        if {n: p.shape for n, p in saved.items()} != {n: p.shape for n, p in self.parameters.items()}:
+            raise InputError(
+                f"{path} holds {sorted(saved)}, the loss learns {sorted(self.parameters)}, or their shapes differ: the "
+                "checkpoint belongs to another run"
+            )
+        with torch.no_grad():
+            for name, value in saved.items():
+                self.parameters[name].copy_(value)
+
+
+class _Trainer(CheckedSteps, SentenceTransformerTrainer):
+    """sentence-transformers' trainer with the checks that all runs share."""
+
+
+def _check(sets: dict[str, Dataset], settings: SentenceSettings) -> None:
+    settings.check()
+    for name, rows in sets.items():
+        if len(rows) < settings.batch_size:
+            raise InputError(
+                f"set {name!r} has {len(rows)} rows, less than one batch of {settings.batch_size}: give more data or a "
+                "smaller batch"
+            )

@@ -1,0 +1,187 @@
+"""Readers: every format gives the same documents; every broken line is told with its file, line and reason."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.input.corpus import read_corpus
+from aveyb_retrieval.index.input.documents import FieldNames, Record, Rejected
+
+ROWS = [
+    {"_id": "a", "title": "First", "text": 'one\ttwo \u00e9\n"three"', "lang": "en"},
+    {"_id": "b\u4e2d", "title": "", "text": "", "lang": "de"},
+    {"_id": "c c", "title": "Third, last", "text": "x" * 3000, "lang": "fr"},
+]
+
+
+def content(items: Any) -> list[tuple[str, str, str, Any]]:
+    found = list(items)
+    assert all(isinstance(item, Record) for item in found), found
+    return [(r.id, r.title, r.text, r.metadata["lang"]) for r in found]
+
+
+EXPECTED = [(r["_id"], r["title"], r["text"], r["lang"]) for r in ROWS]
+
+
+def jsonl_bytes() -> bytes:
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS)
+
+
+def table_bytes(delimiter: str) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(ROWS[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return out.getvalue().encode()
+
+
+FORMATS: dict[str, Callable[[Path], object]] = {
+    "c.jsonl": lambda p: p.write_bytes(jsonl_bytes()),
+    "c.json": lambda p: p.write_bytes(b"\xef\xbb\xbf" + jsonl_bytes().replace(b"\n{", b"\n\n{")),
+    "c.jsonl.gz": lambda p: p.write_bytes(gzip.compress(jsonl_bytes())),
+    "c.jsonl.zst": lambda p: p.write_bytes(zstandard.compress(jsonl_bytes())),
+    "two-members.jsonl.gz": lambda p: p.write_bytes(
+        gzip.compress(jsonl_bytes()[:40]) + gzip.compress(jsonl_bytes()[40:])
+    ),
+    "two-frames.jsonl.zst": lambda p: p.write_bytes(
+        zstandard.compress(jsonl_bytes()[:40]) + zstandard.compress(jsonl_bytes()[40:])
+    ),
+    "c.csv": lambda p: p.write_bytes(table_bytes(",")),
+    "c.tsv.gz": lambda p: p.write_bytes(gzip.compress(table_bytes("\t"))),
+    "c.parquet": lambda p: pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), p),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_documents(tmp_path: Path, name: str) -> None:
+    FORMATS[name](tmp_path / name)
+    assert content(read_corpus(tmp_path / name)) == EXPECTED
+
+
+def test_standard_input_mappings_and_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(jsonl_bytes())))
+    assert content(read_corpus("-")) == EXPECTED
+    assert content(read_corpus(ROWS)) == EXPECTED
+    datasets = pytest.importorskip("datasets")
+    assert content(read_corpus(datasets.Dataset.from_list(ROWS))) == EXPECTED
+
+
+def test_several_files_and_globs_are_read_in_order(tmp_path: Path) -> None:
+    for i in (2, 1, 3):
+        (tmp_path / f"part-{i}.jsonl").write_text(json.dumps({"id": i, "text": "t"}) + "\n")
+    globbed = [r.id for r in read_corpus(str(tmp_path / "part-*.jsonl")) if isinstance(r, Record)]
+    listed = [
+        r.id for r in read_corpus([tmp_path / "part-3.jsonl", tmp_path / "part-1.jsonl"]) if isinstance(r, Record)
+    ]
+    assert (globbed, listed) == (["1", "2", "3"], ["3", "1"])
+
+
+def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.md").write_text("# B\nbody", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("plain", encoding="utf-8")
+    (tmp_path / "ignored.bin").write_bytes(b"\xff")
+    found = [(r.id, r.title, r.text) for r in read_corpus(tmp_path) if isinstance(r, Record)]
+    assert found == [("a.txt", "a", "plain"), ("sub/b.md", "b", "# B\nbody")]
+    (tmp_path / "corpus.jsonl").write_bytes(jsonl_bytes())
+    assert content(read_corpus(tmp_path)) == EXPECTED
+
+
+def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:
+    (item,) = read_corpus([{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 2}, "b": 3, "id": "kept"}])
+    assert isinstance(item, Record)
+    assert (item.id, item.metadata) == ("7", {"a": 1, "b": 3, "id": "kept"})
+    (item,) = read_corpus([{"key": "k", "head": "h", "body": "b"}], FieldNames("key", "head", "body"))
+    assert isinstance(item, Record)
+    assert (item.id, item.title, item.text, item.metadata) == ("k", "h", "b", {})
+
+
+DEEP = "[" * 200 + "]" * 200
+BAD_LINES = {
+    b'{"_id": "x", "text": ': "not JSON",
+    b"[1, 2]": "a list",
+    b'"text"': "object is needed",
+    b'{"_id": "x"}': "'text' is missing",
+    b'{"_id": "x", "text": null}': "'text' is missing",
+    b'{"_id": "x", "text": 5}': "an integer, not a string",
+    b'{"_id": "x", "text": ["t"]}': "a list, not a string",
+    b'{"_id": "x", "text": "t", "title": {}}': "'title' is an object",
+    b'{"text": "t"}': "no id",
+    b'{"_id": null, "text": "t"}': "no id",
+    b'{"_id": "", "text": "t"}': "is empty",
+    b'{"_id": true, "text": "t"}': "a boolean",
+    b'{"_id": 1.5, "text": "t"}': "a number",
+    b'{"_id": "x", "text": "\xff"}': "invalid UTF-8 at byte 22",
+    b'{"_id": "x", "text": "\\ud800"}': "surrogate",
+    b'{"_id": "x", "text": "t", "m": "\\udfff"}': "surrogate",
+    b'{"_id": "x", "text": "t", "m": NaN}': "NaN",
+    b'{"_id": "x", "text": "t", "m": -Infinity}': "Infinity",
+    b'{"_id": "x", "text": "t", "m": 1e999}': "inf",
+    b'{"_id": "x", "text": "t", "m": ' + DEEP.encode() + b"}": "nested",
+    b'{"_id": "x", "text": "t", "m": ' + b"[" * 100_000 + b"}": "nested",
+    b'{"_id": "x", "text": "t", "m": 1' + b"0" * 5000 + b"}": "not JSON",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=range(len(BAD_LINES)))
+def test_a_bad_line_is_told_with_file_line_and_reason(jsonl: Callable[..., Path], line: bytes) -> None:
+    path = jsonl([ROWS[0], line, ROWS[1]])
+    first, bad, last = read_corpus(path)
+    assert isinstance(first, Record)
+    assert isinstance(last, Record)
+    assert isinstance(bad, Rejected)
+    assert (bad.location.source, bad.location.line) == (str(path), 2)
+    assert BAD_LINES[line] in bad.reason
+    assert f"{path}, line 2" in str(bad.error())
+
+
+def test_a_row_of_the_wrong_length_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text('_id,text\na,"one\ntwo"\nb,x,y\n')
+    good, bad = read_corpus(path)
+    assert isinstance(good, Record)
+    assert isinstance(bad, Rejected)
+    assert bad.location.line == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("c.csv", b"a,b\n1,2\n", "'text'"),
+        ("c.csv", b"_id,text\na,\xff\n", "line 2: invalid UTF-8"),
+        ("c.csv", b'_id,text\na,"open\n', "line 2"),
+        ("c.jsonl.gz", gzip.compress(jsonl_bytes())[:-9], "cut short"),
+        ("c.jsonl.zst", zstandard.compress(jsonl_bytes())[:-3], "cut short"),
+        ("c.jsonl.gz", b"not gzip at all", "not valid gz"),
+        ("c.jsonl.zst", b"not zstd at all", "not valid zst"),
+        ("c.parquet", b"PAR1 not parquet", "Parquet"),
+        ("c.docx", b"", "'.docx' is not known"),
+        ("c", b"", "no suffix"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=words) as caught:
+        list(read_corpus(tmp_path / name))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_sources_that_are_not_there_are_errors(tmp_path: Path) -> None:
+    for source in (tmp_path / "missing.jsonl", tmp_path / "no-folder" / "x", str(tmp_path / "*.jsonl")):
+        with pytest.raises(InputError, match=r"no such file|no file matches"):
+            list(read_corpus(source))
+    with pytest.raises(InputError, match="holds no"):
+        list(read_corpus(tmp_path))

@@ -1,0 +1,67 @@
+"""A tiny vocabulary, a tiny model and a small text, written here."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.training.vocabulary import train_vocabulary
+
+SUBJECTS = ("the heron", "a small boat", "the old miller", "our neighbour", "the red fox", "a tired clerk")
+VERBS = ("watches", "crosses", "remembers", "repairs", "avoids", "paints")
+OBJECTS = ("the river", "a wooden gate", "the winter barn", "an empty street", "the far hill", "a broken clock")
+SENTENCES = [f"{s} {v} {o} before noon." for s in SUBJECTS for v in VERBS for o in OBJECTS]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> AveyBTokenizer:
+    return train_vocabulary(SENTENCES, 360, name="tiny")
+
+
+@pytest.fixture
+def tiny() -> AveyBConfig:
+    return tiny_config()
+
+
+def tiny_config(**changes: object) -> AveyBConfig:
+    sizes = {"vocab_size": 360, "hidden_size": 32, "num_hidden_layers": 2, "split_size": 16, "num_retrieved": 1}
+    return AveyBConfig.mini(**{**sizes, **changes})
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(SENTENCES))
+    return path
+
+
+def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:
+    """Calls a test module's function with `folder` in two processes that gloo connects, one thread each."""
+    root = Path(__file__).parents[3]
+    worker = folder / "worker.py"
+    worker.write_text(
+        "import sys, torch\nfrom pathlib import Path\n"
+        f"from {function.__module__} import {function.__name__}\n"
+        f"torch.set_num_threads(1)\n{function.__name__}(Path(sys.argv[1]))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", worker, folder],
+        check=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        timeout=600,
+    )

@@ -1,0 +1,237 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.training.contrastive import (
+    PAPER,
+    ranking_loss,
+    read_hub_pairs,
+    read_pairs,
+    train_contrastive,
+)
+from aveyb_retrieval.training.run_folder import read_metrics
+
+from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
+from .test_mlm import NaNAt, StopAfter, same, same_to
+
+SETTINGS = replace(PAPER, steps=6, batch_size=8, learning_rate=1e-3, bf16=False, log_every=1, save_every=100)
+DATA = {"pairs": "written in the tests"}
+# MS MARCO's schema: a question, the sentence that answers it, and one that shares words with it but does not.
+TRIPLETS = [
+    {
+        "query": f"when {verb} {subject} {thing}?",
+        "positive": f"{subject} {verb} {thing} before noon.",
+        "negative": f"{subject} {VERBS[(i + 1) % len(VERBS)]} {thing} before noon.",
+    }
+    for subject in SUBJECTS
+    for i, verb in enumerate(VERBS)
+    for thing in OBJECTS
+]
+
+
+def write(path: Path, records: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def make(folder: Path, tokenizer: AveyBTokenizer, prompts: dict[str, str] | None = None, **changes: object):
+    torch.manual_seed(0)
+    return sentence_transformer(AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts)
+
+
+def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]) -> float:
+    """With one relevant text for each query: the mean of 1 / log2(rank + 1) over those found in the first ten."""
+    scores = model.encode_query(queries) @ model.encode_document(corpus).T
+    own = scores[np.arange(len(queries)), [corpus.index(text) for text in relevant]]
+    ranks = 1 + (scores > own[:, None]).sum(1)
+    return float(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0).mean())
+
+
+def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    held_out, trained = TRIPLETS[::7], [t for i, t in enumerate(TRIPLETS) if i % 7]
+    model = make(tmp_path / "start", tokenizer, prompts={"query": "Query: ", "document": "Document: "})
+    question = [t["query"] for t in held_out], [t["positive"] for t in held_out], SENTENCES
+    before = ndcg_at_10(model, *question)
+    folder = train_contrastive(
+        model,
+        read_pairs([write(tmp_path / "train.jsonl", trained)]),
+        tmp_path / "run",
+        data=DATA,
+        settings=replace(SETTINGS, steps=40, batch_size=16, learning_rate=5e-3, log_every=20),
+        micro_batch=8,
+        device="cpu",
+    )
+    assert ndcg_at_10(model, *question) > before + 0.1
+    again = SentenceTransformer(str(folder), device="cpu")
+    assert again.prompts == {"query": "Query: ", "document": "Document: "}
+    assert ndcg_at_10(again, *question) == pytest.approx(ndcg_at_10(model, *question), abs=1e-6)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["prompts"]["negative"] == "Document: "
+
+
+def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
+
+    def run(name: str, resume: bool = False):
+        model = make(tmp_path / f"{name}-start", tokenizer)
+        train_contrastive(model, pairs, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu")
+        return model
+
+    whole = run("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        StopAfter(patch, 3)
+        run("broken")
+    assert same(whole, run("broken", resume=True))
+    losses = [
+        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m] for f in ("whole", "broken")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_nan_stops_and_the_last_good_checkpoint_goes_on(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
+
+    def run(name: str, resume: bool = False, **changes: object):
+        model = make(tmp_path / f"{name}-start", tokenizer, **changes)
+        settings = replace(SETTINGS, save_every=2)
+        train_contrastive(model, pairs, tmp_path / name, data=DATA, settings=settings, resume=resume, device="cpu")
+        return model
+
+    with pytest.MonkeyPatch.context() as patch:
+        NaNAt(patch, 3)
+        with pytest.raises(InputError, match=r"batch at step 4 is nan: stopped, nothing was .* is .*checkpoint-2"):
+            run("bad")
+    assert not (tmp_path / "bad" / "model").exists()
+    with pytest.raises(ModelError, match="belongs to a model of other sizes"):
+        run("bad", resume=True, hidden_size=48)
+    assert same(run("bad", resume=True), run("good"))
+
+
+def test_cached_gradients_equal_whole_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    model = make(tmp_path, tokenizer)
+    features = [model.preprocess([t[side] for t in TRIPLETS[:8]]) for side in ("query", "positive")]
+    gradients = []
+    for micro_batch in (8, 3):
+        model.zero_grad()
+        ranking_loss(model, micro_batch=micro_batch)([dict(f) for f in features], None).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for whole, cached in zip(*gradients, strict=True):
+        assert torch.allclose(whole, cached, atol=1e-5)
+
+
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does; one process with the whole batch does the same."""
+    pairs, tokenizer = read_pairs([folder / "train.jsonl"]), AveyBTokenizer.load(folder / "vocabulary")
+    name = os.environ.get("WORLD_SIZE", "1")
+    train_contrastive(
+        make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
+        pairs,
+        folder / name,
+        data=DATA,
+        settings=replace(SETTINGS, steps=20),
+        micro_batch=3,
+        dimensions=[16, 32],
+        device="cpu",
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "vocabulary")
+    write(tmp_path / "train.jsonl", TRIPLETS)
+    two_process_run(tmp_path)
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
+
+
+def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    model = make(tmp_path, tokenizer)
+    features = [model.preprocess([t[side] for t in TRIPLETS[:8]]) for side in ("query", "positive")]
+    plain = ranking_loss(model, micro_batch=8)(features, None)
+    cut = ranking_loss(model, micro_batch=8, dimensions=[8, 32])(features, None)
+    assert not torch.isclose(plain, cut)
+    with pytest.raises(ConfigError, match="between 1 and the model's 32"):
+        ranking_loss(model, micro_batch=8, dimensions=[64])
+
+
+@pytest.mark.parametrize(
+    ("record", "columns"),
+    [
+        ({"query": "a", "positive": "b", "negative": "c"}, ["anchor", "positive", "negative"]),
+        ({"anchor": "a", "positive": "b"}, ["anchor", "positive"]),
+        ({"question": "a", "answer": "b", "id": 3}, ["anchor", "positive"]),
+    ],
+)
+def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> None:
+    rows = read_pairs([write(tmp_path / "a.jsonl", [record])])
+    assert rows.column_names == columns
+    assert list(rows[0].values()) == ["a", "b", "c"][: len(columns)]
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([], "no pairs"),
+        ([{"query": "a"}], "line 1: no positive side"),
+        ([{"query": "a", "positive": "b"}, {"query": "a"}], "line 2: field 'positive' must be a text, it is None"),
+        ([{"query": "a", "positive": " "}], "line 1: field 'positive'"),
+        ([{"query": ["a"], "positive": "b"}], "line 1: field 'query'"),
+    ],
+)
+def test_missing_sides(tmp_path: Path, records: list[dict], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        read_pairs([write(tmp_path / "a.jsonl", records)])
+
+
+def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
+    records = [{"q": f"q{i}", "query": "no", "hit": f"h{i}", "miss": f"m{i}"} for i in range(3)]
+    path = write(tmp_path / "a.jsonl", records)
+    rows = read_pairs([path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2)
+    assert list(rows) == [{"anchor": f"q{i}", "positive": f"h{i}", "negative": f"m{i}"} for i in range(2)]
+    with pytest.raises(InputError, match=r"a.jsonl, line 1: no negative side, that is bad; the row has hit, miss, q"):
+        read_pairs([path], columns={"positive": "hit", "negative": "bad"})
+
+
+@pytest.fixture
+def hub_set(tmp_path: Path) -> Path:
+    """A folder laid out as the hub's MS MARCO triplets are: Parquet files, configurations named in the card."""
+    from datasets import Dataset
+
+    folder = tmp_path / "msmarco"
+    configurations = ""
+    for name, rows in (("triplet", TRIPLETS), ("pair", [{"question": t["query"], "answer": ""} for t in TRIPLETS])):
+        (folder / name).mkdir(parents=True)
+        Dataset.from_list(rows).to_parquet(folder / name / "train-00000-of-00001.parquet")
+        configurations += f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n"
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+    return folder
+
+
+def test_hub_sets(hub_set: Path) -> None:
+    assert list(read_hub_pairs(f"{hub_set}:triplet", rows=5)) == [
+        {"anchor": t["query"], "positive": t["positive"], "negative": t["negative"]} for t in TRIPLETS[:5]
+    ]
+    swapped = read_hub_pairs(f"{hub_set}:triplet", columns={"positive": "negative", "negative": "positive"})
+    assert len(swapped) == len(TRIPLETS) and swapped[0]["positive"] == TRIPLETS[0]["negative"]
+    with pytest.raises(InputError, match=r"msmarco:pair', row 0: field 'answer' must be a text, it is ''"):
+        read_hub_pairs(f"{hub_set}:pair")
+    with pytest.raises(InputError, match=r"row 0: no anchor side, that is text; the row has negative, positive, query"):
+        read_hub_pairs(f"{hub_set}:triplet", columns={"anchor": "text"})
+    with pytest.raises(InputError, match=r"msmarco:other' could not be read"):
+        read_hub_pairs(f"{hub_set}:other")
+
+
+def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS[:3])])
+    with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
+        train_contrastive(make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS)

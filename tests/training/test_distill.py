@@ -1,0 +1,241 @@
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher, train_distill
+from aveyb_retrieval.training.loading import sentence_model
+from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+
+from .conftest import SENTENCES, in_two_processes, tiny_config
+from .test_mlm import StopAfter, same, same_to
+
+TEXTS = SENTENCES[:48]
+SETTINGS = SentenceSettings(
+    steps=6, batch_size=8, learning_rate=3e-3, betas=(0.9, 0.98), eps=1e-8, bf16=False, log_every=1, save_every=100
+)
+DATA = {"text": "written in the tests"}
+
+
+def make(folder: Path, tokenizer: AveyBTokenizer, seed: int = 0, **changes: object):
+    torch.manual_seed(seed)
+    return sentence_transformer(AveyBModel(tiny_config(**changes)), tokenizer, folder)
+
+
+@pytest.fixture(scope="module")
+def teacher(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("teacher")
+    make(folder, tokenizer, seed=9, hidden_size=48)
+    return str(folder)
+
+
+class Echo(torch.nn.Module):
+    """A student whose vectors are given."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def get_embedding_dimension(self) -> int:
+        return self.dim
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": torch.nn.functional.normalize(features["given"], dim=-1)}
+
+
+def unit(rows: int, dim: int, seed: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_a_perfect_student_has_no_loss() -> None:
+    teachers = unit(6, 5, seed=0)
+    loss = DistillationLoss(Echo(5), teachers.numpy(), head=np.eye(5, dtype=np.float32))
+    labels = torch.arange(6)[:, None]
+    assert loss([{"given": teachers}], labels).item() == pytest.approx(0.0, abs=1e-6)
+    pairs = torch.tensor([[0, 1], [2, 3], [4, 5]])
+    features = [{"given": teachers[pairs[:, i]]} for i in (0, 1)]
+    assert loss(features, pairs).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_terms_against_plain_formulas() -> None:
+    students, teachers, temperature = unit(4, 5, seed=1), unit(8, 5, seed=2), 0.2
+    rows = torch.tensor([[0, 1], [2, 3]])
+    features = [{"given": students[:2]}, {"given": students[2:]}]
+
+    def value(**weights: float) -> float:
+        zero = {"vector_weight": 0.0, "score_weight": 0.0, "pair_weight": 0.0}
+        loss = DistillationLoss(
+            Echo(5), teachers.numpy(), temperature=temperature, head=np.eye(5, dtype=np.float32), **{**zero, **weights}
+        )
+        return loss(features, rows).item()
+
+    matched = torch.cat([teachers[rows[:, 0]], teachers[rows[:, 1]]])
+    assert value(vector_weight=2.0) == pytest.approx(2 * (1 - (students * matched).sum(1).mean()).item(), abs=1e-6)
+    p = (teachers[rows[:, 0]] @ teachers[rows[:, 1]].T / temperature).softmax(1)
+    q = (students[:2] @ students[2:].T / temperature).softmax(1)
+    assert value(score_weight=1.0) == pytest.approx((p * (p / q).log()).sum(1).mean().item(), abs=1e-6)
+    teacher_scores = teachers[rows[:, 0]] @ teachers[rows[:, 1]].T
+    logits = (students[:2] @ students[2:].T / temperature).masked_fill(
+        teacher_scores > teacher_scores.diagonal()[:, None], float("-inf")
+    )
+    expected = torch.nn.functional.cross_entropy(logits, torch.arange(2)).item()
+    assert value(pair_weight=1.0) == pytest.approx(expected, abs=1e-6)
+
+
+def test_gradients_are_finite_for_single_texts() -> None:
+    given = unit(5, 4, seed=3).requires_grad_()
+    loss = DistillationLoss(Echo(4), unit(5, 6, seed=4).numpy())
+    loss([{"given": given}], torch.arange(5)[:, None]).backward()
+    assert given.grad is not None and torch.isfinite(given.grad).all() and given.grad.abs().sum() > 0
+
+
+def test_bad_losses() -> None:
+    vectors = unit(4, 3, seed=0).numpy()
+    with pytest.raises(ConfigError, match="temperature is 0"):
+        DistillationLoss(Echo(3), vectors, temperature=0)
+    with pytest.raises(ConfigError, match="nothing to learn"):
+        DistillationLoss(Echo(3), vectors, vector_weight=0, score_weight=0)
+    loss = DistillationLoss(Echo(3), vectors)
+    with pytest.raises(InputError, match="1 texts and 2 teacher rows"):
+        loss([{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64))
+    with pytest.raises(InputError, match="rows 1 to 4, there are 4"):
+        loss([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]]))
+    with pytest.raises(ConfigError, match=r"head has the shape \(2, 3\); from the student's 3 .* must be \(3, 3\)"):
+        DistillationLoss(Echo(3), vectors, head=np.zeros((2, 3), dtype=np.float32))
+
+
+def test_a_teacher_of_another_dimension(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+    make(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
+
+    def run(name: str, resume: bool = False) -> None:
+        student = make(tmp_path / "start", tokenizer)
+        settings = replace(SETTINGS, steps=2, save_every=1)
+        train_distill(student, TEXTS, name, tmp_path / "run", data=DATA, settings=settings, resume=resume, device="cpu")
+
+    run(teacher)
+    for resume in (False, True):
+        with pytest.raises(InputError, match=r"'dim': 48.*'dim': 40"):
+            run(str(tmp_path / "other"), resume)
+    # The teacher's vectors replaced behind the run's back: its head has 48 outputs, the new vectors 40.
+    shutil.rmtree(tmp_path / "run" / "teacher")
+    with pytest.raises(InputError, match="their shapes differ"):
+        run(str(tmp_path / "other"), True)
+
+
+def test_distillation_moves_the_student_towards_the_teacher(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    student = make(tmp_path / "student", tokenizer)
+    wanted = SentenceTransformer(teacher, device="cpu").encode(TEXTS)
+
+    def agreement() -> float:
+        mine = student.encode(TEXTS)
+        upper = np.triu_indices(len(TEXTS), 1)
+        return float(np.corrcoef((mine @ mine.T)[upper], (wanted @ wanted.T)[upper])[0, 1])
+
+    before = agreement()
+    settings = replace(SETTINGS, steps=60, batch_size=16, log_every=20)
+    folder = train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=settings, device="cpu")
+    assert agreement() > before + 0.1
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["vector_weight"] == 5.0
+    again = SentenceTransformer(str(folder), device="cpu")
+    assert np.allclose(again.encode(TEXTS), student.encode(TEXTS), atol=1e-5)
+
+
+def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+    def run(name: str, resume: bool = False):
+        student = make(tmp_path / f"{name}-start", tokenizer)
+        train_distill(
+            student, TEXTS, teacher, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu"
+        )
+        return student
+
+    whole = run("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        StopAfter(patch, 3)
+        run("broken")
+    assert same(whole, run("broken", resume=True))
+
+
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does: batches of pairs and of single texts, all three terms of the loss."""
+    tokenizer, name = AveyBTokenizer.load(folder / "vocabulary"), os.environ.get("WORLD_SIZE", "1")
+    student = make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer)
+    torch.manual_seed(5)
+    loss = DistillationLoss(student, np.load(folder / "teacher.npy"), pair_weight=0.5, temperature=0.2)
+    pairs = [{"anchor": TEXTS[i], "positive": TEXTS[i + 1], "label": [i, i + 1]} for i in range(0, 40, 2)]
+    single = [{"text": text, "label": [i]} for i, text in enumerate(TEXTS)]
+    train_sentence_model(
+        student,
+        {"pairs": Dataset.from_list(pairs), "single": Dataset.from_list(single)},
+        loss,
+        folder / name,
+        title="two processes",
+        data=DATA,
+        settings=replace(SETTINGS, steps=20, save_every=20),
+        device="cpu",
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "vocabulary")
+    np.save(tmp_path / "teacher.npy", unit(len(TEXTS), 24, seed=7).numpy())
+    two_process_run(tmp_path)
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
+    heads = [load_file(tmp_path / n / "checkpoints/checkpoint-20/loss.safetensors")["head.weight"] for n in "12"]
+    assert torch.allclose(*heads, atol=1e-5)
+
+
+def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+    student = make(tmp_path / "student", tokenizer)
+    with pytest.raises(InputError, match="2 texts are less than one batch of 8"):
+        train_distill(
+            student, ["one", "two", " "], teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+        )
+
+
+def test_token_embeddings_come_from_the_teacher(tokenizer: AveyBTokenizer, teacher: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    frequent = tokenizer.ranks[b" the"]
+    counts[frequent] = 1000
+    model = SentenceTransformer(teacher, device="cpu")
+    embedding, axes = token_embeddings_from_teacher(tokenizer, model, 24, counts=counts, smoothing=1e-2)
+    assert embedding.shape == (360, 24) and axes.shape == (48, 24)
+    assert np.allclose(axes.T @ axes, np.eye(24), atol=1e-4)
+    assert not embedding[tokenizer.mask_id].any()
+    rare = tokenizer.ranks[b"the"]  # the same text without the blank: the same direction, not weighted down
+    cosine = (
+        embedding[rare] @ embedding[frequent] / np.linalg.norm(embedding[rare]) / np.linalg.norm(embedding[frequent])
+    )
+    assert cosine == pytest.approx(1.0, abs=1e-5)
+    assert np.linalg.norm(embedding[frequent]) < 0.02 * np.linalg.norm(embedding[rare])
+    with pytest.raises(ConfigError, match="larger than the teacher's 48"):
+        token_embeddings_from_teacher(tokenizer, model, 64, counts=counts)
+    with pytest.raises(ConfigError, match="3 token counts"):
+        token_embeddings_from_teacher(tokenizer, model, 8, counts=np.zeros(3, dtype=np.int64))
+
+
+def test_sentence_model_views_any_folder(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+    view, own = sentence_model(teacher, tmp_path / "view", {"query": "ask: "})
+    assert view.prompts == {"query": "ask: ", "document": ""}
+    assert view.get_embedding_dimension() == 48
+    assert own.ranks == tokenizer.ranks

@@ -1,0 +1,205 @@
+"""Masked-language modelling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
+
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.training.mlm import MLMSettings, evaluate_mlm, held_out_sequences, train_mlm
+from aveyb_retrieval.training.run_folder import RunCallback, read_metrics
+
+from .conftest import SENTENCES, in_two_processes, tiny_config
+
+SETTINGS = MLMSettings(
+    steps=8, length=40, batch_size=4, micro_batch=2, learning_rate=3e-3, bf16=False, log_every=1, save_every=4, eps=1e-8
+)
+TWENTY_STEPS = replace(SETTINGS, steps=20, save_every=1000)
+DATA = {"text": "written in the tests"}
+
+
+def fresh(**changes: object) -> AveyBForMaskedLM:
+    torch.manual_seed(0)
+    return AveyBForMaskedLM(tiny_config(**changes))
+
+
+def run(
+    folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings = SETTINGS, **options: object
+) -> AveyBForMaskedLM:
+    model = options.pop("model", None) or fresh()
+    train_mlm(model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options)
+    return model
+
+
+def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
+    return all(a.equal(b) for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True))
+
+
+def same_to(tolerance: float, left: Path, right: Path) -> None:
+    """The models in two folders have the same weights."""
+    one, two = (load_file(folder / "model.safetensors") for folder in (left, right))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.allclose(value, two[name], rtol=0, atol=tolerance), name
+
+
+class StopAfter:
+    """A Ctrl-C that arrives in the middle of a run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        original = RunCallback.on_step_end
+
+        def stop(callback: RunCallback, args, state, control, **kwargs):
+            if state.global_step == step:
+                signal.raise_signal(signal.SIGINT)
+            return original(callback, args, state, control, **kwargs)
+
+        monkeypatch.setattr(RunCallback, "on_step_end", stop)
+
+
+def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        StopAfter(patch, 3)
+        run(tmp_path / "broken", tokenizer)
+    assert not (tmp_path / "broken" / "model").exists()
+    assert (tmp_path / "broken" / "checkpoints" / "checkpoint-3").is_dir()
+    resumed = run(tmp_path / "broken", tokenizer, resume=True)
+    assert same(whole, resumed)
+    losses = [
+        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m] for f in ("whole", "broken")
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+
+
+def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, steps=260, batch_size=8, micro_batch=8, log_every=10, save_every=1000, length=20,
+                       mask_rate=0.1, held_out_every=0, warmup=0.05, learning_rate=1e-2)  # fmt: skip
+    model = fresh(hidden_size=48)
+    train_mlm(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
+    losses = [m["loss"] for m in read_metrics(tmp_path / "metrics.jsonl") if "loss" in m]
+    assert losses[0] > 3.0
+    assert losses[-1] < 0.1
+
+
+def test_a_run_leaves_everything(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    model = run(tmp_path, tokenizer, replace(SETTINGS, held_out_every=5))
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["settings"]["steps"] == 8 and record["data"] == DATA
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    card = (tmp_path / "README.md").read_text()
+    assert "| accuracy |" in card and "written in the tests" in card
+    again = AveyBForMaskedLM.from_pretrained(tmp_path / "model")
+    assert same(model, again)
+    assert AveyBTokenizer.load(tmp_path / "model").ranks == tokenizer.ranks
+    assert read_metrics(tmp_path / "metrics.jsonl")[-2]["tokens_per_second"] > 0
+
+
+def test_nothing_is_overwritten(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
+    with pytest.raises(ConfigError, match="already holds a run"):
+        run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
+    with pytest.raises(ConfigError, match=r"learning_rate = 0\.003, now it is 0\.5"):
+        run(tmp_path, tokenizer, replace(SETTINGS, steps=1, learning_rate=0.5), resume=True)
+    with pytest.raises(InputError, match="holds no run to resume"):
+        run(tmp_path / "other", tokenizer, resume=True)
+
+
+class NaNAt:
+    """A weight that becomes NaN when so many steps are done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        original = RunCallback.on_step_end
+
+        def spoil(callback: RunCallback, args, state, control, model, **kwargs):
+            if state.global_step == step:
+                with torch.no_grad():
+                    next(p for p in model.parameters() if p.dim() == 1)[0] = float("nan")
+            return original(callback, args, state, control, model=model, **kwargs)
+
+        monkeypatch.setattr(RunCallback, "on_step_end", spoil)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        NaNAt(patch, 5)
+        with pytest.raises(InputError, match=r"batch at step 6 is nan: stopped, nothing was .* is .*checkpoint-4"):
+            run(tmp_path / "bad", tokenizer)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "bad" / "model").exists()
+    assert [f.name for f in (tmp_path / "bad" / "checkpoints").iterdir()] == ["checkpoint-4"]
+    assert same(run(tmp_path / "bad", tokenizer, resume=True), run(tmp_path / "good", tokenizer))
+
+
+def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    watched = run(tmp_path / "watched", tokenizer, replace(SETTINGS, held_out_every=5, evaluate_every=4))
+    assert same(watched, run(tmp_path / "plain", tokenizer, replace(SETTINGS, held_out_every=5)))
+    seen = [m for m in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "eval_loss" in m]
+    assert [m["step"] for m in seen] == [4, 8]
+    last = evaluate_mlm(watched, held_out_sequences(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
+    assert seen[-1]["eval_loss"] == pytest.approx(last["loss"], abs=1e-5)
+    assert seen[-1]["eval_accuracy"] == pytest.approx(last["accuracy"])
+    with pytest.raises(InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"):
+        run(tmp_path / "none", tokenizer, replace(SETTINGS, held_out_every=0, evaluate_every=4))
+
+
+def test_a_checkpoint_of_another_shape(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    run(tmp_path, tokenizer, replace(SETTINGS, steps=4))
+    before = (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes()
+    for changes in ({"hidden_size": 48}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}):
+        with pytest.raises(ModelError, match="belongs to a model of other sizes"):
+            run(tmp_path, tokenizer, replace(SETTINGS, steps=4), model=fresh(**changes), resume=True)
+    assert (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes() == before
+
+
+def test_progress_is_shown_with_loss_speed_and_time_left(
+    tokenizer: AveyBTokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, tokenizer, replace(SETTINGS, steps=2))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert len(lines) == 2
+    assert re.fullmatch(r"step 2/2, loss \d\.\d+, [\d,]+ tokens/s, 00:00 left", lines[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"batch_size": 5}, "must be a multiple"),
+        ({"steps": 0}, "steps is 0"),
+        ({"mask_rate": 0.0}, "mask_rate"),
+        ({"schedule": "zigzag"}, "schedule"),
+        ({"evaluate_every": -1}, "evaluate_every is -1"),
+        ({"keep": 0}, "keep is 0"),
+    ],
+)
+def test_bad_settings(tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        run(tmp_path, tokenizer, replace(SETTINGS, **changes))
+
+
+def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="one sequence needs 40"):
+        train_mlm(fresh(), tokenizer, ["short"], tmp_path / "a", data=DATA, settings=SETTINGS, device="cpu")
+    with pytest.raises(ConfigError, match="the model 300 embeddings"):
+        run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))
+
+
+def two_process_run(folder: Path) -> None:
+    """What each of two processes does."""
+    run(folder / "two", AveyBTokenizer.load(folder / "vocabulary"), TWENTY_STEPS)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    run(tmp_path / "one", tokenizer, TWENTY_STEPS)
+    tokenizer.save(tmp_path / "vocabulary")
+    in_two_processes(two_process_run, tmp_path)
+    same_to(1e-5, tmp_path / "one" / "model", tmp_path / "two" / "model")

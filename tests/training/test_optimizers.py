@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.training.optimizers import (
+    SCHEDULES,
+    StableAdamW,
+    build_optimizer,
+    learning_rate_factor,
+    parameter_groups,
+)
+
+
+def test_decay_reaches_matrices_only() -> None:
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2), nn.LayerNorm(2))
+    decayed, free = parameter_groups(model, 0.1)
+    assert [p.dim() for p in decayed["params"]] == [2, 2] and decayed["weight_decay"] == 0.1
+    assert all(p.dim() == 1 for p in free["params"]) and free["weight_decay"] == 0.0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_rise_and_fall(name: str) -> None:
+    factor = learning_rate_factor(name, 100, 0.1)
+    values = [factor(step) for step in range(101)]
+    assert values[0] == pytest.approx(0.1) and values[9] == pytest.approx(1.0)
+    assert max(values) <= 1.0 and min(values) >= 0.0
+    assert values[100] == pytest.approx(1.0 if name == "constant" else 0.0, abs=1e-9)
+    if name == "cosine":
+        assert values[55] == pytest.approx(0.5 * (1 + math.cos(math.pi * 45 / 90)))
+    if name == "trapezoidal":
+        assert values[85] == 1.0 and values[95] < 1.0
+
+
+def test_stable_adamw_first_step_equals_adamw() -> None:
+    # On the first step g^2 / v is one everywhere, so nothing is bounded and the two agree.
+    weights = [nn.Parameter(torch.arange(1.0, 5.0)) for _ in range(2)]
+    optimizers = [
+        torch.optim.AdamW([weights[0]], lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1),
+        StableAdamW([weights[1]], lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1),
+    ]
+    for weight, optimizer in zip(weights, optimizers, strict=True):
+        (weight**2).sum().backward()
+        optimizer.step()
+    assert torch.allclose(*weights, atol=1e-6)
+
+
+def test_stable_adamw_bounds_a_sudden_gradient() -> None:
+    steps = []
+    for kind in (torch.optim.AdamW, StableAdamW):
+        weight = nn.Parameter(torch.zeros(8))
+        optimizer = kind([weight], lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+        for size in [1e-3] * 20 + [1.0]:
+            before = weight.detach().clone()
+            weight.grad = torch.full((8,), size)
+            optimizer.step()
+        steps.append((weight.detach() - before).abs().max().item())
+    assert steps[1] < 0.5 * steps[0]
+
+
+def test_stable_adamw_learns() -> None:
+    weight = nn.Parameter(torch.full((4,), 3.0))
+    optimizer = build_optimizer(
+        nn.ParameterList([weight]), "stable_adamw", lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0
+    )
+    for _ in range(200):
+        optimizer.zero_grad()
+        (weight**2).sum().backward()
+        optimizer.step()
+    assert weight.abs().max() < 0.05
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ConfigError, match="optimizer is 'sgd'"):
+        build_optimizer(nn.Linear(1, 1), "sgd", lr=1, betas=(0.9, 0.9), eps=1, weight_decay=0)
+    with pytest.raises(ConfigError, match="schedule is 'zigzag'"):
+        learning_rate_factor("zigzag", 10, 0.1)
+    with pytest.raises(ConfigError, match="warmup is 1"):
+        learning_rate_factor("cosine", 10, 1.0)

@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
+
+from .conftest import SENTENCES, tiny_config
+
+TEXTS = SENTENCES[:25]
+
+
+@pytest.fixture(scope="module")
+def teacher(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("teacher")
+    sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, folder)
+    return str(folder)
+
+
+def test_cache_holds_the_teachers_vectors(teacher: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
+    vectors = read_vectors(tmp_path)
+    assert vectors.shape == (25, 48) and vectors.dtype == np.float16
+    expected = SentenceTransformer(teacher, device="cpu").encode(TEXTS)
+    assert np.abs(vectors - expected).max() < 1e-3
+
+
+def test_goes_on_where_it_was(teacher: str, tmp_path: Path) -> None:
+    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
+    whole = read_vectors(tmp_path)
+    (tmp_path / "vectors-00001.npy").unlink()
+    kept = (tmp_path / "vectors-00000.npy").stat().st_mtime_ns
+    with pytest.raises(InputError, match=r"vectors-00001\.npy is missing"):
+        read_vectors(tmp_path)
+    assert len(read_vectors(tmp_path, allow_partial=True)) == 10
+    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
+    assert np.array_equal(read_vectors(tmp_path), whole)
+    assert (tmp_path / "vectors-00000.npy").stat().st_mtime_ns == kept
+
+
+def test_two_processes_share_the_work(teacher: str, tmp_path: Path) -> None:
+    for i in (1, 0):
+        cache_vectors(TEXTS, tmp_path / "two", model=teacher, shard_size=10, part=(i, 2))
+    cache_vectors(TEXTS, tmp_path / "one", model=teacher, shard_size=10)
+    assert np.array_equal(read_vectors(tmp_path / "two"), read_vectors(tmp_path / "one"))
+    with pytest.raises(ConfigError, match="part is"):
+        cache_vectors(TEXTS, tmp_path, model=teacher, part=(2, 2))
+
+
+def test_another_cache_is_refused(teacher: str, tmp_path: Path) -> None:
+    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
+    with pytest.raises(InputError, match="texts_sha256"):
+        cache_vectors([*TEXTS[:-1], "changed"], tmp_path, model=teacher, shard_size=10)
+    with pytest.raises(InputError, match="precision"):
+        cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10, precision="bf16")
+
+
+def test_damage_is_named(teacher: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no teacher vectors"):
+        read_vectors(tmp_path)
+    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
+    np.save(tmp_path / "vectors-00002.npy", np.zeros((5, 7), dtype=np.float16))
+    with pytest.raises(InputError, match=r"has shape \(5, 7\), \(5, 48\) is expected"):
+        read_vectors(tmp_path)
+    (tmp_path / "teacher.json").write_text(json.dumps({"teacher": "x"}))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_vectors(tmp_path)
+
+
+def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="precision is 'int3'"):
+        cache_vectors(TEXTS, tmp_path, model=teacher, precision="int3")

@@ -1,0 +1,78 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.training.texts import fingerprint, read_hub, read_texts
+
+LINES = b"".join(json.dumps({"text": f"text {i} é"}).encode() + b"\n" for i in range(3))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+def test_reads_every_kind(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    pack = {".jsonl": bytes, ".jsonl.gz": gzip.compress, ".jsonl.zst": zstandard.ZstdCompressor().compress}[suffix]
+    path.write_bytes(pack(LINES))
+    assert list(read_texts([path])) == ["text 0 é", "text 1 é", "text 2 é"]
+
+
+def test_a_txt_file_is_one_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo")
+    assert list(read_texts([tmp_path / "a.txt"])) == ["one\ntwo"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{}\n", "line 1: field 'text'"),
+        (b'{"text": "a"}\n\n{"text": 3}\n', "line 3: field 'text' must be a string, it is int"),
+        (b'{"text": "a"}\nnope\n', "line 2: not JSON"),
+        (b"[1]\n", "line 1: expected an object"),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', "not UTF-8"),
+    ],
+)
+def test_bad_lines_name_file_and_line(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"bad.jsonl.*{reason}"):
+        list(read_texts([path]))
+
+
+def test_missing_and_unknown_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a file"):
+        list(read_texts([tmp_path / "no.jsonl"]))
+    (tmp_path / "a.pdf").write_bytes(b"")
+    with pytest.raises(InputError, match="unknown kind"):
+        list(read_texts([tmp_path / "a.pdf"]))
+
+
+def test_fingerprint_follows_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES)
+    first = fingerprint(path)
+    assert first["bytes"] == len(LINES)
+    path.write_bytes(LINES + b"\n")
+    assert fingerprint(path)["sha256"] != first["sha256"]
+
+
+def test_hub_sets_that_cannot_be_opened_or_lack_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    calls = []
+
+    def opened(path: str, config: str | None, *, split: str, streaming: bool) -> list[dict[str, str]]:
+        calls.append((path, config, split, streaming))
+        if path == "owner/missing":
+            raise datasets.exceptions.DatasetNotFoundError("no such set")
+        return [{"text": "one"}, {"text": "two"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", opened)
+    assert list(read_hub("owner/set:part")) == ["one", "two"]
+    assert calls == [("owner/set", "part", "train", True)]
+    with pytest.raises(InputError, match=r"'owner/set', row 0: no text in field 'body'"):
+        list(read_hub("owner/set", field="body"))
+    with pytest.raises(InputError, match="'owner/missing' could not be read"):
+        list(read_hub("owner/missing"))

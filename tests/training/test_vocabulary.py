@@ -1,0 +1,38 @@
+import pytest
+
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.vocabulary import train_vocabulary
+
+from .conftest import SENTENCES
+
+
+def test_size_and_round_trip(tokenizer: AveyBTokenizer) -> None:
+    assert tokenizer.vocab_size == 360
+    text = f"{SENTENCES[7]} — and naïve 🙂 bytes it never saw"
+    ids, _ = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+
+
+def test_frequent_words_become_single_tokens(tokenizer: AveyBTokenizer) -> None:
+    assert len(tokenizer.encode(" before noon")[0]) == 2
+
+
+def test_the_same_text_gives_the_same_vocabulary() -> None:
+    assert train_vocabulary(SENTENCES, 300).ranks == train_vocabulary(iter(SENTENCES), 300).ranks
+
+
+def test_auto_tokenizer_agrees(tokenizer: AveyBTokenizer, tmp_path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*SENTENCES, "unseen: 12345 xyz\n\n", "[MASK]"]:
+        assert theirs(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
+
+
+def test_bad_sizes() -> None:
+    with pytest.raises(ConfigError, match="vocab_size is 261"):
+        train_vocabulary(SENTENCES, 261)
+    with pytest.raises(InputError, match="give more text or ask for fewer"):
+        train_vocabulary(["only this"], 300)
