@@ -24,13 +24,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.search.hits import Hit, Passage
     from aveyb_retrieval.index.search.retriever import Retriever
     from aveyb_retrieval.index.write.build import build_index
-    from aveyb_retrieval.index.write.update import (
-        add_documents,
-        compact_index,
-        delete_documents,
-        tune_index,
-        upsert_documents,
-    )
+    from aveyb_retrieval.index.write.maintain import compact_index, tune_index
+    from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
     from aveyb_retrieval.index.write.verify import verify_index
 
     __version__: str
@@ -71,9 +66,9 @@ _HOME = {
     "Retriever": "index.search.retriever",
     "add_documents": "index.write.update",
     "build_index": "index.write.build",
-    "compact_index": "index.write.update",
+    "compact_index": "index.write.maintain",
     "delete_documents": "index.write.update",
-    "tune_index": "index.write.update",
+    "tune_index": "index.write.maintain",
     "upsert_documents": "index.write.update",
     "verify_index": "index.write.verify",
 }

@@ -11,7 +11,7 @@ import click
 from aveyb_retrieval.errors import AveyBError
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.index.write.ingest import Progress
+    from aveyb_retrieval.index.types import Progress
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -15,7 +15,7 @@ from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.search.retriever import Hit
-    from aveyb_retrieval.index.write.build import Report
+    from aveyb_retrieval.index.write.change import Report
 
 PATH = click.Path(path_type=Path)
 
@@ -234,7 +234,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def compact(directory: Path, restart: bool, quiet: bool) -> None:
     """Drop what deleted documents left behind in DIRECTORY and build its search structures anew."""
-    from aveyb_retrieval.index.write.update import compact_index
+    from aveyb_retrieval.index.write.maintain import compact_index
 
     with progress_bar(not quiet) as progress:
         _print_report(compact_index(directory, restart=restart, progress=progress))
@@ -246,7 +246,7 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 @click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
     """Find the search settings of DIRECTORY that reach a recall, measured against exact search."""
-    from aveyb_retrieval.index.write.update import tune_index
+    from aveyb_retrieval.index.write.maintain import tune_index
 
     for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
         for point in found.curve:

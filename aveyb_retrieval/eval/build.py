@@ -119,7 +119,7 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
         documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
         rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in documents)
         build_index(
-            rows, target, model=path, embedder=embedder, index=kind, max_tokens=options.max_tokens, overwrite=True,
+            rows, target, model=path, device=options.device, index=kind, max_tokens=options.max_tokens, overwrite=True,
             restart=True,
         )  # fmt: skip
     return IndexSystem(target, mode=options.mode or "dense", name=f"{embedder.model_name}, {kind} index")

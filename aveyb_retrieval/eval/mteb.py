@@ -116,8 +116,8 @@ def _index_builder(embedder: EmbedderLike, index: str) -> Build:
         from aveyb_retrieval.index.search.retriever import Retriever
         from aveyb_retrieval.index.write.build import build_index
 
-        build_index(rows, folder, embedder=embedder, index=index)
-        return Retriever.load(folder, embedder=embedder)
+        build_index(rows, folder, model=embedder, index=index)
+        return Retriever.load(folder, model=embedder)
 
     return build
 

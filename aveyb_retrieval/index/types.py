@@ -65,6 +65,16 @@ class EmbedderLike(Protocol):
         ...
 
 
+class Progress(Protocol):
+    """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
+
+    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None: ...
+
+
+def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
+    """Show no progress."""
+
+
 def check_fingerprint(model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object) -> None:
     """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be).
 

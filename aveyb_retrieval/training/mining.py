@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.model import Model, load_model
 from aveyb_retrieval.index.search.options import Mode, Options
 from aveyb_retrieval.index.search.retriever import Retriever
 from aveyb_retrieval.index.storage.files import write_atomic
-from aveyb_retrieval.index.types import EmbedderLike, FloatArray
-from aveyb_retrieval.index.write.build import build_index, load_embedder
-from aveyb_retrieval.index.write.ingest import Progress, silent
+from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Progress, silent
+from aveyb_retrieval.index.write.build import build_index
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -99,11 +99,10 @@ def mine_negatives(
     pairs: Dataset,
     rules: Rules | None = None,
     *,
-    model: str | Path | None = None,
+    model: Model = None,
     corpus: Iterable[str] = (),
     mode: Mode = "dense",
     device: str = "cpu",
-    embedder: EmbedderLike | None = None,
     progress: Progress = silent,
 ) -> Mined:
     """Searches every anchor in an index over all positives, and keeps what the rules allow.
@@ -114,12 +113,11 @@ def mine_negatives(
         pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
             not looked at, so that triplets can be mined anew with a better model.
         rules: None is `Rules()`.
-        model: Model folder or name; None is the embedded default.
+        model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         corpus: more texts that may be negatives; blank ones and repetitions are passed over, and so is a text equal
             to the anchor, which would teach nothing.
         mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
         device: where the model runs and vectors are searched.
-        embedder: a loaded model in place of `model`.
         progress: called as the work goes on.
 
     Raises:
@@ -129,7 +127,7 @@ def mine_negatives(
     rules = rules or Rules()
     rules.check()
     Options.check("document", rules.range_max, mode=mode)  # now, not after the encoding
-    embedder = embedder or load_embedder(model, device=device)
+    embedder = load_model(model, device=device)
     own: dict[str, list[str]] = {}
     for anchor, positive in dict.fromkeys(zip(pairs["anchor"], pairs["positive"], strict=True)):
         own.setdefault(anchor, []).append(positive)
@@ -139,8 +137,8 @@ def mine_negatives(
     anchors, found = list(own), {}
     with TemporaryDirectory(prefix="aveyb-mine-") as folder:
         documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
-        build_index(documents, folder, vectors=vectors, granularity="document", embedder=embedder, progress=progress)
-        with Retriever.load(folder, embedder=embedder, device=device) as retriever:
+        build_index(documents, folder, vectors=vectors, granularity="document", model=embedder, progress=progress)
+        with Retriever.load(folder, model=embedder, device=device) as retriever:
             for start in range(0, len(anchors), _ANCHORS):
                 some = anchors[start : start + _ANCHORS]
                 depth = rules.range_max + max(len(own[anchor]) for anchor in some) + 1  # 1: the anchor itself

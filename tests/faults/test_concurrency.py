@@ -26,7 +26,7 @@ def search_until(root: Path, done: Any, results: Any) -> None:
     embedder, last = FakeEmbedder(), 0
     problems: list[str] = []
     times: list[float] = []
-    retriever = Retriever.load(root, embedder=embedder)
+    retriever = Retriever.load(root, model=embedder)
     while not done.is_set() or len(times) < 20:
         started = time.perf_counter()
         hits = retriever.search("word1 word2 word3", k=10, granularity="document")
@@ -46,7 +46,7 @@ def search_until(root: Path, done: Any, results: Any) -> None:
 @pytest.mark.parametrize("batch", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_eight_threads_and_four_processes_search_while_documents_are_added(tmp_path: Path, batch: int) -> None:
     root, embedder = tmp_path / "ix", FakeEmbedder()
-    build_index(make_documents(START), root, embedder=embedder)
+    build_index(make_documents(START), root, model=embedder)
     spawn = multiprocessing.get_context("spawn")
     done_here, done_there, results = threading.Event(), spawn.Event(), spawn.Queue()
     processes = [spawn.Process(target=search_until, args=(root, done_there, results)) for _ in range(4)]
@@ -57,7 +57,7 @@ def test_eight_threads_and_four_processes_search_while_documents_are_added(tmp_p
     started = time.monotonic()
     for number in range(ROUNDS):
         rows = make_documents(batch, seed=number, first=START + number * batch)
-        add_documents(rows, root, embedder=embedder)
+        add_documents(rows, root, model=embedder)
     seconds = time.monotonic() - started
     done_here.set()
     done_there.set()
@@ -75,8 +75,8 @@ def test_eight_threads_and_four_processes_search_while_documents_are_added(tmp_p
 
 def test_one_retriever_is_shared_by_threads_and_reopened_under_them(tmp_path: Path) -> None:
     root, embedder = tmp_path / "ix", FakeEmbedder()
-    build_index(make_documents(200), root, embedder=embedder)
-    retriever = Retriever.load(root, embedder=embedder)
+    build_index(make_documents(200), root, model=embedder)
+    retriever = Retriever.load(root, model=embedder)
     problems: list[BaseException] = []
     stop = threading.Event()
 
@@ -92,7 +92,7 @@ def test_one_retriever_is_shared_by_threads_and_reopened_under_them(tmp_path: Pa
     for thread in threads:
         thread.start()
     for number in range(6):
-        add_documents(make_documents(20, seed=number, first=200 + 20 * number), root, embedder=embedder)
+        add_documents(make_documents(20, seed=number, first=200 + 20 * number), root, model=embedder)
         retriever.reopen()
     stop.set()
     for thread in threads:

@@ -25,7 +25,7 @@ from tests.index.fake import FakeEmbedder
 @pytest.fixture(scope="module", params=["Flat", "HNSW8", "IVF4,Flat"])
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sound") / "ix"
-    build_index(make_documents(150), root, embedder=FakeEmbedder(), index=request.param)
+    build_index(make_documents(150), root, model=FakeEmbedder(), index=request.param)
     return root
 
 
@@ -46,7 +46,7 @@ def files(root: Path) -> list[Path]:
 
 
 def use(root: Path) -> None:
-    with Retriever.load(root, embedder=FakeEmbedder()) as retriever:
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
         for mode in ("dense", "lexical", "hybrid"):
             retriever.search("word1 word2 word3", k=20, mode=mode, filter={"year": {"$gte": 2001}}, context=1)
 
@@ -111,14 +111,14 @@ def test_truncated_and_missing_files_are_found(index: Path) -> None:
 
 @pytest.mark.parametrize("name", ["document.faiss", "passage.faiss"])
 def test_repair_rebuilds_faiss_files_from_the_vectors(index: Path, name: str) -> None:
-    with Retriever.load(index, embedder=FakeEmbedder()) as retriever:
+    with Retriever.load(index, model=FakeEmbedder()) as retriever:
         before = retriever.rank(["word1 word2"], k=20, exact=True)
     (version(index) / name).write_bytes(b"nonsense")
     verdict = verify_index(index, repair=True)
     assert verdict.problems
     assert verdict.repaired
     assert verify_index(index).problems == []
-    with Retriever.load(index, embedder=FakeEmbedder()) as retriever:
+    with Retriever.load(index, model=FakeEmbedder()) as retriever:
         assert retriever.rank(["word1 word2"], k=20, exact=True) == before
 
 
@@ -136,7 +136,7 @@ def test_repair_finds_a_lost_pointer_again_and_leaves_alone_what_has_no_copy(ind
 
 def test_repair_does_not_take_a_folder_called_faiss_for_the_damaged_file(tmp_path: Path) -> None:
     root = tmp_path / "wiki.faiss"
-    build_index(make_documents(30), root, embedder=FakeEmbedder())
+    build_index(make_documents(30), root, model=FakeEmbedder())
     store = version(root) / "store.sqlite"
     data = bytearray(store.read_bytes())
     data[-20] ^= 1
@@ -147,7 +147,7 @@ def test_repair_does_not_take_a_folder_called_faiss_for_the_damaged_file(tmp_pat
 
 def test_repair_goes_on_without_a_damaged_list_of_rejected_lines(tmp_path: Path) -> None:
     root = tmp_path / "ix"
-    build_index([*make_documents(30), {"_id": "no text"}], root, embedder=FakeEmbedder(), on_error="skip")
+    build_index([*make_documents(30), {"_id": "no text"}], root, model=FakeEmbedder(), on_error="skip")
     (version(root) / "rejected.jsonl").write_bytes(b"nonsense")
     with pytest.raises(AveyBError, match="verify --repair"):
         use(root)
@@ -272,7 +272,7 @@ def test_a_shard_of_other_ids_is_noticed(index: Path) -> None:
     rewrite(index, lambda m: m["files"].update({f"vectors/{path.name}": entry}))
     assert verify_index(index).problems
     with (
-        Retriever.load(index, embedder=FakeEmbedder()) as retriever,
+        Retriever.load(index, model=FakeEmbedder()) as retriever,
         pytest.raises(IndexFormatError, match="not among the stored vectors"),
     ):
         retriever.search("word1", exact=True)

@@ -24,7 +24,7 @@ CODES = [errno.ENOSPC, errno.EIO]
 
 
 def ids(root: Path) -> list[list[tuple[str, float]]]:
-    with Retriever.load(root, embedder=FakeEmbedder(), verify=True) as retriever:
+    with Retriever.load(root, model=FakeEmbedder(), verify=True) as retriever:
         return retriever.rank(QUERIES[:20], k=10)
 
 

@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def answers(root: Path) -> list[list[Hit]]:
-    with Retriever.load(root, embedder=FakeEmbedder(), verify=True) as retriever:
+    with Retriever.load(root, model=FakeEmbedder(), verify=True) as retriever:
         return retriever.search(QUERIES, k=10)
 
 

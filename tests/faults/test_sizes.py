@@ -39,9 +39,9 @@ def test_a_document_of_ten_megabytes(tmp_path: Path) -> None:
     text = " ".join(f"w{i % 5000}" for i in range(1_700_000)) + " needle in the haystack"
     assert len(text) > 9_500_000
     embedder = FakeEmbedder(split_size=256)
-    report = build_index([{"_id": "long", "text": text}, {"_id": "b", "text": "b"}], tmp_path / "ix", embedder=embedder)
+    report = build_index([{"_id": "long", "text": text}, {"_id": "b", "text": "b"}], tmp_path / "ix", model=embedder)
     assert report.passages == 1_700_004 // 256 + 2
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         (hit,) = retriever.search("needle in the haystack", k=1, filter={}, granularity="passage", context=2)
         assert hit.id == "long"
         assert hit.text == text
@@ -60,8 +60,8 @@ def test_large_and_nested_metadata(tmp_path: Path) -> None:
         {"_id": "large", "text": "x", "blob": "m" * (1 << 20), "list": list(range(50_000))},
         {"_id": "deep", "text": "x", "deep": deep, "object": {"a": {"b": [{"c": 1}]}}, "huge": 10**400},
     ]
-    build_index(rows, tmp_path / "ix", embedder=FakeEmbedder(), index_fields=["list"])
-    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder()) as retriever:
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder(), index_fields=["list"])
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         found = {hit.id: hit.metadata for hit in retriever.search("x", k=5)}
         assert found == {row["_id"]: {k: v for k, v in row.items() if k not in ("_id", "text")} for row in rows}
         assert [h.id for h in retriever.search("x", filter={"list": 49_999})] == ["large"]
@@ -71,9 +71,9 @@ def test_large_and_nested_metadata(tmp_path: Path) -> None:
 def test_ids_of_any_unicode(tmp_path: Path) -> None:
     ids = [i for i in IDS if i]
     rows = [{"_id": document_id, "text": f"word{n}"} for n, document_id in enumerate(ids)]
-    build_index(rows, tmp_path / "ix", embedder=FakeEmbedder())
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
     assert verify_index(tmp_path / "ix").problems == []
-    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder()) as retriever:
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         for n, document_id in enumerate(ids):
             assert retriever.search(f"word{n}", k=1)[0].id == document_id
 
@@ -89,7 +89,7 @@ ingest.BATCH_DOCUMENTS = 200
 rows = make_documents(300, longest=120)
 count = int(sys.argv[2])
 corpus = ({**rows[i % 300], "_id": str(i)} for i in range(count))
-build_index(corpus, Path(sys.argv[1]), embedder=FakeEmbedder(dim=8), granularity="document")
+build_index(corpus, Path(sys.argv[1]), model=FakeEmbedder(dim=8), granularity="document")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -111,9 +111,9 @@ def test_a_million_documents_of_one_word(tmp_path: Path) -> None:
     with path.open("w") as out:
         for i in range(1_000_000):
             out.write(json.dumps({"_id": i, "text": f"w{i % 1000}"}) + "\n")
-    report = build_index(path, tmp_path / "ix", embedder=FakeEmbedder(dim=8), granularity="document", index="Flat")
+    report = build_index(path, tmp_path / "ix", model=FakeEmbedder(dim=8), granularity="document", index="Flat")
     assert report.documents == 1_000_000
-    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder(dim=8)) as retriever:
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder(dim=8)) as retriever:
         hits = retriever.search("w77", k=1000)
         assert {int(h.id) % 1000 for h in hits} == {77}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -36,12 +36,12 @@ def run(mode: str, root: Path) -> None:
     """Give the command once, as a user would after a crash: a build that is complete already is none to repeat."""
     if mode == "build":
         try:
-            build_index(corpus(mode), root, embedder=FakeEmbedder())
+            build_index(corpus(mode), root, model=FakeEmbedder())
         except ConfigError as error:
             if "already there" not in str(error):
                 raise
     else:
-        upsert_documents(corpus(mode), root, embedder=FakeEmbedder())
+        upsert_documents(corpus(mode), root, model=FakeEmbedder())
 
 
 def intercept(hook: Callable[[str], None]) -> None:

@@ -34,10 +34,10 @@ def manifest_of(root: Path) -> Manifest:
 def test_every_document_is_found_with_all_that_belongs_to_it(
     tmp_path: Path, embedder: FakeEmbedder, granularity: str, dtype: str, documents: list[dict[str, Any]]
 ) -> None:
-    report = build_index(documents, tmp_path / "ix", embedder=embedder, granularity=granularity, storage_dtype=dtype)
+    report = build_index(documents, tmp_path / "ix", model=embedder, granularity=granularity, storage_dtype=dtype)
     assert (report.documents, report.rejected, report.resumed) == (len(documents), 0, False)
     assert verify_index(tmp_path / "ix").problems == []
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         for row in documents[:40]:
             query = row["text"] or "word1 word2"
             hits = retriever.search(query, k=7, mode="dense")
@@ -56,7 +56,7 @@ def test_every_document_is_found_with_all_that_belongs_to_it(
 
 def test_counts_tokens_cut_and_empty_texts(tmp_path: Path) -> None:
     rows = [{"_id": "long", "text": "w " * 50}, {"_id": "short", "text": "w"}, {"_id": "empty", "text": ""}]
-    report = build_index(rows, tmp_path / "ix", embedder=FakeEmbedder(max_tokens=20))
+    report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(max_tokens=20))
     assert (report.tokens, report.cut_documents, report.cut_tokens) == (21, 1, 30)
     assert (report.documents, report.passages) == (3, 4)
 
@@ -65,7 +65,7 @@ def test_skipping_counts_and_lists_what_is_left_out(
     tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
 ) -> None:
     lines = [{"_id": "a", "text": "x"}, b"broken \xff", {"_id": "a", "text": "again"}, {"_id": "b", "text": "y"}, "[]"]
-    report = build_index(jsonl(lines), tmp_path / "ix", embedder=embedder, on_error="skip")
+    report = build_index(jsonl(lines), tmp_path / "ix", model=embedder, on_error="skip")
     assert (report.documents, report.rejected) == (2, 3)
     assert report.rejected_file is not None
     rejected = [json.loads(line) for line in report.rejected_file.read_text(encoding="utf-8").splitlines()]
@@ -81,13 +81,13 @@ def test_an_error_in_the_corpus_leaves_no_trace(
 ) -> None:
     bad = jsonl([{"_id": "a", "text": "x"}, "{"])
     with pytest.raises(InputError, match="line 2: not JSON"):
-        build_index(bad, tmp_path / "new", embedder=embedder)
+        build_index(bad, tmp_path / "new", model=embedder)
     assert not (tmp_path / "new").exists()
-    build_index([{"_id": "old", "text": "x"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "old", "text": "x"}], tmp_path / "ix", model=embedder)
     with pytest.raises(InputError, match="line 2"):
-        build_index(bad, tmp_path / "ix", embedder=embedder, overwrite=True)
+        build_index(bad, tmp_path / "ix", model=embedder, overwrite=True)
     assert sorted(p.name for p in (tmp_path / "ix").iterdir()) == ["current", "lock", "v000001"]
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert [h.id for h in retriever.search("x")] == ["old"]
 
 
@@ -96,7 +96,7 @@ def test_duplicate_ids_across_files_are_told_with_their_place(
 ) -> None:
     files = [jsonl([{"_id": "same", "text": "x"}], "1.jsonl"), jsonl([{"id": "same", "text": "y"}], "2.jsonl")]
     with pytest.raises(InputError, match=r"2\.jsonl, line 1: the id 'same' is already in use"):
-        build_index(files, tmp_path / "ix", embedder=embedder)
+        build_index(files, tmp_path / "ix", model=embedder)
 
 
 @pytest.mark.parametrize("rows", [[], ["", "  "]])
@@ -104,17 +104,17 @@ def test_an_empty_corpus_is_an_error(
     tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path], rows: list[str]
 ) -> None:
     with pytest.raises(InputError, match="no documents"):
-        build_index(jsonl(rows), tmp_path / "ix", embedder=embedder)
+        build_index(jsonl(rows), tmp_path / "ix", model=embedder)
     assert not (tmp_path / "ix").exists()
 
 
 def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbedder) -> None:
     first, second = [{"_id": "1", "text": "x"}], [{"_id": "2", "text": "x"}]
-    build_index(first, tmp_path / "ix", embedder=embedder)
+    build_index(first, tmp_path / "ix", model=embedder)
     with pytest.raises(ConfigError, match="--overwrite"):
-        build_index(second, tmp_path / "ix", embedder=embedder)
-    reader = Retriever.load(tmp_path / "ix", embedder=embedder)
-    build_index(second, tmp_path / "ix", embedder=embedder, overwrite=True)
+        build_index(second, tmp_path / "ix", model=embedder)
+    reader = Retriever.load(tmp_path / "ix", model=embedder)
+    build_index(second, tmp_path / "ix", model=embedder, overwrite=True)
     assert [h.id for h in reader.search("x")] == ["1"], "an open reader keeps its version"
     assert reader.is_stale
     reader.reopen()
@@ -122,9 +122,9 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("data")
     with pytest.raises(ConfigError, match="not empty and not an index"):
-        build_index(first, tmp_path / "other", embedder=embedder)
+        build_index(first, tmp_path / "other", model=embedder)
     with pytest.raises(ConfigError, match="is a file"):
-        build_index(first, tmp_path / "other" / "precious", embedder=embedder)
+        build_index(first, tmp_path / "other" / "precious", model=embedder)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_argument_out_of_range_is_told(
 ) -> None:
     corpus = arguments.pop("corpus", [{"_id": "1", "text": "x"}])
     with pytest.raises(ConfigError, match=words):
-        build_index(corpus, tmp_path / "ix", embedder=embedder, **arguments)
+        build_index(corpus, tmp_path / "ix", model=embedder, **arguments)
     assert not (tmp_path / "ix").exists()
 
 
@@ -173,19 +173,19 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", embedder=Interrupted(after=57))
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
     with pytest.raises(IndexFormatError, match="no index here"):
         Retriever.load(tmp_path / "ix")
     embedder, whole = FakeEmbedder(), FakeEmbedder()
-    report = build_index(documents, tmp_path / "ix", embedder=embedder)
-    build_index(documents, tmp_path / "whole", embedder=whole)
+    report = build_index(documents, tmp_path / "ix", model=embedder)
+    build_index(documents, tmp_path / "whole", model=whole)
     assert report.resumed
     assert report.documents == len(documents)
     assert 0 < embedder.encoded_words < 0.65 * whole.encoded_words
     queries = [row["text"] for row in documents if row["text"]]
     with (
-        Retriever.load(tmp_path / "ix", embedder=whole) as a,
-        Retriever.load(tmp_path / "whole", embedder=whole) as b,
+        Retriever.load(tmp_path / "ix", model=whole) as a,
+        Retriever.load(tmp_path / "whole", model=whole) as b,
     ):
         assert a.search(queries, k=10) == b.search(queries, k=10)
 
@@ -195,55 +195,55 @@ def test_an_interrupted_build_refuses_other_arguments_and_another_input(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", embedder=Interrupted(after=57))
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
     with pytest.raises(ConfigError, match="granularity was 'both' and is 'document'"):
-        build_index(documents, tmp_path / "ix", embedder=FakeEmbedder(), granularity="document")
+        build_index(documents, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
     with pytest.raises(ConfigError, match="model was"):
-        build_index(documents, tmp_path / "ix", embedder=FakeEmbedder(seed="other"))
+        build_index(documents, tmp_path / "ix", model=FakeEmbedder(seed="other"))
     changed = [{**documents[0], "text": "something else"}, *documents[1:]]
     with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
-        build_index(changed, tmp_path / "ix", embedder=FakeEmbedder())
+        build_index(changed, tmp_path / "ix", model=FakeEmbedder())
     with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
-        build_index(documents[:20], tmp_path / "ix", embedder=FakeEmbedder())
+        build_index(documents[:20], tmp_path / "ix", model=FakeEmbedder())
     corrected = [*documents[:80], {**documents[80], "text": "corrected"}, *documents[81:]]
-    assert build_index(corrected, tmp_path / "ix", embedder=FakeEmbedder()).resumed, "what was not read yet may change"
+    assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, "what was not read yet may change"
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_restart_throws_interrupted_work_away(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", embedder=Interrupted(after=57))
-    report = build_index(documents[:5], tmp_path / "ix", embedder=FakeEmbedder(seed="b"), restart=True)
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+    report = build_index(documents[:5], tmp_path / "ix", model=FakeEmbedder(seed="b"), restart=True)
     assert (report.documents, report.resumed) == (5, False)
 
 
 def test_an_index_that_faiss_refuses_after_encoding_can_be_replaced(tmp_path: Path) -> None:
     rows, embedder = make_documents(20), FakeEmbedder()
     with pytest.raises(ConfigError, match="cannot be trained on"):
-        build_index(rows, tmp_path / "ix", embedder=embedder, index="IVF64,Flat")
+        build_index(rows, tmp_path / "ix", model=embedder, index="IVF64,Flat")
     embedder.encoded_words = 0
-    report = build_index(rows, tmp_path / "ix", embedder=embedder, index="Flat")
+    report = build_index(rows, tmp_path / "ix", model=embedder, index="Flat")
     assert (report.resumed, report.documents, embedder.encoded_words) == (True, 20, 0)
 
 
 def test_a_second_writer_is_told_who_holds_the_lock(tmp_path: Path, embedder: FakeEmbedder) -> None:
     with writer_lock(tmp_path / "ix" / "lock"), pytest.raises(IndexLockedError, match=r"pid \d+ on "):
-        build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", embedder=embedder)
+        build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
 
 
 def test_a_stale_lock_is_noticed(tmp_path: Path, embedder: FakeEmbedder, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "ix").mkdir()
     note = {"pid": 4711, "host": "there", "since": "yesterday", "command": "aveyb-index build"}
     (tmp_path / "ix" / "lock").write_text(json.dumps(note))
-    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
     assert "its lock is stale" in caplog.text
     assert "pid 4711 on there" in caplog.text
 
 
 def test_the_wrong_model_is_refused_naming_both(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
     with pytest.raises(IndexFormatError, match=r"fake-a \(fingerprint .*fake-b \(fingerprint"):
-        Retriever.load(tmp_path / "ix", embedder=FakeEmbedder(seed="b"))
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder(seed="b"))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -257,7 +257,7 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
 
     rows = make_documents(3)
     with pytest.raises(InputError, match="document 'doc-1': its vector holds NaN or infinity"):
-        build_index(rows, tmp_path / "ix", embedder=Broken())
+        build_index(rows, tmp_path / "ix", model=Broken())
 
 
 def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
             return iter(list(super().encode_documents(documents))[:-1])
 
     with pytest.raises(AveyBError, match="gave no vectors"):
-        build_index(make_documents(3), tmp_path / "ix", embedder=Swallowing())
+        build_index(make_documents(3), tmp_path / "ix", model=Swallowing())
 
 
 # --- ready-made vectors ----------------------------------------------------------------------------------------------

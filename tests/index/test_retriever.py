@@ -29,13 +29,13 @@ ROWS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("retriever") / "ix"
-    build_index(ROWS, path, embedder=FakeEmbedder())
+    build_index(ROWS, path, model=FakeEmbedder())
     return path
 
 
 @pytest.fixture(scope="module")
 def retriever(root: Path) -> Retriever:
-    return Retriever.load(root, embedder=FakeEmbedder())
+    return Retriever.load(root, model=FakeEmbedder())
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -189,8 +189,8 @@ def test_query_vectors_are_checked(retriever: Retriever) -> None:
 
 
 def test_an_index_without_passages_says_so(tmp_path: Path) -> None:
-    build_index(ROWS, tmp_path / "ix", embedder=FakeEmbedder(), granularity="document")
-    with Retriever.load(tmp_path / "ix", embedder=FakeEmbedder()) as retriever:
+    build_index(ROWS, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         with pytest.raises(ConfigError, match="built with granularity 'document'"):
             retriever.search("word1", granularity="passage")
         (hit,) = retriever.search("zinc hull", k=1, mode="hybrid", rerank="maxsim", context=1)
@@ -199,8 +199,8 @@ def test_an_index_without_passages_says_so(tmp_path: Path) -> None:
 
 def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
     root = tmp_path / "a b?c=1&d#e%20é'\"" / "ix"
-    build_index(ROWS[:5], root, embedder=FakeEmbedder())
-    with Retriever.load(root, embedder=FakeEmbedder()) as retriever:
+    build_index(ROWS[:5], root, model=FakeEmbedder())
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
         assert len(retriever.search("word1", k=5, mode="hybrid")) > 0
 
 
@@ -218,9 +218,9 @@ def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is there")
     with pytest.raises(BackendError, match="no GPU is visible"):
-        Retriever.load(root, embedder=FakeEmbedder(), device="cuda")
+        Retriever.load(root, model=FakeEmbedder(), device="cuda")
     with pytest.raises(BackendError, match="'tpu'"):
-        Retriever.load(root, embedder=FakeEmbedder(), device="tpu")
+        Retriever.load(root, model=FakeEmbedder(), device="tpu")
 
 
 def test_search_by_torch_gives_what_faiss_gives(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +231,11 @@ def test_search_by_torch_gives_what_faiss_gives(root: Path, monkeypatch: pytest.
     monkeypatch.setattr("aveyb_retrieval.index.search.snapshot.EXACT_SHARE", 0)
     queries = [row["text"] for row in ROWS if row["text"]]
     with (
-        Retriever.load(root, embedder=FakeEmbedder()) as by_torch,
-        Retriever.load(root, embedder=FakeEmbedder(), device="cuda") as again,
+        Retriever.load(root, model=FakeEmbedder()) as by_torch,
+        Retriever.load(root, model=FakeEmbedder(), device="cuda") as again,
     ):
         monkeypatch.undo()
-        with Retriever.load(root, embedder=FakeEmbedder()) as by_faiss:
+        with Retriever.load(root, model=FakeEmbedder()) as by_faiss:
             for where in (None, {"year": {"$gte": 2010}}):
                 expected = by_faiss.rank(queries, k=7, filter=where)
                 for found in (by_torch.rank(queries, k=7, filter=where), again.rank(queries, k=7, filter=where)):
@@ -280,7 +280,7 @@ def test_values_of_another_type_are_errors_of_ours(retriever: Retriever) -> None
 
 
 def test_a_closed_retriever_says_so(root: Path) -> None:
-    retriever = Retriever.load(root, embedder=FakeEmbedder())
+    retriever = Retriever.load(root, model=FakeEmbedder())
     retriever.search("word1")
     retriever.close()
     for mode in ("dense", "lexical", "hybrid"):

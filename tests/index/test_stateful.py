@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.index.write.update import add_documents, compact_index, delete_documents, upsert_documents
+from aveyb_retrieval.index.write.maintain import compact_index
+from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.index.conftest import assert_best, true_scores
 from tests.index.fake import FakeEmbedder
@@ -46,22 +47,22 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(rows=UNIQUE_ROWS, index=st.sampled_from(["Flat", "IVF1,Flat", "SQ8"]))
     def build(self, rows: list[dict[str, Any]], index: str) -> None:
-        build_index(rows, self.root, embedder=self.embedder, index=index, index_fields=["year"])
+        build_index(rows, self.root, model=self.embedder, index=index, index_fields=["year"])
         self.model = {row["_id"]: row for row in rows}
-        self.reader = Retriever.load(self.root, embedder=self.embedder)
+        self.reader = Retriever.load(self.root, model=self.embedder)
 
     @rule(rows=UNIQUE_ROWS)
     def add(self, rows: list[dict[str, Any]]) -> None:
         if any(row["_id"] in self.model for row in rows):
             with pytest.raises(InputError, match="already in use"):
-                add_documents(rows, self.root, embedder=self.embedder)
+                add_documents(rows, self.root, model=self.embedder)
             return
-        add_documents(rows, self.root, embedder=self.embedder)
+        add_documents(rows, self.root, model=self.embedder)
         self.model.update({row["_id"]: row for row in rows})
 
     @rule(rows=ROWS)
     def upsert(self, rows: list[dict[str, Any]]) -> None:
-        upsert_documents(rows, self.root, embedder=self.embedder)
+        upsert_documents(rows, self.root, model=self.embedder)
         self.model.update({row["_id"]: row for row in rows})
 
     @precondition(lambda self: self.model)
@@ -69,7 +70,7 @@ class IndexMachine(RuleBasedStateMachine):
     def grow(self, data: st.DataObject, tail: str) -> None:
         row = self.model[data.draw(st.sampled_from(sorted(self.model)))]
         longer = {**row, "text": f"{row['text']} {tail}"}
-        upsert_documents([longer], self.root, embedder=self.embedder)
+        upsert_documents([longer], self.root, model=self.embedder)
         self.model[row["_id"]] = longer
 
     @rule(ids=st.sets(IDS, min_size=1, max_size=3))
@@ -93,7 +94,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule()
     def load_again(self) -> None:
         self.reader.close()
-        self.reader = Retriever.load(self.root, embedder=self.embedder)
+        self.reader = Retriever.load(self.root, model=self.embedder)
 
     @rule(query=TEXTS, k=st.integers(1, 9), granularity=st.sampled_from(["document", "passage", "both"]))
     def search(self, query: str, k: int, granularity: str) -> None:

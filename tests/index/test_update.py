@@ -11,11 +11,10 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.index.storage.info import describe
+from aveyb_retrieval.index.write.maintain import compact_index, tune_index
 from aveyb_retrieval.index.write.update import (
     add_documents,
-    compact_index,
     delete_documents,
-    tune_index,
     upsert_documents,
 )
 from aveyb_retrieval.index.write.verify import verify_index
@@ -28,7 +27,7 @@ FACTORIES = ["Flat", "HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2", "SQ8", "PCA8,Flat"
 def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False) -> None:
     """The index answers as if it had been built from these rows."""
     assert verify_index(root).problems == []
-    with Retriever.load(root, embedder=embedder) as retriever:
+    with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever) == len(rows)
         for row in rows[::9]:
             if row["text"]:
@@ -40,18 +39,18 @@ def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, e
 def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: FakeEmbedder, factory: str) -> None:
     rows = {row["_id"]: row for row in make_documents(150)}
     root = tmp_path / "ix"
-    build_index(list(rows.values()), root, embedder=embedder, index=factory)
+    build_index(list(rows.values()), root, model=embedder, index=factory)
     more = make_documents(30, seed=1, first=150)
-    add_documents(more, root, embedder=embedder)
+    add_documents(more, root, model=embedder)
     rows |= {row["_id"]: row for row in more}
     changed = make_documents(20, seed=2, first=40)
-    upsert_documents(changed, root, embedder=embedder)
+    upsert_documents(changed, root, model=embedder)
     rows |= {row["_id"]: row for row in changed}
     delete_documents(root, ["doc-3", "doc-170"], where={"year": 2007})
     rows = {k: v for k, v in rows.items() if k not in ("doc-3", "doc-170") and v["year"] != 2007}
     exactly(root, embedder, list(rows.values()), exact=True)
     gone = make_documents(150)[3]["text"]
-    with Retriever.load(root, embedder=embedder) as retriever:
+    with Retriever.load(root, model=embedder) as retriever:
         assert "doc-3" not in [hit.id for hit in retriever.search(gone, k=len(rows))], "not even far down"
         assert len(retriever.search("word1", k=1000, granularity="document")) == len(rows)
     compact_index(root)
@@ -63,12 +62,12 @@ def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: 
 
 def test_hnsw_forgets_by_tombstones_until_there_are_too_many(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows = make_documents(100)
-    build_index(rows, tmp_path / "ix", embedder=embedder, index="HNSW8", granularity="document")
+    build_index(rows, tmp_path / "ix", model=embedder, index="HNSW8", granularity="document")
     delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15)])
     assert describe(tmp_path / "ix")["indexes"]["document"]["tombstones"] == 15
     delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15, 25)])
     assert describe(tmp_path / "ix")["indexes"]["document"]["tombstones"] == 0, "built anew beyond a fifth"
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert {h.id for h in retriever.search("word1", k=100)} == {f"doc-{i}" for i in range(25, 100)}
 
 
@@ -76,45 +75,45 @@ def test_unchanged_and_grown_documents_are_not_encoded_again(tmp_path: Path) -> 
     rows = make_documents(40)
     embedder = FakeEmbedder(split_size=8)
     rows.append({"_id": "log", "title": "Log", "text": " ".join(f"word{i}" for i in range(100))})
-    build_index(rows, tmp_path / "ix", embedder=embedder)
+    build_index(rows, tmp_path / "ix", model=embedder)
     embedder.encoded_words = 0
     newer = [{**row, "year": 1900} for row in rows]
-    upsert_documents(newer, tmp_path / "ix", embedder=embedder)
+    upsert_documents(newer, tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 0, "metadata alone cost no encoding"
     grown = {**newer[-1], "text": newer[-1]["text"] + " " + " ".join(f"word{i}" for i in range(100, 120))}
-    upsert_documents([grown], tmp_path / "ix", embedder=embedder)
+    upsert_documents([grown], tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 101 + 20 - 96, "twelve full splits of title and text are kept"
     exactly(tmp_path / "ix", FakeEmbedder(split_size=8), [*newer[:-1], grown])
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert len(retriever.search("word1", k=99, filter={"year": 1900}, granularity="document")) == 41
 
 
 def test_the_same_id_twice_in_one_upsert_keeps_the_last(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "a", "text": "word1"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "a", "text": "word1"}], tmp_path / "ix", model=embedder)
     rows = [
         {"_id": "a", "text": "word2"},
         {"_id": "a", "text": "word1"},
         {"_id": "b", "text": "x"},
         {"_id": "b", "text": "y"},
     ]
-    upsert_documents(rows, tmp_path / "ix", embedder=embedder)
+    upsert_documents(rows, tmp_path / "ix", model=embedder)
     exactly(tmp_path / "ix", embedder, rows[1::2])
 
 
 def test_deleting_everything_leaves_an_index_to_add_to(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows = make_documents(20)
-    build_index(rows, tmp_path / "ix", embedder=embedder)
+    build_index(rows, tmp_path / "ix", model=embedder)
     assert delete_documents(tmp_path / "ix", where={}).documents == 0
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert retriever.search("word1") == []
         assert retriever.search("word1", mode="hybrid", filter={"year": 2000}) == []
     compact_index(tmp_path / "ix")
-    add_documents(rows, tmp_path / "ix", embedder=embedder)
+    add_documents(rows, tmp_path / "ix", model=embedder)
     exactly(tmp_path / "ix", embedder, rows)
 
 
 def test_deleting_nothing_makes_no_version(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index(make_documents(5), tmp_path / "ix", embedder=embedder)
+    build_index(make_documents(5), tmp_path / "ix", model=embedder)
     assert delete_documents(tmp_path / "ix", ["nobody"], missing_ok=True).version == "v000001"
     with pytest.raises(ConfigError, match="ids or a filter"):
         delete_documents(tmp_path / "ix")
@@ -126,13 +125,13 @@ def test_deleting_nothing_makes_no_version(tmp_path: Path, embedder: FakeEmbedde
 
 def test_changes_need_an_index_and_its_model(tmp_path: Path, embedder: FakeEmbedder) -> None:
     with pytest.raises(IndexFormatError, match="no index here"):
-        add_documents([{"_id": "a", "text": "x"}], tmp_path / "none", embedder=embedder)
+        add_documents([{"_id": "a", "text": "x"}], tmp_path / "none", model=embedder)
     assert not (tmp_path / "none").exists()
-    build_index([{"_id": "a", "text": "x"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "a", "text": "x"}], tmp_path / "ix", model=embedder)
     with pytest.raises(IndexFormatError, match="fake-b"):
-        add_documents([{"_id": "b", "text": "x"}], tmp_path / "ix", embedder=FakeEmbedder(seed="b"))
+        add_documents([{"_id": "b", "text": "x"}], tmp_path / "ix", model=FakeEmbedder(seed="b"))
     with pytest.raises(InputError, match="'a' is already in use"):
-        add_documents([{"_id": "a", "text": "y"}], tmp_path / "ix", embedder=embedder)
+        add_documents([{"_id": "a", "text": "y"}], tmp_path / "ix", model=embedder)
     assert describe(tmp_path / "ix")["version"] == "v000001"
 
 
@@ -197,15 +196,15 @@ def test_filters_keep_recall_and_give_k_results(
 def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come(
     tmp_path: Path, embedder: FakeEmbedder
 ) -> None:
-    build_index([{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", embedder=embedder, index="SQ8")
-    upsert_documents([{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", embedder=embedder)
-    with Retriever.load(tmp_path / "ix", embedder=embedder) as retriever:
+    build_index([{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", model=embedder, index="SQ8")
+    upsert_documents([{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         (hit,) = retriever.search("word1 word2", granularity="passage")
     assert (hit.id, hit.passage) == ("a", "word1 word2")
 
 
 def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", embedder=embedder)
+    build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder)
     with pytest.raises(ConfigError, match="is one string; give a list"):
         delete_documents(tmp_path / "ix", "12", missing_ok=True)
 
@@ -215,10 +214,10 @@ def test_an_emptied_index_with_a_wanted_recall_can_be_compacted_and_filled_again
     tmp_path: Path, embedder: FakeEmbedder, factory: str
 ) -> None:
     root = tmp_path / "ix"
-    build_index(make_documents(20), root, embedder=embedder, index=factory, recall=0.9)
+    build_index(make_documents(20), root, model=embedder, index=factory, recall=0.9)
     assert delete_documents(root, where={}).documents == 0
     assert compact_index(root).documents == 0
     assert tune_index(root, 0.9).indexes["document"].recall is None  # nothing to measure with
-    add_documents(make_documents(20), root, embedder=embedder)
-    with Retriever.load(root, embedder=embedder) as retriever:
+    add_documents(make_documents(20), root, model=embedder)
+    with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever.search("word1 word2", k=20)) == 20

@@ -48,7 +48,7 @@ class Angles:
 
 def mine(pairs: Iterable[tuple[str, str]], rules: Rules, **options: object) -> Mined:
     rows = Dataset.from_list([{"anchor": anchor, "positive": positive} for anchor, positive in pairs])
-    return mine_negatives(rows, rules, embedder=Angles(), **options)
+    return mine_negatives(rows, rules, model=Angles(), **options)
 
 
 def negatives(mined: Mined, anchor: str, positive: str) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.index.model import Model, check_loaded, load_model
 from aveyb_retrieval.index.search import fusion, rerank
 from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.lexical import best_passage
@@ -42,8 +43,7 @@ class Retriever:
         cls,
         path: str | Path,
         *,
-        model: str | Path | None = None,
-        embedder: EmbedderLike | None = None,
+        model: Model = None,
         device: str = "cpu",
         precision: str = "float32",
         mapped: bool = True,
@@ -53,9 +53,8 @@ class Retriever:
 
         Args:
             path: The index directory.
-            model: Where the model that made the index now is; None looks where it was at the build. It is loaded at the
-                first search that needs it.
-            embedder: A loaded model, in place of `model`.
+            model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
+                the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
             precision: What the model computes in, as in `build_index`.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
@@ -65,12 +64,15 @@ class Retriever:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             BackendError: the device is not there.
         """
-        load = _Load(model, device, precision, mapped)
+        source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
+        if embedder is not None:
+            check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
+        load = _Load(source, device, precision, mapped)
         retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, load)
         if embedder is not None:
             _check_model(retriever._snapshot, embedder)
             retriever._embedder = embedder
-        elif model is not None:
+        elif source is not None:
             retriever._model()
         return retriever
 
@@ -328,8 +330,6 @@ class _Load:
     mapped: bool
 
     def embedder(self, snapshot: Snapshot) -> EmbedderLike:
-        from aveyb_retrieval.encoder.embedder import Embedder
-
         manifest = snapshot.manifest
         if manifest.model is None:
             raise ConfigError(
@@ -337,7 +337,7 @@ class _Load:
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
         source = self.model if self.model is not None else manifest.settings["model_source"]
-        return Embedder.load(source, device=self.device, precision=self.precision)
+        return load_model(source, device=self.device, precision=self.precision)
 
 
 def _check_model(snapshot: Snapshot, embedder: EmbedderLike) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,48 +13,34 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.index.input.documents import FieldNames
 from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.index.model import Model, load_model
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
-from aveyb_retrieval.index.storage import directory, filters
+from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.storage.manifest import GRANULARITIES, Manifest
+from aveyb_retrieval.index.storage.manifest import GRANULARITIES
 from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
-from aveyb_retrieval.index.types import KINDS, EmbedderLike, Encoded, model_description
-from aveyb_retrieval.index.write.ingest import Encode, GrowingEmbedder, Ingestion, Progress, Step, silent
-from aveyb_retrieval.index.write.publish import Settings, finish
-from aveyb_retrieval.index.write.transaction import Transaction, open_transaction
+from aveyb_retrieval.index.types import KINDS, EmbedderLike, Progress, model_description, silent
+from aveyb_retrieval.index.write.change import Finish, Report, run_change
+from aveyb_retrieval.index.write.ingest import Ingestion
+from aveyb_retrieval.index.write.settings import Settings
+from aveyb_retrieval.index.write.source import ModelSource, PrecomputedSource, VectorSource
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.write.transaction import Transaction
 
 OnError = Literal["stop", "skip"]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a change did: the index it left behind, its counts, and how long this call took.
-
-    `resumed` tells whether it continued an interrupted one; `rejected_file` lists what `on_error="skip"` left out.
-    """
-
-    path: Path
-    version: str
-    documents: int
-    passages: int
-    tokens: int
-    cut_documents: int
-    cut_tokens: int
-    rejected: int
-    rejected_file: Path | None
-    seconds: float
-    resumed: bool
+Vectors = str | Path | npt.NDArray[np.floating]
 
 
 def build_index(
     corpus: Source | Sequence[str | Path] | None,
     out: str | Path,
     *,
-    model: str | Path | None = None,
+    model: Model = None,
     granularity: str = "both",
     index: str = AUTO,
     recall: float | None = None,
-    vectors: str | Path | npt.NDArray[np.floating] | None = None,
+    vectors: Vectors | None = None,
     storage_dtype: str = "float32",
     fields: FieldNames | None = None,
     index_fields: Sequence[str] = (),
@@ -66,7 +50,6 @@ def build_index(
     max_tokens: int | None = None,
     device: str = "cpu",
     precision: str = "float32",
-    embedder: EmbedderLike | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Build an index directory at `out`. Killed at any moment, the same call continues where it stopped.
@@ -76,7 +59,7 @@ def build_index(
             of mappings with `_id` (or `id`), `text`, optionally `title`; everything else is metadata. None only with
             `vectors`.
         out: The index directory. An index that is there stays visible to its readers until the new one is complete.
-        model: Model folder or name; None is the embedded default.
+        model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         granularity: "document", "passage" or "both": which vectors are searched.
         index: "auto" (by size) or a FAISS factory string such as "HNSW32" or "IVF4096,Flat".
         recall: Tune the search settings until this share of exact results is found, and keep the measured curve.
@@ -91,7 +74,6 @@ def build_index(
         device: Where the model runs.
         precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
             and queries may differ in it.
-        embedder: A loaded model in place of `model`.
         progress: Called as the work goes on.
 
     Raises:
@@ -99,19 +81,15 @@ def build_index(
         InputError: the corpus holds something that is no document, or no documents at all.
         IndexLockedError: another process is writing to `out`.
     """
-    started = time.monotonic()
     _check_arguments(granularity, storage_dtype, on_error, recall)
     index_dir = IndexDirectory(out)
-    check_target(index_dir, overwrite)
+    _check_target(index_dir, overwrite)
     ready = PrecomputedVectors.open(vectors) if vectors is not None else None
     if corpus is None and ready is None:
         raise ConfigError("no corpus and no vectors: give at least one of them")
-    if ready is not None and granularity != "document":
-        raise ConfigError(
-            f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
-        )
-    if embedder is None and (ready is None or model is not None):
-        embedder = load_embedder(model, device=device, precision=precision, max_tokens=max_tokens)
+    embedder = None
+    if ready is None or model is not None:
+        embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
     settings = Settings(
         granularity=granularity,
         dim=_dimension(ready, embedder),
@@ -120,52 +98,29 @@ def build_index(
         recall=recall,
         index_fields={name: filters.json_path(name) for name in index_fields},
         model=model_description(embedder) if embedder else None,
-        model_source=str(model) if model is not None else None,
+        model_source=str(model) if isinstance(model, (str, Path)) else None,
         max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
     )
+    source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
+    if ready is not None and granularity != "document":
+        raise ConfigError(
+            f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
+        )
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
-    job = describe_job(
-        "build", corpus, settings, on_error=on_error, fields=fields, vectors=ready.describe() if ready else None
-    )
-    source: Any = ready.documents() if corpus is None and ready else corpus
-    with open_transaction(out, job, from_base=False, restart=restart) as change:
-        if change.done is None:
-            with change.store.transaction():
-                change.store.put("index_fields", settings.index_fields)
-            encode = ready_encoder(ready) if ready else embedder_encoder(embedder)  # type: ignore[arg-type]  # one is there
-            pipeline = new_pipeline(change, settings, encode, mode="add", on_error=on_error, progress=progress)
-            items = pipeline.run(read_corpus(source, fields))
-            check_not_empty(change, items)
-            if ready is not None and items != len(ready):
-                raise InputError(
-                    f"{ready.name}: {len(ready)} vectors for {items} documents of the corpus; one row each is needed"
-                )
-            manifest = finish(change, settings, progress)
-        else:
-            manifest = change.done
-    return report(index_dir, manifest, started, resumed=change.resumed or change.done is not None)
+    job = describe_job("build", corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
+    documents: Any = ready.documents() if corpus is None and ready is not None else corpus
 
+    def work(transaction: Transaction, settings: Settings) -> Finish:
+        _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
+        with transaction.store.transaction():
+            transaction.store.put("index_fields", settings.index_fields)
+        ingest_corpus(
+            transaction, settings, source, documents, fields, mode="add", on_error=on_error, progress=progress
+        )
+        return Finish(settings)
 
-def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
-    """Raise ConfigError where a build must not write."""
-    root = index_dir.root
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file; give the path of a folder for the index")
-    if index_dir.current() is not None:
-        if not overwrite:
-            raise ConfigError(f"{root}: an index is already there; replace it with --overwrite (overwrite=True)")
-    elif root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
-        raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
-
-
-def load_embedder(
-    model: str | Path | None, *, device: str, precision: str = "float32", max_tokens: int | None = None
-) -> EmbedderLike:
-    """Load one of our models (None: the embedded default)."""
-    from aveyb_retrieval.encoder.embedder import Embedder
-
-    return Embedder.load(model, device=device, precision=precision, max_tokens=max_tokens)
+    return run_change(out, job, work, settings=settings, restart=restart, progress=progress)
 
 
 def describe_job(
@@ -196,70 +151,62 @@ def describe_job(
     }
 
 
-def new_pipeline(
-    change: Transaction,
+def open_source(vectors: Vectors) -> PrecomputedSource:
+    """Open ready-made vectors as the source of a change.
+
+    Raises:
+        InputError: they are not usable.
+    """
+    return PrecomputedSource(PrecomputedVectors.open(vectors))
+
+
+def ingest_corpus(
+    transaction: Transaction,
     settings: Settings,
-    encode: Encode,
+    source: VectorSource,
+    corpus: Source | Sequence[str | Path],
+    fields: FieldNames | None,
     *,
     mode: Literal["add", "upsert"],
     on_error: OnError,
     progress: Progress,
-    embedder: EmbedderLike | None = None,
-) -> Ingestion:
-    """A pipeline into a change, with the settings of its index."""
-    kinds = tuple(kind for kind in KINDS if kind in GRANULARITIES[settings.granularity])
-    return Ingestion(
-        change,
-        encode,
-        growing=embedder if isinstance(embedder, GrowingEmbedder) else None,
-        kinds=kinds,
+) -> None:
+    """Read a corpus into a transaction: every document with its vectors, committed batch by batch.
+
+    Raises:
+        InputError: an item is not a document (with `on_error="stop"`), there is none, or `source` does not match it.
+    """
+    ingestion = Ingestion(
+        transaction,
+        source.encode,
+        growing=source.growing,
+        kinds=tuple(kind for kind in KINDS if kind in GRANULARITIES[settings.granularity]),
         dim=settings.dim,
         storage_dtype=settings.storage_dtype,
         mode=mode,
         on_error=on_error,
         progress=progress,
     )
-
-
-def embedder_encoder(embedder: EmbedderLike) -> Encode:
-    """Encode documents with a model."""
-
-    def encode(steps: Iterator[Step]) -> Iterator[Encoded]:
-        return embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
-
-    return encode
-
-
-def ready_encoder(ready: PrecomputedVectors) -> Encode:
-    """Take documents' vectors from a file: the row of the document's position in the corpus."""
-
-    def encode(steps: Iterator[Step]) -> Iterator[Encoded]:
-        return (ready.document(step.position - 1, step.record.id) for step in steps)
-
-    return encode
-
-
-def check_not_empty(change: Transaction, items: int) -> None:
-    """Raise InputError where the input had no document."""
+    items = ingestion.run(read_corpus(corpus, fields))
     if items == 0:
         raise InputError("the input holds no documents: nothing to index")
-    if change.store.is_empty():
+    if transaction.store.is_empty():
         raise InputError(
             f"none of the {items:,} items of the input is a document; the reasons are those of --on-error stop"
         )
+    source.check_all_used(items)
 
 
-def report(index_dir: IndexDirectory, manifest: Manifest, started: float, *, resumed: bool) -> Report:
-    """Sum up a finished change."""
-    rejected = index_dir.root / manifest.version / directory.REJECTED
-    return Report(
-        path=index_dir.root,
-        version=manifest.version,
-        rejected_file=rejected if directory.REJECTED in manifest.files else None,
-        seconds=time.monotonic() - started,
-        resumed=resumed,
-        **manifest.counts,
-    )
+def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
+    """Raise ConfigError where a build must not write."""
+    root = index_dir.root
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root}: is a file; give the path of a folder for the index")
+    if index_dir.current() is not None:
+        if not overwrite:
+            raise ConfigError(f"{root}: an index is already there; replace it with --overwrite (overwrite=True)")
+    elif root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
+        raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
 
 
 def _check_arguments(granularity: str, storage_dtype: str, on_error: str, recall: float | None) -> None:
@@ -274,10 +221,14 @@ def _check_arguments(granularity: str, storage_dtype: str, on_error: str, recall
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 
 
+def _given(embedder: EmbedderLike | None) -> EmbedderLike:
+    assert embedder is not None  # loaded wherever there are no ready-made vectors
+    return embedder
+
+
 def _dimension(ready: PrecomputedVectors | None, embedder: EmbedderLike | None) -> int:
     if ready is None:
-        assert embedder is not None
-        return embedder.dim
+        return _given(embedder).dim
     if embedder is not None and embedder.dim != ready.dim:
         raise ConfigError(
             f"{ready.name}: vectors of dimension {ready.dim}, the model {embedder.model_name} makes {embedder.dim}; "

@@ -22,23 +22,13 @@ from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
 from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
-from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind
+from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind, Progress
 from aveyb_retrieval.index.write.transaction import Transaction
 
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
 TELL_SECONDS = 0.2
-
-
-class Progress(Protocol):
-    """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
-
-    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None: ...
-
-
-def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
-    """Show no progress."""
 
 
 Action = Literal["encode", "grow", "metadata", "reject"]
@@ -88,7 +78,7 @@ class Ingestion:
 
     def __init__(
         self,
-        change: Transaction,
+        transaction: Transaction,
         encode: Encode,
         *,
         kinds: tuple[Kind, ...],
@@ -99,8 +89,8 @@ class Ingestion:
         progress: Progress,
         growing: GrowingEmbedder | None = None,
     ) -> None:
-        self.change = change
-        self.store = change.store
+        self.transaction = transaction
+        self.store = transaction.store
         self._encode = encode
         self._kinds = kinds
         self._dim = dim
@@ -160,7 +150,7 @@ class Ingestion:
     def _check_same_input(self, same: bool, consumed: int) -> None:
         if not same:
             raise ConfigError(
-                f"{self.change.index_dir.root}: the first {consumed:,} documents of the input are not those that "
+                f"{self.transaction.index_dir.root}: the first {consumed:,} documents of the input are not those that "
                 "the interrupted change had read; give it the same input, or discard its work with --restart"
             )
 
@@ -245,7 +235,7 @@ class Ingestion:
             if shard:
                 self.store.add_shard(shard)
             rejected = [step.item for step, _ in self._batch if isinstance(step.item, Rejected)]
-            self.store.add_rejected(rejected, self.change.version)
+            self.store.add_rejected(rejected, self.transaction.version)
             self.store.put("next_doc", doc)
             self.store.put("consumed", last.position)
             self.store.put("digest", last.digest)
@@ -271,8 +261,8 @@ class Ingestion:
                 doc = int(broken[0]) >> (PASSAGE_BITS if kind == "passage" else 0)
                 step, _ = batch[doc - self._next_doc]
                 raise _unusable(step, "its vector holds NaN or infinity; the model or the vectors given are broken")
-        name = directory.shard_file(self.change.version, int(docs[0]))
-        info = write_shard(self.change.folder / name, vectors, self._storage_dtype)
+        name = directory.shard_file(self.transaction.version, int(docs[0]))
+        info = write_shard(self.transaction.folder / name, vectors, self._storage_dtype)
         return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
 
     def _grow(self, step: Step) -> Encoded:
@@ -287,12 +277,12 @@ class Ingestion:
     def _base_passages(self) -> VectorTable:
         if self._base_table is None:
             shards = [s for s in self.store.shards() if s.first < self._first_doc]
-            self._base_table = open_table(self.change.folder, shards, "passage", self._dim)
+            self._base_table = open_table(self.transaction.folder, shards, "passage", self._dim)
         return self._base_table
 
     def _replace(self, record: Record) -> None:
         if self._mode == "upsert" and (known := self.store.find(record.id)):
-            self.store.remove_document(known[0], self.change.version)
+            self.store.remove_document(known[0], self.transaction.version)
 
     def _update_metadata(self, record: Record) -> None:
         known = self.store.find(record.id)

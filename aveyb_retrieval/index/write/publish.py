@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, IndexInfo, Manifest
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Shard, Store, dead_ids, expand_passages
-from aveyb_retrieval.index.types import FloatArray, IntArray, Kind
-from aveyb_retrieval.index.write.ingest import Progress
+from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress
+from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.transaction import Transaction
 from aveyb_retrieval.version import package_version
 
@@ -29,66 +29,34 @@ SEED = 0  # of the training sample
 TOMBSTONE_LIMIT = 0.2  # a graph index with a larger share of dead vectors is built again
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What an index keeps to over all its versions.
-
-    `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
-    (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
-    `model_source` and `max_tokens` what to load it with again.
-    """
-
-    granularity: str
-    dim: int
-    storage_dtype: str
-    index: str
-    recall: float | None
-    index_fields: dict[str, str]
-    model: dict[str, Any] | None
-    model_source: str | None
-    max_tokens: int | None
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Settings:
-        """The settings of an existing index."""
-        return cls(
-            granularity=manifest.granularity,
-            dim=manifest.dim,
-            storage_dtype=manifest.storage_dtype,
-            index_fields=manifest.index_fields,
-            model=manifest.model,
-            **manifest.settings,
-        )
-
-
 def finish(
-    change: Transaction, settings: Settings, progress: Progress, *, rebuild: bool = False, retune: bool = False
+    transaction: Transaction, settings: Settings, progress: Progress, *, rebuild: bool = False, retune: bool = False
 ) -> Manifest:
     """Build the FAISS indexes of a change or bring them up to date, write the manifest, show the new version.
 
     `rebuild` makes them anew from the vectors; `retune` measures their search settings again.
     """
-    store = change.store
+    store = transaction.store
     counts = store.counts()
     listed = {s.name: FileInfo(s.bytes, s.sha256) for s in store.shards()}
     indexes: dict[str, IndexInfo] = {}
     for kind in GRANULARITIES[settings.granularity]:
         count = counts.documents if kind == "document" else counts.passages
         name = directory.faiss_file(kind)
-        job = FaissJob(change, kind, count, settings, progress)
+        job = FaissJob(transaction, kind, count, settings, progress)
         indexes[kind], listed[name] = job.run(rebuild)
         if retune:
             indexes[kind] = job.tune(indexes[kind])
-    if change.base is None:
+    if transaction.base is None:
         store.optimize()  # later changes leave merging to compaction
-    rejected = list(store.rejected(change.version))
+    rejected = list(store.rejected(transaction.version))
     if rejected:
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rejected)
-        listed[directory.REJECTED] = files.write_atomic(change.folder / directory.REJECTED, lines.encode())
+        listed[directory.REJECTED] = files.write_atomic(transaction.folder / directory.REJECTED, lines.encode())
     store.close()
-    listed[directory.STORE] = files.hash_file(change.folder / directory.STORE)
+    listed[directory.STORE] = files.hash_file(transaction.folder / directory.STORE)
     manifest = Manifest(
-        version=change.version,
+        version=transaction.version,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         package=package_version(),
         model=settings.model,
@@ -100,9 +68,9 @@ def finish(
         counts={**counts._asdict(), "rejected": len(rejected)},
         indexes=indexes,
         files=listed,
-        job=change.job,
+        job=transaction.job,
     )
-    change.publish(manifest)
+    transaction.publish(manifest)
     return manifest
 
 
@@ -110,21 +78,21 @@ def finish(
 class FaissJob:
     """Bringing the FAISS index of one kind of vectors to what the store now holds, and its file to the disk."""
 
-    change: Transaction
+    transaction: Transaction
     kind: Kind
     count: int
     settings: Settings
     progress: Progress
 
     def run(self, rebuild: bool) -> tuple[IndexInfo, FileInfo]:
-        old = self.change.base.indexes.get(self.kind) if self.change.base else None
+        old = self.transaction.base.indexes.get(self.kind) if self.transaction.base else None
         factory = faiss_index.choose_factory(self.settings.index, self.count, self.settings.dim)
         if old is None or rebuild or old.factory != factory or self.count > 2 * old.trained_on:
             return self._build(factory)
         return self._update(old) or self._build(factory)
 
     def _build(self, factory: str) -> tuple[IndexInfo, FileInfo]:
-        table = self._table(self.change.store.shards())
+        table = self._table(self.transaction.store.shards())
         index = faiss_index.create(factory, self.settings.dim)
         size = faiss_index.training_size(index, self.count)
         if size:
@@ -132,30 +100,30 @@ class FaissJob:
             try:
                 faiss_index.train(index, sample(table, size), factory)
             except ConfigError:
-                self.change.allow_other_index()
+                self.transaction.allow_other_index()
                 raise
         faiss_index.reserve(index, self.count)
         all_live = len(table) == self.count  # then there is no need to ask which are
-        self._fill(index, table.blocks() if all_live else live_blocks(self.change.store, table, self.kind))
+        self._fill(index, table.blocks() if all_live else live_blocks(self.transaction.store, table, self.kind))
         info = IndexInfo(factory=factory, count=self.count, trained_on=self.count)
         written = self._write(index)
         return (self.tune(info) if self.settings.recall is not None else info), written
 
     def _update(self, old: IndexInfo) -> tuple[IndexInfo, FileInfo] | None:
         """The old index without what was removed and with what was added; None where building anew is better."""
-        assert self.change.base is not None
+        assert self.transaction.base is not None
         name = directory.faiss_file(self.kind)
-        store = self.change.store
+        store = self.transaction.store
         first: int = store.get("first_doc")
-        removed = store.removed(self.change.version)
+        removed = store.removed(self.transaction.version)
         removed = removed[
             removed[:, 0] < first
         ]  # what was added and removed by this very change was never in the index
         shards = [s for s in store.shards() if s.first >= first]
         if not len(removed) and not shards:
-            files.link(self.change.base_folder / name, self.change.folder / name)
-            return old, self.change.base.files[name]
-        index = faiss_index.read(self.change.base_folder / name, mapped=False)
+            files.link(self.transaction.base_folder / name, self.transaction.folder / name)
+            return old, self.transaction.base.files[name]
+        index = faiss_index.read(self.transaction.base_folder / name, mapped=False)
         ids = removed[:, 0] if self.kind == "document" else expand_passages(removed)
         tombstones = old.tombstones
         if len(ids) and not faiss_index.remove(index, ids):
@@ -170,8 +138,8 @@ class FaissJob:
     def tune(self, info: IndexInfo) -> IndexInfo:
         """The index's description with search settings for the wanted recall, and what was measured."""
         assert self.settings.recall is not None
-        store, table = self.change.store, self._table(self.change.store.shards())
-        index = faiss_index.read(self.change.folder / directory.faiss_file(self.kind), mapped=True)
+        store, table = self.transaction.store, self._table(self.transaction.store.shards())
+        index = faiss_index.read(self.transaction.folder / directory.faiss_file(self.kind), mapped=True)
         searcher = faiss_index.Searcher(index, {}, factory=info.factory)
         drawn = np.random.default_rng(SEED).permutation(sample(table, 4 * tune.QUERIES))
         queries = drawn[np.linalg.norm(drawn, axis=1) > 0][: tune.QUERIES]  # an empty text is near to nothing
@@ -185,7 +153,7 @@ class FaissJob:
         return replace(info, params=found.params, recall=found.recall, curve=found.curve)
 
     def _table(self, shards: list[Shard]) -> VectorTable:
-        return open_table(self.change.folder, shards, self.kind, self.settings.dim)
+        return open_table(self.transaction.folder, shards, self.kind, self.settings.dim)
 
     def _fill(self, index: faiss.Index, blocks: Iterator[tuple[IntArray, FloatArray]]) -> None:
         self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
@@ -194,7 +162,7 @@ class FaissJob:
             self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
 
     def _write(self, index: faiss.Index) -> FileInfo:
-        return faiss_index.write(index, self.change.folder / directory.faiss_file(self.kind))
+        return faiss_index.write(index, self.transaction.folder / directory.faiss_file(self.kind))
 
 
 def live_blocks(store: Store, table: VectorTable, kind: Kind) -> Iterator[tuple[IntArray, FloatArray]]:

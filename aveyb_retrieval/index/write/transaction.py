@@ -185,15 +185,15 @@ def open_transaction(root: str | Path, job: Job, *, from_base: bool, restart: bo
     with _disk_errors(index_dir.root), writer_lock(index_dir.lock):
         current = index_dir.current()
         base = Manifest.read(index_dir.root / current) if from_base and current else None
-        change = Transaction(index_dir, job, base)
-        change.start(restart=restart)
+        transaction = Transaction(index_dir, job, base)
+        transaction.start(restart=restart)
         try:
-            yield change
+            yield transaction
         except AveyBError:
-            change.abandon_if_empty(existed)
+            transaction.abandon_if_empty(existed)
             raise
         finally:
-            change.close()
+            transaction.close()
         index_dir.delete_unused()
 
 

@@ -17,10 +17,9 @@ from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import Manifest, file_problems
 from aveyb_retrieval.index.storage.shards import open_table
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, dead_ids
-from aveyb_retrieval.index.types import Kind
-from aveyb_retrieval.index.write.ingest import Progress, silent
-from aveyb_retrieval.index.write.publish import Settings, finish, live_blocks
-from aveyb_retrieval.index.write.transaction import open_transaction
+from aveyb_retrieval.index.types import Kind, Progress, silent
+from aveyb_retrieval.index.write.change import Finish, run_change
+from aveyb_retrieval.index.write.publish import live_blocks
 
 
 @dataclass(frozen=True)
@@ -145,9 +144,14 @@ def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progre
     """Build the FAISS files anew as a new version, if everything they are made from is sound."""
     if not _rebuildable(file_problems(manifest, folder, full=True)):
         return False
-    with open_transaction(index_dir.root, {"command": "repair"}, from_base=True) as change:
-        finish(change, Settings.of(manifest), progress, rebuild=True)
-    return not _problems(index_dir.root / change.version, Manifest.read(index_dir.root / change.version), progress)
+    report = run_change(
+        index_dir.root,
+        {"command": "repair"},
+        lambda transaction, settings: Finish(settings, rebuild=True),
+        progress=progress,
+    )
+    repaired = index_dir.root / report.version
+    return not _problems(repaired, Manifest.read(repaired), progress)
 
 
 def _rebuildable(damaged: Iterable[str]) -> bool:

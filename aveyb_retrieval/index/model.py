@@ -1,0 +1,43 @@
+"""Load the model that an index is built or searched with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.index.types import EmbedderLike
+
+Model = str | Path | EmbedderLike | None
+"""A model folder or name, a loaded model, or None for the embedded default."""
+
+
+def load_model(
+    model: Model, *, device: str = "cpu", precision: str = "float32", max_tokens: int | None = None
+) -> EmbedderLike:
+    """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
+
+    Raises:
+        ConfigError: `device`, `precision` or `max_tokens` is given beside a loaded model, which has its own.
+        ModelError: there is no usable model there.
+    """
+    if model is None or isinstance(model, (str, Path)):
+        from aveyb_retrieval.encoder.embedder import Embedder
+
+        return Embedder.load(model, device=device, precision=precision, max_tokens=max_tokens)
+    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens)
+    return model
+
+
+def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:
+    """Raise ConfigError where an option is given that a loaded model has settled already."""
+    if not isinstance(model, EmbedderLike):
+        raise ConfigError(
+            f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
+            "its methods)"
+        )
+    given = {"device": (device, "cpu"), "precision": (precision, "float32"), "max_tokens": (max_tokens, None)}
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ConfigError(
+                f"{name}={value!r} beside the loaded model {model.model_name}: give it to Embedder.load instead"
+            )

@@ -1,0 +1,126 @@
+"""The one flow of every change: build, add, upsert, delete, compact, tune and repair."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.storage.manifest import IndexInfo, Manifest
+from aveyb_retrieval.index.types import Progress
+from aveyb_retrieval.index.write.publish import finish
+from aveyb_retrieval.index.write.settings import Settings
+from aveyb_retrieval.index.write.transaction import Job, Transaction, open_transaction
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a change: the index it left behind, its counts, and how long this call took.
+
+    `indexes` describes the FAISS index of each kind of vector, with the recall measured where it was tuned. `resumed`
+    says whether the call continued an interrupted one; `rejected_file` lists what `on_error="skip"` left out.
+    """
+
+    path: Path
+    version: str
+    documents: int
+    passages: int
+    tokens: int
+    cut_documents: int
+    cut_tokens: int
+    rejected: int
+    rejected_file: Path | None
+    indexes: Mapping[str, IndexInfo]
+    seconds: float
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How to finish a change: the settings of the new version, whether FAISS indexes are rebuilt, whether tuned."""
+
+    settings: Settings
+    rebuild: bool = False
+    retune: bool = False
+
+
+Work = Callable[[Transaction, Settings], Finish | None]
+"""Brings the store and the shards of a transaction to their new state; None where there is nothing to change."""
+
+
+def run_change(
+    root: str | Path,
+    job: Job,
+    work: Work,
+    *,
+    progress: Progress,
+    restart: bool = False,
+    settings: Settings | None = None,
+) -> Report:
+    """Lock the index, begin or continue the change, do its work, build FAISS, publish the new version.
+
+    An interrupted run of the same `job` is continued; if it had finished all work, only its publication is completed.
+
+    Args:
+        root: The index directory.
+        job: Identifies the change: what an interrupted run is compared with before it is continued.
+        work: Does what is particular to this change.
+        progress: Called as the work goes on.
+        restart: Throw away the work of an interrupted change.
+        settings: Those of an index built from nothing; None changes the index that is there, with its own.
+
+    Raises:
+        IndexFormatError: there is no index to change.
+        IndexLockedError: another process is writing.
+        ConfigError: another change is unfinished.
+    """
+    started = time.monotonic()
+    from_base = settings is None
+    if from_base:
+        read_manifest(root)
+    with open_transaction(root, job, from_base=from_base, restart=restart) as transaction:
+        if transaction.done is not None:
+            return _report(transaction, transaction.done, started, resumed=True)
+        if settings is None:
+            assert transaction.base is not None  # `read_manifest` found one, and versions are never all removed
+            settings = Settings.of(transaction.base)
+        finish_with = work(transaction, settings)
+        if finish_with is None:
+            assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
+            transaction.cancel()
+            return _report(transaction, transaction.base, started, resumed=False)
+        manifest = finish(
+            transaction, finish_with.settings, progress, rebuild=finish_with.rebuild, retune=finish_with.retune
+        )
+        return _report(transaction, manifest, started, resumed=transaction.resumed)
+
+
+def read_manifest(root: str | Path) -> Manifest:
+    """Return the manifest of the visible version of an index.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged.
+    """
+    index_dir = IndexDirectory(root)
+    name = index_dir.current()
+    if name is None:
+        raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
+    return Manifest.read(index_dir.root / name)
+
+
+def _report(transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool) -> Report:
+    root = transaction.index_dir.root
+    rejected = root / manifest.version / directory.REJECTED
+    return Report(
+        path=root,
+        version=manifest.version,
+        rejected_file=rejected if directory.REJECTED in manifest.files else None,
+        indexes=manifest.indexes,
+        seconds=time.monotonic() - started,
+        resumed=resumed,
+        **manifest.counts,
+    )

@@ -1,0 +1,40 @@
+"""The settings that an index keeps to over all its versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aveyb_retrieval.index.storage.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every later change of an index keeps to.
+
+    `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
+    (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
+    `model_source` and `max_tokens` what to load it with again.
+    """
+
+    granularity: str
+    dim: int
+    storage_dtype: str
+    index: str
+    recall: float | None
+    index_fields: dict[str, str]
+    model: dict[str, Any] | None
+    model_source: str | None
+    max_tokens: int | None
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Settings:
+        """The settings of an existing index."""
+        return cls(
+            granularity=manifest.granularity,
+            dim=manifest.dim,
+            storage_dtype=manifest.storage_dtype,
+            index_fields=manifest.index_fields,
+            model=manifest.model,
+            **manifest.settings,
+        )

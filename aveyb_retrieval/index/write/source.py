@@ -1,0 +1,88 @@
+"""Where the vectors of new documents come from: a model, or a file of vectors made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.index.types import EmbedderLike, Encoded, check_fingerprint
+from aveyb_retrieval.index.write.ingest import GrowingEmbedder, Step
+from aveyb_retrieval.index.write.settings import Settings
+
+
+class VectorSource(Protocol):
+    """Gives the vectors of the documents of a change, in order."""
+
+    @property
+    def growing(self) -> GrowingEmbedder | None:
+        """The model, where it can continue a document that grew."""
+        ...
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Return one result for each step, in order. May read ahead, but only in the calling thread."""
+        ...
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise an error of ours where these vectors do not fit the index at `where`."""
+        ...
+
+    def check_all_used(self, documents: int) -> None:
+        """Raise InputError where the source has vectors for another number of documents than were read."""
+        ...
+
+    def describe(self) -> str | None:
+        """Identify ready-made vectors, so that an interrupted change never continues with others; None for a model."""
+        ...
+
+
+class ModelSource:
+    """Encodes documents with a model."""
+
+    def __init__(self, embedder: EmbedderLike) -> None:
+        self.embedder = embedder
+        self.growing: GrowingEmbedder | None = embedder if isinstance(embedder, GrowingEmbedder) else None
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        if settings.model is None:
+            raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
+        check_fingerprint(settings.model, settings.dim, self.embedder, where)
+
+    def check_all_used(self, documents: int) -> None:
+        """Nothing to check: a model encodes as many documents as there are."""
+
+    def describe(self) -> str | None:
+        return None
+
+
+class PrecomputedSource:
+    """Takes documents' vectors from a file: the row of the document's position in the corpus."""
+
+    growing: GrowingEmbedder | None = None
+
+    def __init__(self, vectors: PrecomputedVectors) -> None:
+        self.vectors = vectors
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        if settings.granularity != "document" or self.vectors.dim != settings.dim:
+            raise ConfigError(
+                f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
+                f"granularity {settings.granularity!r} and dimension {settings.dim}"
+            )
+
+    def check_all_used(self, documents: int) -> None:
+        if documents != len(self.vectors):
+            raise InputError(
+                f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
+                "one row each is needed"
+            )
+
+    def describe(self) -> str | None:
+        return self.vectors.describe()
