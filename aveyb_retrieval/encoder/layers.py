@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.prepared import PreparedLayer
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.static_mix import static_mix
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.config import AveyBConfig
 
 
 class RMSNorm(nn.Module):
@@ -73,39 +74,17 @@ class AveyBLayer(nn.Module):
         )
         self.mix_bias = nn.Parameter(torch.zeros(config.split_size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
-        self._prepared: PreparedLayer | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prepared": None}
-
-    def train(self, mode: bool = True) -> AveyBLayer:
-        """As for any module. Training frees what was prepared for inference, and may write to parameters in any way."""
-        if mode:
-            self._prepared = None
-        return super().train(mode)
-
-    def forward(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, form: type[PreparedLayer] | None = None
-    ) -> torch.Tensor:
-        """One layer on a group of splits.
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run the layer on a group of splits.
 
         Args:
             x: `[n, T, D]`.
-            lengths: int `[n]` valid tokens of each split, None when all T are.
-            form: prepare the layer in this form and run that, where it is possible; None: as it stands.
+            lengths: int `[n]`, valid tokens of each split; None when all T are.
 
         Returns:
             `[n, T, D]`.
-
-        Raises:
-            BackendError: float8 is asked for where it cannot run.
         """
-        if form is not None and not torch.compiler.is_compiling():
-            prepared = self._prepared
-            if type(prepared) is not form or not prepared.current(x.dtype):
-                self._prepared = prepared = form(self) if form.possible(self, x.dtype) else None
-            if prepared is not None:
-                return prepared(x, lengths)
         settings = self.settings
         enriched = enrich(
             x,

@@ -14,10 +14,10 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.graphs import LayerGraphs
+from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, PackedLayer
 from aveyb_retrieval.encoder.initialisation import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.prepared import Float8Layer, PackedLayer, PreparedLayer
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.errors import BackendError, InputError
@@ -79,11 +79,26 @@ class AveyBModel(AveyBPreTrainedModel):
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
         self._float8 = False
+        self._inference: InferenceLayers | None = None
         self._graphs: LayerGraphs | None = None
         self.post_init()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_graphs": None}  # they belong to a device's memory
+        return {**self.__dict__, "_inference": None, "_graphs": None}
+
+    def train(self, mode: bool = True) -> AveyBModel:
+        """Set the mode as for any module; training frees what inference prepared.
+
+        In training parameters may be written to in ways that leave no trace (`parameter.data`).
+        """
+        if mode:
+            self._forget_prepared()
+        return super().train(mode)
+
+    def _forget_prepared(self) -> None:
+        self._inference = None
+        if self._graphs is not None:
+            self._graphs.clear()
 
     def use_float8(self, enabled: bool = True) -> None:
         """From now on, inference multiplies in float8 where the layers' linear maps run (see `kernels/float8.py`).
@@ -96,11 +111,10 @@ class AveyBModel(AveyBPreTrainedModel):
                 are compiled.
         """
         self._float8 = enabled
-        if self._graphs is not None:
-            self._graphs.clear()
+        self._forget_prepared()
 
     def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
-        """From now on, the layers run small groups of splits on a CUDA device as graphs (see `graphs.py`).
+        """From now on, the layers run small groups of splits on a CUDA device as graphs (see `cuda_graphs.py`).
 
         Graphs are captured when their sizes are first met, which takes some tens of runs' time, and then kept.
 
@@ -113,7 +127,9 @@ class AveyBModel(AveyBPreTrainedModel):
         """
         if enabled and self.device.type != "cuda":
             raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
-        self._graphs = LayerGraphs(self, max_tokens) if enabled else None
+        self._graphs = (
+            LayerGraphs(self.run_layers, self, split_size=self.split_size, max_tokens=max_tokens) if enabled else None
+        )
 
     def forward(
         self,
@@ -202,7 +218,7 @@ class AveyBModel(AveyBPreTrainedModel):
 
     def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """The neural processor on a group of splits `[m, T, D]`."""
-        if self._graphs is not None and self._graphs.take(x):
+        if self._graphs is not None and self._graphs.can_replay(x):
             return self._graphs(x, lengths)
         return self.run_layers(x, lengths)
 
@@ -216,22 +232,32 @@ class AveyBModel(AveyBPreTrainedModel):
         Returns:
             `[m, T, D]`.
         """
-        form = self._form(x)
-        for layer in self.layers:
-            if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
-            else:
-                x = layer(x, lengths, form)
+        inference = self._inference_layers(x)
+        if inference is not None:
+            x = inference(x, lengths)
+        else:
+            for layer in self.layers:
+                if self.gradient_checkpointing and self.training:
+                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
+                else:
+                    x = layer(x, lengths)
         return x if self.ln_f is None else self.ln_f(x)
 
-    def _form(self, x: torch.Tensor) -> type[PreparedLayer] | None:
-        """In which form the layers run."""
+    def _inference_layers(self, x: torch.Tensor) -> InferenceLayers | None:
+        """Return the layers in the form in which inference on `x` `[m, T, D]` runs; None: they run as they are."""
+        form = self._inference_form(x)
+        if form is None:
+            return None
+        inference = self._inference
+        if inference is None or not inference.serves(self.layers, form, x.dtype):
+            self._inference = inference = InferenceLayers.prepare(self.layers, form, x.dtype)
+        return inference
+
+    def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
         if not self._float8:
             return PackedLayer if usable(x) else None
         if torch.is_grad_enabled():
             raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
-        if any(layer._compiled_call_impl is not None for layer in self.layers):
-            raise BackendError("float8 layers cannot be compiled: leave one of the two out")
         return Float8Layer
 
     def _group_tokens(self, device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Weights prepared for inference on a CPU: the same results, never a stale one, and no trace in copies or files."""
+"""Layers prepared for inference on a CPU: the same results, never a stale one, and no trace in copies or files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from unittest import mock
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.layers import AveyBLayer
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.kernels import packed
 from tests.encoder.models import PRESETS, small_model
 
 IDS = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(1))
 LONG = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))  # S = 16: ragged groups, retrieval
-needs_operators = pytest.mark.skipif(not packed._AVAILABLE, reason="this torch cannot pack weights")
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    with torch.inference_mode():
+        return packed.usable(torch.empty(1, 1, dtype=dtype))
+
+
+needs_operators = pytest.mark.skipif(
+    not can_pack(torch.float32), reason="this torch or processor cannot pack float32 weights"
+)
+needs_bfloat16 = pytest.mark.skipif(
+    not can_pack(torch.bfloat16), reason="this torch or processor cannot pack bfloat16 weights"
+)
 
 
 def encode(model: AveyBModel, ids: torch.Tensor = IDS) -> torch.Tensor:
@@ -31,7 +42,7 @@ def plainly(model: AveyBModel, ids: torch.Tensor = IDS) -> torch.Tensor:
 
 
 def is_prepared(model: AveyBModel) -> bool:
-    return all(layer._prepared is not None for layer in model.layers if isinstance(layer, AveyBLayer))
+    return model._inference is not None
 
 
 @needs_operators
@@ -50,7 +61,7 @@ def test_prepared_layers_give_what_plain_ones_give(preset: str, orders: tuple[st
         model.train().eval()
 
 
-@needs_operators
+@needs_bfloat16
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_prepared_bfloat16_layers_are_as_near_to_float32_as_plain_ones(preset: str) -> None:
     model = small_model(preset, initializer_range=0.1)
@@ -100,15 +111,31 @@ def by_data_in_training(model: AveyBModel) -> None:
     model.eval()
 
 
+def without_a_layer(model: AveyBModel) -> None:
+    del model.layers[2]
+
+
+def hook_on_a_layer(model: AveyBModel) -> None:
+    model.layers[2].register_forward_hook(lambda _module, _args, out: 2 * out)
+
+
 def there_and_back(model: AveyBModel) -> None:
     model.to(torch.bfloat16).to(torch.float32)
 
 
 CHANGES: list[Callable[[AveyBModel], None]] = [
-    optimizer_step, other_weights, lambda m: other_weights(m, assign=True), new_parameter, new_part,
+    optimizer_step,
+    other_weights,
+    lambda m: other_weights(m, assign=True),
+    new_parameter,
+    new_part,
     new_storage,
-    in_inference_mode, by_data_in_training, there_and_back,
-]  # fmt: skip
+    in_inference_mode,
+    by_data_in_training,
+    without_a_layer,
+    hook_on_a_layer,
+    there_and_back,
+]
 
 
 @needs_operators
@@ -128,20 +155,19 @@ def test_what_one_mode_prepared_serves_the_other() -> None:
     model = small_model("paper")
     with torch.inference_mode():
         expected = model(IDS).last_hidden_state
-    prepared = model.layers[0]._prepared
+    prepared = model._inference
     got = encode(model)
-    assert model.layers[0]._prepared is prepared
+    assert model._inference is prepared
     assert not got.is_inference()
     torch.testing.assert_close(got, expected, atol=0, rtol=0)
 
 
 @needs_operators
-def test_another_dtype_is_prepared_for_itself() -> None:
+def test_another_dtype_does_not_meet_weights_prepared_for_the_last_one() -> None:
     model = small_model("paper")
     encode(model)
-    assert encode(model.to(torch.bfloat16)).dtype == torch.bfloat16
-    assert is_prepared(model)
-    assert encode(model.to(torch.float64)).dtype == torch.float64  # which no packed weight serves
+    for dtype in (torch.bfloat16, torch.float64, torch.float32):  # float64: packed weights cannot serve it
+        assert encode(model.to(dtype)).dtype == dtype
 
 
 def test_what_is_prepared_is_not_part_of_the_model() -> None:
@@ -175,14 +201,14 @@ def test_training_frees_what_was_prepared() -> None:
     model = small_model("paper")
     encode(model)
     model.train()
-    assert not any(layer._prepared for layer in model.layers)
+    assert not is_prepared(model)
 
 
 def test_weights_without_a_version_counter_are_not_prepared() -> None:
     with torch.inference_mode():
         model = small_model("paper")
         before = model(IDS).last_hidden_state
-        assert not any(layer._prepared for layer in model.layers)
+        assert not is_prepared(model)
         for layer in model.layers:
             layer.fuser.weight.mul_(2)  # type: ignore[operator, union-attr]
         assert (model(IDS).last_hidden_state - before).abs().max() > 1e-4
@@ -192,6 +218,6 @@ def test_autocast_and_a_torch_without_the_operators_take_the_plain_form() -> Non
     model = small_model("paper")
     with torch.autocast("cpu", torch.bfloat16):
         encode(model)
-    assert not any(layer._prepared for layer in model.layers)
+    assert not is_prepared(model)
     plainly(model)
-    assert not any(layer._prepared for layer in model.layers)
+    assert not is_prepared(model)

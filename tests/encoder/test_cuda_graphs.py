@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aveyb_retrieval.encoder.graphs import LayerGraphs
+from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import packed
@@ -43,7 +43,7 @@ class Repeated(LayerGraphs):
 
 def with_graphs(preset: str, **settings: int) -> tuple[AveyBModel, Repeated]:
     model = small_model(preset, **settings)
-    graphs = model._graphs = Repeated(model, MAX_TOKENS)
+    graphs = model._graphs = Repeated(model.run_layers, model, split_size=model.split_size, max_tokens=MAX_TOKENS)
     return model, graphs
 
 

@@ -1,34 +1,38 @@
 """The layers on a few splits, replayed as CUDA graphs.
 
-A small batch waits for its operations to be started one by one, some ten a layer; a graph starts them all at once. One
-is captured for each pair of sizes: splits rounded up to a power of two, tokens a split to one of a few widths. What
-is beyond a group's own splits and lengths is whatever stood in the buffers; no split depends on another, and rows
-beyond a split's length never count, so it changes nothing.
+Small batches are launch-bound (about ten kernels per layer), so the layers are replayed as a CUDA graph. One graph is
+captured for each pair of sizes: splits rounded up to a power of two, tokens per split to one of a few widths. Stale
+data in the padding is harmless: splits are independent and padded rows are masked.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from aveyb_retrieval.encoder.marks import Marks
+from aveyb_retrieval.encoder.inference import ParameterVersions
 from aveyb_retrieval.kernels.dispatch import forced_backend
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from collections.abc import Callable
+
+    from torch import nn
 
 _NARROWEST = 16
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One graph: where its input goes, how it runs, and where its output then stands.
+    """One captured graph with its input and output buffers.
 
-    x: `[n, T, D]`; lengths: int64 `[n]`, or None where all splits are full; out: `[n, T, D]`.
+    Attributes:
+        x: `[n, T, D]`, where the input goes.
+        lengths: int64 `[n]`, or None where all splits are full.
+        replay: runs the graph.
+        out: `[n, T, D]`, where the output is after `replay`.
     """
 
     x: torch.Tensor
@@ -44,19 +48,34 @@ class LayerGraphs:
     streams in order.
     """
 
-    def __init__(self, model: AveyBModel, max_tokens: int) -> None:
-        """`max_tokens`: of a group, padding included."""
-        self._model, self._max_tokens, self._device = model, max_tokens, model.device
+    def __init__(
+        self,
+        run: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor],
+        module: nn.Module,
+        *,
+        split_size: int,
+        max_tokens: int,
+    ) -> None:
+        """Prepare for groups on the device of `module`; nothing is captured yet.
+
+        Args:
+            run: what a graph records: x `[n, T, D]` and lengths int64 `[n]` or None -> `[n, T, D]`.
+            module: holds the parameters that `run` reads.
+            split_size: S, the largest T.
+            max_tokens: the largest n times T that runs as a graph, padding included.
+        """
+        self._run, self._module, self._split_size, self._max_tokens = run, module, split_size, max_tokens
+        self._device = next(module.parameters()).device
         self._graphs: dict[tuple[object, ...], Captured] = {}
         self._inputs: dict[torch.dtype, torch.Tensor] = {}
         self._lock = threading.Lock()
-        self._marks = Marks(model)
+        self._versions = ParameterVersions(module)
         on_cuda = self._device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_cuda else None
         self._free = torch.cuda.Event() if on_cuda else None  # reached when the last output has been copied
 
-    def take(self, x: torch.Tensor) -> bool:
-        """Whether a group `[n, T, D]` runs as a graph."""
+    def can_replay(self, x: torch.Tensor) -> bool:
+        """Return whether a group `[n, T, D]` runs as a graph."""
         n, width = self._sizes(x)
         return (
             x.device == self._device
@@ -67,11 +86,14 @@ class LayerGraphs:
         )
 
     def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """What `run_layers` gives; `take(x)` must hold.
+        """Return what `run` gives; `can_replay(x)` must hold.
 
         Args:
             x: `[n, T, D]`.
-            lengths: int64 `[n]` valid tokens of each split, None when all T are.
+            lengths: int64 `[n]`, valid tokens of each split; None when all T are.
+
+        Returns:
+            `[n, T, D]`, a copy.
         """
         n, width = x.shape[:2]
         sizes = self._sizes(x)
@@ -79,9 +101,9 @@ class LayerGraphs:
         with self._lock:
             if self._free is not None:
                 torch.cuda.current_stream(self._device).wait_event(self._free)
-            if not self._marks.current():
+            if not self._versions.unchanged():
                 self._graphs.clear()
-                self._marks = Marks(self._model)
+                self._versions = ParameterVersions(self._module)
             key = (*sizes, full, x.dtype, forced_backend())
             if key not in self._graphs:
                 self._graphs[key] = self._capture(*sizes, full, x)
@@ -96,14 +118,13 @@ class LayerGraphs:
         return out
 
     def clear(self) -> None:
-        """Forgets every graph: what the layers compute has changed."""
+        """Drop every graph, because what `run` computes has changed."""
         with self._lock:
             self._graphs.clear()
 
     def _sizes(self, x: torch.Tensor) -> tuple[int, int]:
-        """Splits and tokens a split of the graph for a group."""
-        size = self._model.split_size
-        width = min(max(_NARROWEST, _power_of_two(x.shape[1])), size) if self._model.masked_tail else size
+        """Return the graph's number of splits and tokens per split for a group `[n, T, D]`."""
+        width = min(max(_NARROWEST, _power_of_two(x.shape[1])), self._split_size)
         return _power_of_two(x.shape[0]), width
 
     def _capture(self, n: int, width: int, full: bool, like: torch.Tensor) -> Captured:
@@ -115,11 +136,11 @@ class LayerGraphs:
                 )
             x = self._inputs[like.dtype][: n * width * like.shape[2]].view(n, width, like.shape[2])
             lengths = None if full else torch.full((n,), width, device=self._device)
-            replay, out = self._record(lambda: self._model.run_layers(x, lengths))
+            replay, out = self._record(lambda: self._run(x, lengths))
         return Captured(x, lengths, replay, out)
 
     def _record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """A function that runs `run` again on the same memory, and the output that it then writes."""
+        """Return a function that runs `run` again on the same memory, and the output that it writes."""
         with torch.cuda.device(self._device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

@@ -1,0 +1,244 @@
+"""Inference-only forms of the layers: weights packed for the CPU, or quantized to float8.
+
+An inference form is never saved, copied or pickled with its model. The model makes it at the first use and again
+after a parameter changed. Packed weights take as much memory as the layers' own, float8 weights one byte per element.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from aveyb_retrieval.errors import BackendError
+from aveyb_retrieval.kernels import cpu
+from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantise_weight
+from aveyb_retrieval.kernels.packed import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import nn
+
+    from aveyb_retrieval.encoder.layers import AveyBLayer
+
+
+class ParameterVersions:
+    """Detect whether a module's parameters have changed since they were recorded.
+
+    Noticed: optimizers, `load_state_dict`, `.to`, in-place operations, new or removed parameters and submodules. Not
+    noticed: a write through `parameter.data`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Record the parameters of `module`.
+
+        Raises:
+            RuntimeError: a parameter was made in inference mode and therefore has no version counter.
+        """
+        self._modules = [(part, dict(part._modules), len(part._parameters)) for part in module.modules()]
+        # The detached tensor keeps the storage alive, so that its address cannot be given to another one.
+        self._parameters = [
+            (part, name, p, p._version, p.data_ptr(), p.shape, p.detach())
+            for part in module.modules()
+            for name, p in part._parameters.items()
+            if p is not None
+        ]
+        self._absent = [(part, name) for part in module.modules() for name, p in part._parameters.items() if p is None]
+
+    def unchanged(self) -> bool:
+        """Return whether the module still has the recorded submodules and parameters with the recorded values."""
+        for part, modules, count in self._modules:
+            if part._modules != modules or len(part._parameters) != count:
+                return False
+        for part, name, parameter, version, address, shape, _ in self._parameters:
+            if (
+                part._parameters.get(name) is not parameter
+                or parameter._version != version
+                or parameter.data_ptr() != address
+                or parameter.shape != shape
+            ):
+                return False
+        return all(part._parameters.get(name) is None for part, name in self._absent)
+
+
+class InferenceLayer(ABC):
+    """`AveyBLayer.forward` in an inference form, with everything that the form needs made once."""
+
+    def __init__(self, layer: AveyBLayer) -> None:
+        self._enricher_bias, self._fuser_bias = layer.enricher.bias, layer.fuser.bias
+        self._alpha = layer.alpha
+        self._settings = layer.settings
+
+    @staticmethod
+    @abstractmethod
+    def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
+        """Return whether this form can run `layer` on inputs of `dtype`; if not, the layer itself has to run."""
+
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run the layer.
+
+        Args:
+            x: `[n, T, D]`.
+            lengths: int `[n]`, valid tokens of each split; None when all T are.
+
+        Returns:
+            `[n, T, D]`.
+        """
+        mixed, gate, bypass = self._settings.parts(self._enrich(x))
+        context = self._mix(mixed, gate, lengths)
+        parts = (context, bypass) if self._settings.fuser_order == "context_bypass" else (bypass, context)
+        return self._fuse(parts, x)
+
+    @abstractmethod
+    def _enrich(self, x: torch.Tensor) -> torch.Tensor:
+        """`[n, T, D]` -> `[n, T, 4 m]`."""
+
+    @abstractmethod
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Two of `[n, T, m]` -> `[n, T, m]`."""
+
+    @abstractmethod
+    def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
+        """Parts `[n, T, m]` and `[n, T, 2 m]` in the order of the matrix's columns -> `[n, T, D]`."""
+
+
+class PackedLayer(InferenceLayer):
+    """A layer run by the operations of `kernels/cpu.py`, for inputs that `packed.usable` accepts."""
+
+    def __init__(self, layer: AveyBLayer) -> None:
+        super().__init__(layer)
+        self._enricher = pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
+        self._fuser = pack(layer.fuser.weight.detach())
+        self._spatial_proj, self._mix_bias = layer.spatial_proj, layer.mix_bias
+
+    @staticmethod
+    def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
+        """Return False for parameters of another dtype or device, of a tensor subclass, or made in inference mode.
+
+        A subclass is quantized or distributed; in inference mode there is no version counter to detect a change by.
+        """
+        return not _intercepted(layer) and all(
+            type(p) is torch.nn.Parameter and p.dtype == dtype and p.device.type == "cpu" and not p.is_inference()
+            for p in layer.parameters()
+        )
+
+    def _enrich(self, x: torch.Tensor) -> torch.Tensor:
+        settings = self._settings
+        return cpu.enrich(
+            x, self._enricher, self._enricher_bias, eps=settings.norm_eps, activation=settings.enricher_activation
+        )
+
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        settings, bias, sigma = self._settings, self._mix_bias, self._settings.mix_activation
+        if self._spatial_proj is not None:
+            return cpu.static_mix(mixed, gate, self._spatial_proj, lengths=lengths, bias=bias, activation=sigma)
+        return cpu.dynamic_mix(
+            mixed,
+            gate,
+            normalisation=settings.similarity_norm,
+            eps=settings.similarity_eps,
+            lengths=lengths,
+            bias=bias,
+            activation=sigma,
+        )
+
+    def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
+        return cpu.fuse(parts, self._fuser, self._fuser_bias, residual, self._alpha)
+
+
+class Float8Layer(InferenceLayer):
+    """A layer with float8 operands in both linear maps (`kernels/float8.py`); mixing keeps the dtype of the input."""
+
+    def __init__(self, layer: AveyBLayer) -> None:
+        super().__init__(layer)
+        self._enricher = quantise_weight(layer.enricher.weight, layer.norm.weight)
+        self._fuser = quantise_weight(layer.fuser.weight)
+        self._mixing = layer.mix
+
+    @staticmethod
+    def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
+        """Return True, or raise: float8 changes results, so the layer never runs in another form instead.
+
+        Raises:
+            BackendError: the device has no float8 products, the layer is compiled or has hooks, or its weights were
+                made in inference mode, so that a change could not be detected.
+        """
+        if reason := lacking(layer.fuser.weight.device):
+            raise BackendError(f"{reason}; encode in bfloat16 there")
+        if _intercepted(layer):
+            raise BackendError("float8 layers cannot be compiled or have hooks: leave one of the two out")
+        if any(p.is_inference() for p in layer.parameters()):
+            raise BackendError("float8 needs weights made outside torch.inference_mode(): load or convert them there")
+        return True
+
+    def _enrich(self, x: torch.Tensor) -> torch.Tensor:
+        settings = self._settings
+        return enrich_float8(
+            x, self._enricher, self._enricher_bias, eps=settings.norm_eps, activation=settings.enricher_activation
+        )
+
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        return self._mixing(mixed, gate, lengths)
+
+    def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
+        return fuse_float8(parts, self._fuser, self._fuser_bias, residual, self._alpha)
+
+
+class InferenceLayers:
+    """All layers of a model in one inference form, for inputs of one dtype, with the parameters that they have now."""
+
+    def __init__(self, layers: nn.ModuleList, form: type[InferenceLayer], dtype: torch.dtype) -> None:
+        """Prepare every layer; `form.possible` must hold for each."""
+        self._layers, self._form, self._dtype = layers, form, dtype
+        self._versions = ParameterVersions(layers)
+        self._prepared = [form(layer) for layer in _layers_of(layers)]
+
+    @classmethod
+    def prepare(cls, layers: nn.ModuleList, form: type[InferenceLayer], dtype: torch.dtype) -> InferenceLayers | None:
+        """Return the layers in `form` for inputs of `dtype`, or None where they have to run as they are.
+
+        Raises:
+            BackendError: float8 is asked for where it cannot run.
+        """
+        possible = all(form.possible(layer, dtype) for layer in _layers_of(layers))
+        return cls(layers, form, dtype) if possible else None
+
+    def serves(self, layers: nn.ModuleList, form: type[InferenceLayer], dtype: torch.dtype) -> bool:
+        """Return whether this is what `prepare` with the same arguments would give now."""
+        return (
+            self._layers is layers
+            and self._form is form
+            and self._dtype == dtype
+            and not any(_intercepted(layer) for layer in layers)
+            and self._versions.unchanged()
+        )
+
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run all layers, one after another.
+
+        Args:
+            x: `[n, T, D]`.
+            lengths: int `[n]`, valid tokens of each split; None when all T are.
+
+        Returns:
+            `[n, T, D]`.
+        """
+        for layer in self._prepared:
+            x = layer(x, lengths)
+        return x
+
+
+def _layers_of(layers: nn.ModuleList) -> Iterator[AveyBLayer]:
+    return iter(cast("Iterable[AveyBLayer]", layers))
+
+
+def _intercepted(layer: nn.Module) -> bool:
+    """Return whether a call of the layer runs more than its class's `forward`: it is compiled, hooked or patched."""
+    return bool(
+        layer._compiled_call_impl is not None
+        or layer._forward_pre_hooks
+        or layer._forward_hooks
+        or "forward" in vars(layer)
+    )
