@@ -93,7 +93,7 @@ class AveyBConfig(PreTrainedConfig):
         initializer_range: standard deviation of embeddings and linear maps; the compressor starts Xavier normal.
         static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
             more than distant ones, which a masked-language model otherwise has to find out for every position of a
-            split (`initialisation.py`).
+            split (`initialization.py`).
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.

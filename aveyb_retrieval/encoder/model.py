@@ -16,7 +16,7 @@ from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, PackedLayer
-from aveyb_retrieval.encoder.initialisation import start_static
+from aveyb_retrieval.encoder.initialization import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table

@@ -234,10 +234,6 @@ class AveyBTokenizer:
             offsets[:, 1] = character[offsets[:, 1] - 1] + 1
         return offsets
 
-    def encode_batch(self, texts: Iterable[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """`encode` for each text, in order."""
-        return [self.encode(text) for text in texts]
-
     def encode_ids(self, text: str) -> np.ndarray:
         """The ids [T] int32 of `encode`, without the cost of the offsets."""
         _utf8(text)

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher
 from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model

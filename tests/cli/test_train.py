@@ -41,7 +41,7 @@ def vocabulary(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def encoder(vocabulary: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.sentence import sentence_transformer
+    from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
     folder = tmp_path_factory.mktemp("encoder")

@@ -14,7 +14,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.sentence import sentence_transformer
+    from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.write.update import upsert_documents

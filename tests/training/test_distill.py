@@ -11,7 +11,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher, train_distill

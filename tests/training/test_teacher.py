@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
