@@ -10,9 +10,13 @@ from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference
 from aveyb_retrieval.kernels.enrich import enrich_reference
 from aveyb_retrieval.kernels.fuse import fuse_reference
 from aveyb_retrieval.kernels.static_mix import static_mix_reference
+from tests.kernels.processor import needs_packed
 
-needs_operators = pytest.mark.skipif(not packed._AVAILABLE, reason="this torch cannot pack weights")
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+BOTH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = pytest.mark.parametrize("dtype", BOTH.values(), ids=BOTH)
+PACKED_DTYPES = pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, id=name, marks=needs_packed(dtype)) for name, dtype in BOTH.items()]
+)
 WIDTHS = pytest.mark.parametrize("width", [1, 10, 32, 33, 48])
 SIZE, D = 48, 16
 
@@ -40,9 +44,8 @@ def lengths(width: int) -> torch.Tensor:
     return torch.tensor([width, max(1, width - 3), width])
 
 
-@needs_operators
 @pytest.mark.parametrize("activation", ["gelu", "relu2"])
-@DTYPES
+@PACKED_DTYPES
 @torch.no_grad()
 def test_enrich(dtype: torch.dtype, activation: str) -> None:
     x = torch.randn(3, 10, D).to(dtype)
@@ -91,9 +94,8 @@ def test_dynamic_mix(dtype: torch.dtype, width: int, biased: bool, normalisation
     close(cpu.dynamic_mix(mixed, gate, bias=bias, **settings), expected, dtype)
 
 
-@needs_operators
 @pytest.mark.parametrize("alpha", [None, torch.tensor(1.5)], ids=["plain", "scaled"])
-@DTYPES
+@PACKED_DTYPES
 @torch.no_grad()
 def test_fuse(dtype: torch.dtype, alpha: torch.Tensor | None) -> None:
     bypass, context, x = (torch.randn(3, 10, n).to(dtype) for n in (2 * D, D, D))
@@ -104,8 +106,7 @@ def test_fuse(dtype: torch.dtype, alpha: torch.Tensor | None) -> None:
     close(got, expected, dtype)
 
 
-@needs_operators
-@DTYPES
+@PACKED_DTYPES
 @torch.no_grad()
 def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype) -> None:
     weight, bias, x = (torch.randn(*shape).to(dtype) for shape in ((1024, 256), (1024,), (300, 256)))
