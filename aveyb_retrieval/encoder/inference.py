@@ -13,7 +13,7 @@ import torch
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import cpu
-from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantise_weight
+from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantize_weight
 from aveyb_retrieval.kernels.packed import pack
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class PackedLayer(InferenceLayer):
         return cpu.dynamic_mix(
             mixed,
             gate,
-            normalisation=settings.similarity_norm,
+            normalization=settings.similarity_norm,
             eps=settings.similarity_eps,
             lengths=lengths,
             bias=bias,
@@ -153,8 +153,8 @@ class Float8Layer(InferenceLayer):
 
     def __init__(self, layer: AveyBLayer) -> None:
         super().__init__(layer)
-        self._enricher = quantise_weight(layer.enricher.weight, layer.norm.weight)
-        self._fuser = quantise_weight(layer.fuser.weight)
+        self._enricher = quantize_weight(layer.enricher.weight, layer.norm.weight)
+        self._fuser = quantize_weight(layer.fuser.weight)
         self._mixing = layer.mix
 
     @staticmethod

@@ -115,7 +115,7 @@ class AveyBLayer(nn.Module):
         return dynamic_mix(
             mixed,
             gate,
-            normalisation=settings.similarity_norm,
+            normalization=settings.similarity_norm,
             eps=settings.similarity_eps,
             lengths=lengths,
             bias=bias,

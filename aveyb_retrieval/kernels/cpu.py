@@ -70,7 +70,7 @@ def dynamic_mix(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     *,
-    normalisation: str,
+    normalization: str,
     eps: float,
     lengths: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -82,13 +82,13 @@ def dynamic_mix(
     if mixed.dtype != torch.float32:
         if width > _NARROW:
             return dynamic_mix_reference(
-                mixed, gate, normalisation=normalisation, eps=eps, lengths=lengths, bias=column, activation=activation
+                mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=column, activation=activation
             )
         mixed = mixed.float()
     mixed = zero_padding(mixed, lengths)
     unit = mixed / torch.linalg.vector_norm(mixed, dim=-1, keepdim=True).clamp_min_(_MIN_NORM)
     similarity = torch.bmm(unit, unit.mT)
-    if normalisation == "l1":
+    if normalization == "l1":
         row_sum = similarity.abs().sum(-1, keepdim=True).clamp_min_(_MIN_NORM)
     else:
         row_sum = similarity.sum(-1, keepdim=True).add_(eps)

@@ -50,7 +50,7 @@ def forced_backend() -> str | None:
 
 
 def use_triton(
-    backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None, by_order_only: bool = False
+    backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None, opt_in: bool = False
 ) -> bool:
     """Whether an operation runs as a Triton kernel (else as plain torch).
 
@@ -59,7 +59,7 @@ def use_triton(
         tensor: the operation's main input; its device and dtype count.
         operation: named in the error.
         limit: why the kernel cannot take this call (a shape), or None when it can.
-        by_order_only: "auto" means torch on every device.
+        opt_in: "auto" means torch on every device.
 
     Raises:
         BackendError: "triton" was asked for and cannot run, or the name is unknown.
@@ -72,7 +72,7 @@ def use_triton(
     reason = _why_not(tensor) or limit
     if reason and wanted == "triton":
         raise BackendError(f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"')
-    return reason is None and (wanted == "triton" or (tensor.is_cuda and not by_order_only))
+    return reason is None and (wanted == "triton" or (tensor.is_cuda and not opt_in))
 
 
 def inner_contiguous(x: torch.Tensor) -> torch.Tensor:

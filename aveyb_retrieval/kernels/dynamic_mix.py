@@ -16,7 +16,7 @@ def dynamic_mix_reference(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     *,
-    normalisation: str,
+    normalization: str,
     eps: float,
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
@@ -30,7 +30,7 @@ def dynamic_mix_reference(
     Args:
         mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
         gate: `[n, T, D]`, the half that gates.
-        normalisation: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code).
+        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code).
         eps: the epsilon of "sum".
         lengths: int `[n]`, valid tokens of each split; None when all T are.
         bias: `[T]`, one value a token position, or None.
@@ -44,7 +44,7 @@ def dynamic_mix_reference(
     norm = torch.linalg.vector_norm(mixed, dim=-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     unit = (mixed / norm).to(mixed.dtype)
     similarity = torch.matmul(unit, unit.transpose(1, 2))
-    if normalisation == "l1":
+    if normalization == "l1":
         row_sum = similarity.abs().sum(-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     else:
         row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
@@ -58,7 +58,7 @@ def dynamic_mix(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     *,
-    normalisation: str,
+    normalization: str,
     eps: float,
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
@@ -76,10 +76,10 @@ def dynamic_mix(
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
 
-        l1, relu = normalisation == "l1", activation == "relu"
+        l1, relu = normalization == "l1", activation == "relu"
         return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
     return dynamic_mix_reference(
-        mixed, gate, normalisation=normalisation, eps=eps, lengths=lengths, bias=bias, activation=activation
+        mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
     )
 
 

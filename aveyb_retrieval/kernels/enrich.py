@@ -47,13 +47,13 @@ def enrich(
 ) -> torch.Tensor:
     """`enrich_reference` by the implementation that `backend` means (see `dispatch.py`); "auto" is always torch.
 
-    The kernel multiplies by `weight * norm_weight`, rounded to the dtype of the rows, and never rounds a normalised
+    The kernel multiplies by `weight * norm_weight`, rounded to the dtype of the rows, and never rounds a normalized
     row. Whether it beats cuBLAS with its pointwise passes has not been measured, so it runs by order only.
 
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
-    if use_triton(backend, x, operation="enrich", by_order_only=True):
+    if use_triton(backend, x, operation="enrich", opt_in=True):
         from aveyb_retrieval.kernels.triton.linear import enrich_op
 
         dtype = autocast_dtype(x)

@@ -32,7 +32,7 @@ class Float8Rows:
         return self.values.float() * self.scales[..., None]
 
 
-def quantise_reference(*parts: torch.Tensor, norm_eps: float | None = None) -> Float8Rows:
+def quantize_reference(*parts: torch.Tensor, norm_eps: float | None = None) -> Float8Rows:
     """Rows as float8.
 
     Args:
@@ -52,10 +52,10 @@ def quantise_reference(*parts: torch.Tensor, norm_eps: float | None = None) -> F
     return Float8Rows((joined * factor).to(FLOAT8), scales[..., 0])
 
 
-def quantise_weight(weight: torch.Tensor, norm_weight: torch.Tensor | None = None) -> Float8Rows:
+def quantize_weight(weight: torch.Tensor, norm_weight: torch.Tensor | None = None) -> Float8Rows:
     """A weight `[M, D]`, each column times `norm_weight` `[D]` where that is given, as M float8 rows."""
     weight = weight.detach().float()
-    return quantise_reference(weight if norm_weight is None else weight * norm_weight.detach().float())
+    return quantize_reference(weight if norm_weight is None else weight * norm_weight.detach().float())
 
 
 def enrich_float8(
@@ -65,7 +65,7 @@ def enrich_float8(
 
     Args:
         x: `[n, T, D]`.
-        weight: `[M, D]` from `quantise_weight`, the norm's weight included.
+        weight: `[M, D]` from `quantize_weight`, the norm's weight included.
         bias: `[M]`.
         eps: of the norm.
         activation: "gelu" or "relu2".
@@ -79,13 +79,13 @@ def enrich_float8(
     """
     if use_triton(backend, x, operation="enrich_float8", limit=lacking(x.device)):
         from aveyb_retrieval.kernels.triton.linear import product
-        from aveyb_retrieval.kernels.triton.quantise import quantise
+        from aveyb_retrieval.kernels.triton.quantize import quantize
 
-        values, scales = quantise(inner_contiguous(x).flatten(0, -2), eps=eps)
+        values, scales = quantize(inner_contiguous(x).flatten(0, -2), eps=eps)
         factors = scales, weight.scales
         out = product("enrich", values, weight.values, bias, x.dtype, scales=factors, activation=activation)
         return out.view(*x.shape[:-1], out.shape[1])
-    out = quantise_reference(x, norm_eps=eps).wide() @ weight.wide().mT + bias.float()
+    out = quantize_reference(x, norm_eps=eps).wide() @ weight.wide().mT + bias.float()
     return enricher_activation(out, activation).to(x.dtype)
 
 
@@ -102,7 +102,7 @@ def fuse_float8(
 
     Args:
         parts: context `[n, T, Dc]` and bypass `[n, T, Db]` in the order of the matrix's columns.
-        weight: `[D, Dc + Db]` from `quantise_weight`.
+        weight: `[D, Dc + Db]` from `quantize_weight`.
         bias: `[D]`.
         residual: `[n, T, D]`.
         alpha: scalar tensor, or None for a plain residual.
@@ -116,15 +116,15 @@ def fuse_float8(
     """
     if use_triton(backend, residual, operation="fuse_float8", limit=lacking(residual.device)):
         from aveyb_retrieval.kernels.triton.linear import product
-        from aveyb_retrieval.kernels.triton.quantise import quantise
+        from aveyb_retrieval.kernels.triton.quantize import quantize
 
         first, second = (inner_contiguous(part).flatten(0, -2) for part in parts)
-        values, scales = quantise(first, second)
+        values, scales = quantize(first, second)
         rows = inner_contiguous(residual).flatten(0, -2)
         factors = scales, weight.scales
         out = product("fuse", values, weight.values, bias, rows.dtype, scales=factors, residual=rows, alpha=alpha)
         return out.view(residual.shape)
-    out = quantise_reference(*parts).wide() @ weight.wide().mT + bias.float()
+    out = quantize_reference(*parts).wide() @ weight.wide().mT + bias.float()
     return (out + (residual.float() if alpha is None else alpha.float() * residual.float())).to(residual.dtype)
 
 

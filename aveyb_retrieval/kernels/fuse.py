@@ -1,4 +1,4 @@
-"""Fuser: contextualised and bypassed features projected back to the model width, plus the residual (Avey eq. 3)."""
+"""Fuser: contextualized and bypassed features projected back to the model width, plus the residual (Avey eq. 3)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fuse(
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
-    if use_triton(backend, context, operation="fuse", by_order_only=True):
+    if use_triton(backend, context, operation="fuse", opt_in=True):
         from aveyb_retrieval.kernels.triton.linear import fuse_op
 
         dtype = autocast_dtype(context)

@@ -6,13 +6,13 @@ All sums, scores and cosines are float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, use_triton
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.vocabulary import vocabulary_of
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
 # On a GPU a document's token-id shortcut costs some 25 launches, which so many splits repay by the count of products.
@@ -132,7 +132,7 @@ def maxsim_by_token(
         BackendError: `backend="triton"` cannot run.
     """
     n = len(ids)
-    vocabulary = _vocabulary(ids, lengths)
+    vocabulary = vocabulary_of(ids, lengths)
     if use_triton(backend, table, operation="maxsim_by_token"):
         from aveyb_retrieval.kernels.triton import maxsim as kernels
 
@@ -151,36 +151,6 @@ def maxsim_by_token(
     place = torch.stack([splits, vocabulary.entries])
     counts = torch.sparse_coo_tensor(place, vocabulary.counts, (n, len(unit)), check_invariants=False)
     return torch.sparse.mm(counts, best).masked_fill(_not_earlier(n, ids.device), float("-inf"))
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The distinct ids of a document, latest last occurrence first, and how often each split holds each.
-
-    ids int64 `[U]`; last_seen int64 `[U]`, a split's index. The distinct ids of split i, as places in `ids`, are
-    `entries[starts[i] : starts[i + 1]]` (int64 `[E]`, `[n + 1]`), `counts` (float32 `[E]`) says how often.
-    """
-
-    ids: torch.Tensor
-    last_seen: torch.Tensor
-    entries: torch.Tensor
-    counts: torch.Tensor
-    starts: torch.Tensor
-
-
-def _vocabulary(ids: torch.Tensor, lengths: torch.Tensor) -> Vocabulary:
-    n, width = ids.shape
-    valid = row_mask(lengths, width)[..., 0]
-    distinct, inverse = torch.unique(ids[valid], return_inverse=True)
-    split_of = torch.arange(n, device=ids.device)[:, None].expand(n, width)[valid]
-    pairs, counts = torch.unique(split_of * len(distinct) + inverse, return_counts=True)
-    entry_split, entry_id = pairs // len(distinct), pairs % len(distinct)
-    last_seen = torch.zeros(len(distinct), dtype=torch.int64, device=ids.device)
-    last_seen.scatter_reduce_(0, entry_id, entry_split, "amax")
-    last_seen, order = torch.sort(last_seen, stable=True, descending=True)
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=ids.device))
-    starts = torch.searchsorted(entry_split, torch.arange(n + 1, device=ids.device))
-    return Vocabulary(distinct[order], last_seen, place[entry_id], counts.float(), starts)
 
 
 def maxsim_selected_reference(

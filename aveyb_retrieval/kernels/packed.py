@@ -40,7 +40,7 @@ def usable(x: torch.Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and type(x) is torch.Tensor
         and x.device.type == "cpu"
-        and (x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and _knows_bfloat16()))
+        and (x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and _supports_bfloat16()))
         and not torch.is_autocast_enabled("cpu")
         and bool(torch.backends.mkldnn.enabled)
     )
@@ -62,5 +62,5 @@ def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor, act
 
 
 @lru_cache(maxsize=1)
-def _knows_bfloat16() -> bool:
+def _supports_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

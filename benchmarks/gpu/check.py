@@ -27,8 +27,8 @@ from aveyb_retrieval.kernels.static_mix import static_mix
 # Largest relative error (norm of the difference over norm) of an output or gradient against float64.
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 PRESETS: dict[str, dict[str, Any]] = {
-    "released": {"normalisation": "l1", "activation": "none", "bias": False},
-    "paper": {"normalisation": "sum", "activation": "relu", "bias": True},
+    "released": {"normalization": "l1", "activation": "none", "bias": False},
+    "paper": {"normalization": "sum", "activation": "relu", "bias": True},
 }
 Outputs = dict[str, torch.Tensor]
 
@@ -64,7 +64,7 @@ def mixing(
         if operation == "static_mix":
             out = static_mix(mixed, gate, used["matrix"], **common)
         else:
-            out = dynamic_mix(mixed, gate, normalisation=settings["normalisation"], eps=1e-6, **common)
+            out = dynamic_mix(mixed, gate, normalization=settings["normalization"], eps=1e-6, **common)
         grads = torch.autograd.grad(out, list(used.values()), leaves["upstream"])
         return {"out": out.detach()} | dict(zip(used, grads, strict=True))
 
@@ -116,7 +116,7 @@ def linear_rows(device: torch.device, backend: Backend, size: int, width: int) -
             yield line(f"enrich, fuse {activation} {dtype}", worst, bound, all(equal(got, other) for other in again))
 
         wide, matrix = (
-            float8.quantise_weight(v.to(device)) for v in (leaves["wide"] * leaves["scale"], leaves["matrix"])
+            float8.quantize_weight(v.to(device)) for v in (leaves["wide"] * leaves["scale"], leaves["matrix"])
         )
 
         def rounded_run(

@@ -50,7 +50,7 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def once(self, run: Callable[[], Any]) -> float:
-        """Milliseconds of one run, by the host's clock around a synchronised device."""
+        """Milliseconds of one run, by the host's clock around a synchronized device."""
         self.synchronize()
         start = time.perf_counter()
         run()

@@ -25,8 +25,8 @@ from aveyb_retrieval.kernels.float8 import (
     Float8Rows,
     enrich_float8,
     fuse_float8,
-    quantise_reference,
-    quantise_weight,
+    quantize_reference,
+    quantize_weight,
 )
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
@@ -73,8 +73,8 @@ def mixing_cases(splits: int, size: int, width: int, device: torch.device, backw
     mixing, dense = 2.0 * rows * size * width * times, 2.0 * rows * width**2 * times
     moved = 2.0 * rows * width * times  # one [n, T, D] of bf16 read or written
     cases: list[Case] = []
-    for name, normalisation, activation in (("released", "l1", "none"), ("paper", "sum", "relu")):
-        dynamic = partial(dynamic_mix, normalisation=normalisation, eps=1e-12, activation=activation)
+    for name, normalization, activation in (("released", "l1", "none"), ("paper", "sum", "relu")):
+        dynamic = partial(dynamic_mix, normalization=normalization, eps=1e-12, activation=activation)
         cases.append(
             Case(f"dynamic_mix {name}", both(dynamic, mixed, gate), (2.3 if backward else 2) * mixing, 3 * moved)
         )
@@ -104,12 +104,12 @@ def float8_cases(splits: int, size: int, width: int, device: torch.device) -> li
     x, enriched = make(splits, size, width), make(splits, size, 4 * width)
     bias, wide_bias = make(width), make(4 * width)
     context, bypass = enriched[..., :width], enriched[..., 2 * width :]
-    wide, fuser = quantise_weight(make(4 * width, width), make(width)), quantise_weight(make(width, 3 * width))
+    wide, fuser = quantize_weight(make(4 * width, width), make(width)), quantize_weight(make(width, 3 * width))
     rows = splits * size
     dense, moved = 2.0 * rows * width**2 / 2, 2.0 * rows * width  # float8 products run at twice the rate
 
     def product(weight: Float8Rows) -> Callable[[], torch.Tensor]:
-        a = quantise_reference(make(rows, weight.values.shape[1]))
+        a = quantize_reference(make(rows, weight.values.shape[1]))
         scales = a.scales[:, None], weight.scales[None]
         return lambda: torch._scaled_mm(a.values, weight.values.t(), *scales, out_dtype=torch.bfloat16)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import triton
 
-from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, quantise, static_mix
+from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, quantize, static_mix
 from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
 from tests.kernels.ptx import Report, compile_kernel
 
@@ -38,7 +38,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "enrich_float8": [(linear.linear_kernel, [ENRICH_FLOAT8 | GELU, ENRICH_FLOAT8 | RELU2])],
     "fuse": [(linear.linear_kernel, [FUSE | SCALAR, FUSE | PLAIN])],
     "fuse_float8": [(linear.linear_kernel, [FUSE_FLOAT8 | SCALAR, FUSE_FLOAT8 | PLAIN])],
-    "quantise": [(quantise.quantise_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048}])],
+    "quantize": [(quantize.quantize_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048}])],
     "dynamic_mix": [(dynamic_mix.forward_kernel, [RELEASED, PAPER])],
     "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
@@ -53,7 +53,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"count_by_id", "quantise"}  # they gather, add and round
+WITHOUT_PRODUCTS = {"count_by_id", "quantize"}  # they gather, add and round
 POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
     "column_scales scores best_out best counts",
@@ -68,7 +68,7 @@ ABSENT = {
     "BIAS": "bias", "RAGGED": "lengths", "RESIDUAL": "residual", "ALPHA": "alpha", "B": "b b_weight",
     "SCALED": "row_scales column_scales",
 }  # fmt: skip
-FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantise": ("out",)}
+FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantize": ("out",)}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
 

@@ -77,17 +77,17 @@ def test_static_mix(dtype: torch.dtype, width: int, biased: bool, activation: st
     close(got, expected, dtype)
 
 
-@pytest.mark.parametrize("normalisation", ["sum", "l1"])
+@pytest.mark.parametrize("normalization", ["sum", "l1"])
 @pytest.mark.parametrize("biased", [True, False])
 @WIDTHS
 @DTYPES
 @torch.no_grad()
-def test_dynamic_mix(dtype: torch.dtype, width: int, biased: bool, normalisation: str) -> None:
+def test_dynamic_mix(dtype: torch.dtype, width: int, biased: bool, normalization: str) -> None:
     mixed, gate = tail(width, dtype)
     mixed[0, 0] = 0  # a row without direction
     bias = torch.randn(SIZE).to(dtype) if biased else None
     activation = "relu" if biased else "none"
-    settings = {"normalisation": normalisation, "eps": 1e-6, "lengths": lengths(width), "activation": activation}
+    settings = {"normalization": normalization, "eps": 1e-6, "lengths": lengths(width), "activation": activation}
     expected = dynamic_mix_reference(
         mixed.float(), gate.float(), bias=None if bias is None else bias[:width].float(), **settings
     )
@@ -132,4 +132,4 @@ def test_only_inference_on_plain_cpu_tensors_meets_packed_weights() -> None:
 
 
 class Labelled(torch.Tensor):
-    """A subclass, as quantised and distributed tensors are."""
+    """A subclass, as quantized and distributed tensors are."""

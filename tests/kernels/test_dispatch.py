@@ -25,12 +25,12 @@ def test_an_order_that_cannot_be_carried_out_says_why(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dispatch, "_INTERPRETING", False)
     monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", False)
     with pytest.raises(BackendError, match=r"dynamic_mix: Triton is not installed .*aveyb-retrieval\[gpu\]"):
-        dynamic_mix(SPLIT, SPLIT, normalisation="l1", eps=1e-12, backend="triton")
+        dynamic_mix(SPLIT, SPLIT, normalization="l1", eps=1e-12, backend="triton")
     monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
     with pytest.raises(BackendError, match="on cpu, kernels run on CUDA devices"):
-        dynamic_mix(SPLIT, SPLIT, normalisation="l1", eps=1e-12, backend="triton")
+        dynamic_mix(SPLIT, SPLIT, normalization="l1", eps=1e-12, backend="triton")
     with pytest.raises(BackendError, match=r"not torch\.float64"):
-        dynamic_mix(SPLIT.double(), SPLIT.double(), normalisation="l1", eps=1e-12, backend="triton")
+        dynamic_mix(SPLIT.double(), SPLIT.double(), normalization="l1", eps=1e-12, backend="triton")
 
 
 def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,20 +38,20 @@ def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dispatch, "_INTERPRETING", True)
     long = torch.randn(1, 257, 4)
     with pytest.raises(BackendError, match="at most 256 tokens, not 257"):
-        dynamic_mix(long, long, normalisation="l1", eps=1e-12, backend="triton")
+        dynamic_mix(long, long, normalization="l1", eps=1e-12, backend="triton")
     assert dispatch.use_triton("triton", SPLIT, operation="x")
     assert not dispatch.use_triton("auto", SPLIT, operation="x", limit="too large")
 
 
-def test_a_kernel_by_order_only_is_not_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_opt_in_is_not_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
     monkeypatch.setattr(dispatch, "_INTERPRETING", True)
     on_gpu = mock.Mock(spec=torch.Tensor, dtype=torch.float32, is_cuda=True)
     assert dispatch.use_triton("auto", on_gpu, operation="x")
-    assert not dispatch.use_triton("auto", on_gpu, operation="x", by_order_only=True)
-    assert dispatch.use_triton("triton", on_gpu, operation="x", by_order_only=True)
+    assert not dispatch.use_triton("auto", on_gpu, operation="x", opt_in=True)
+    assert dispatch.use_triton("triton", on_gpu, operation="x", opt_in=True)
     with dispatch.force_backend("triton"):
-        assert dispatch.use_triton("auto", on_gpu, operation="x", by_order_only=True)
+        assert dispatch.use_triton("auto", on_gpu, operation="x", opt_in=True)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -78,7 +78,7 @@ def test_every_operation_imports_and_runs_without_triton() -> None:
         "    module.ispkg or importlib.import_module('aveyb_retrieval.kernels.' + module.name)\n"
         "from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix\n"
         "x = torch.ones(1, 2, 4)\n"
-        "assert torch.allclose(dynamic_mix(x, x, normalisation='l1', eps=0.0), x)\n"
+        "assert torch.allclose(dynamic_mix(x, x, normalization='l1', eps=0.0), x)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -28,27 +28,27 @@ def encode(model: AveyBModel) -> torch.Tensor:
 
 def test_rows_are_scaled_by_their_own_largest_magnitude() -> None:
     rows = torch.tensor([[1.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-30, 2e-30, -1e-30], [1e30, 3e30, 2e30]])
-    quantised = float8.quantise_reference(rows)
-    assert quantised.values.dtype == torch.float8_e4m3fn
-    assert quantised.values.float().abs().amax(1).tolist() == [448, 0, 448, 448]
-    torch.testing.assert_close(quantised.wide(), rows, rtol=2**-4, atol=0)
-    assert quantised.scales[1] == 0
+    quantized = float8.quantize_reference(rows)
+    assert quantized.values.dtype == torch.float8_e4m3fn
+    assert quantized.values.float().abs().amax(1).tolist() == [448, 0, 448, 448]
+    torch.testing.assert_close(quantized.wide(), rows, rtol=2**-4, atol=0)
+    assert quantized.scales[1] == 0
 
 
 def test_every_value_is_the_nearest_that_float8_has() -> None:
     rows = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
-    quantised = float8.quantise_reference(rows)
+    quantized = float8.quantize_reference(rows)
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
     numbers = numbers[numbers.isfinite()]
     exact = rows.double() / rows.double().abs().amax(1, keepdim=True) * 448
     nearest = (exact[..., None] - numbers).abs().amin(-1)
     # The quotient is float32: a value next to a tie may go either way.
-    assert bool(((quantised.values.double() - exact).abs() <= nearest + 1e-4).all())
+    assert bool(((quantized.values.double() - exact).abs() <= nearest + 1e-4).all())
 
 
 def test_not_a_number_and_infinity_stay_visible() -> None:
     for odd in (float("nan"), float("inf")):
-        assert not float8.quantise_reference(torch.tensor([1.0, odd])).wide().isfinite().all()
+        assert not float8.quantize_reference(torch.tensor([1.0, odd])).wide().isfinite().all()
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu2"])
@@ -60,12 +60,12 @@ def test_enricher_and_fuser_are_near_their_exact_forms(activation: str) -> None:
 
     x, scale, weight, bias = 5 * normal(2, 9, 64), 1 + 0.3 * normal(64), normal(256, 64) / 8, normal(256)
     got = float8.enrich_float8(
-        x, float8.quantise_weight(weight, scale), bias, eps=1e-6, activation=activation, backend="torch"
+        x, float8.quantize_weight(weight, scale), bias, eps=1e-6, activation=activation, backend="torch"
     )
     assert relative_error(got, enrich_reference(x, scale, weight, bias, eps=1e-6, activation=activation)) < 0.06
     parts = normal(2, 9, 64), normal(2, 9, 128)
     matrix, out_bias, alpha = normal(64, 192) / 14, normal(64), torch.tensor(0.7)
-    got = float8.fuse_float8(parts, float8.quantise_weight(matrix), out_bias, x, alpha, backend="torch")
+    got = float8.fuse_float8(parts, float8.quantize_weight(matrix), out_bias, x, alpha, backend="torch")
     assert relative_error(got, fuse_reference(*parts, *matrix.split((64, 128), 1), out_bias, x, alpha)) < 0.02
 
 
@@ -74,7 +74,7 @@ def test_products_are_those_of_torch_s_own_operator() -> None:
     if not hasattr(torch, "_scaled_mm"):
         pytest.skip("this torch has no _scaled_mm")
     rows, weight = torch.randn(32, 64), torch.randn(48, 64)
-    a, b = float8.quantise_reference(rows), float8.quantise_weight(weight)
+    a, b = float8.quantize_reference(rows), float8.quantize_weight(weight)
     wanted = torch._scaled_mm(a.values, b.values.t(), a.scales[:, None], b.scales[None], out_dtype=torch.float32)
     torch.testing.assert_close(a.wide() @ b.wide().t(), wanted, atol=1e-5, rtol=1e-5)
 

@@ -29,7 +29,7 @@ def test_equals_the_definition(lengths: list[int]) -> None:
     assert got.tolist() == pytest.approx(by_definition(query, documents), rel=1e-5, abs=1e-6)
 
 
-def test_a_document_does_not_depend_on_its_neighbours() -> None:
+def test_a_document_does_not_depend_on_its_neighbors() -> None:
     torch.manual_seed(2)
     query = torch.randn(3, 8)
     rows, starts, documents = ragged([5, 1, 9])

@@ -54,8 +54,8 @@ def test_dynamic_mix_is_equations_5_to_7(preset: str, length: int) -> None:
     torch.manual_seed(length)
     mixed, gate = tail(preset, 2, 40, 8)
     options = settings(preset, 40)
-    normalisation = "sum" if preset == "paper" else "l1"
-    got = dynamic_mix(mixed, gate, normalisation=normalisation, eps=EPS, lengths=torch.tensor([length, 40]), **options)
+    normalization = "sum" if preset == "paper" else "l1"
+    got = dynamic_mix(mixed, gate, normalization=normalization, eps=EPS, lengths=torch.tensor([length, 40]), **options)
     z = mixed[0, :length]
     cosine = torch.stack([torch.stack([torch.dot(a, b) / (a.norm() * b.norm()) for b in z]) for a in z])
     shares = cosine / (cosine.sum(1, True) + EPS if preset == "paper" else cosine.abs().sum(1, True))
@@ -93,8 +93,8 @@ def test_gradients_of_the_mixing_operations(preset: str) -> None:
     weight = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
     options = settings(preset, 5) | {"lengths": torch.tensor([5, 3])}
     assert torch.autograd.gradcheck(lambda m, g, v: static_mix(m, g, v, **options), (*leaves, weight))
-    normalisation = "sum" if preset == "paper" else "l1"
-    mix = partial(dynamic_mix, normalisation=normalisation, eps=EPS, **options)
+    normalization = "sum" if preset == "paper" else "l1"
+    mix = partial(dynamic_mix, normalization=normalization, eps=EPS, **options)
     assert torch.autograd.gradcheck(mix, leaves)
 
 

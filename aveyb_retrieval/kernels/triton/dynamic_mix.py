@@ -1,13 +1,13 @@
-"""Dynamic contextualizer as kernels: similarities, row normalisation, mixing and gate without a T x T matrix in memory.
+"""Dynamic contextualizer as kernels: similarities, row normalization, mixing and gate without a T x T matrix in memory.
 
 A split has at most 256 tokens, so one program holds a block of rows against all columns and needs no running maximum or
-rescaling: it builds the similarities over the width, normalises them in registers, and reads the width a second time
+rescaling: it builds the similarities over the width, normalizes them in registers, and reads the width a second time
 (from L2) to mix and gate.
 
 Gradient (O = P Z, S the cosines, D their row sums, dO the gradient of O, dP = dO Z^T, delta_i = sum_j P_ij dP_ij):
     U  = dS = (dP - sign(S) delta) / D          (without `sign` for "sum")
     dZ = P^T dO + ((U + U^T) N - (N . dN) N) / |z|,   N . dN = sum_j U_ij S_ij + sum_j U_ji S_ji
-where the first term of the last sum is 0 for "l1" (normalisation forgets a row's scale) and delta eps / D for "sum".
+where the first term of the last sum is 0 for "l1" (normalization forgets a row's scale) and delta eps / D for "sum".
 Four kernels, each a plain matrix product with something done on the way: P again; the gate's gradient (the static
 kernel, with P for its matrix); U; dZ. P and U are the workspace: 2 T values a token, in the element type of the input.
 A zero vector has no direction: its similarities pass no gradient.
@@ -226,15 +226,7 @@ def dynamic_mix_op(
 
 
 @dynamic_mix_op.register_fake
-def _(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    l1: bool,
-    relu: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(mixed, *_) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     statistics = mixed.new_empty(mixed.shape[:2], dtype=torch.float32)
     return mixed.new_empty(mixed.shape), statistics, torch.empty_like(statistics)
 
@@ -290,19 +282,7 @@ def dynamic_mix_backward_op(
 
 
 @dynamic_mix_backward_op.register_fake
-def _(
-    grad: torch.Tensor,
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    out: torch.Tensor,
-    inverse_norms: torch.Tensor,
-    denominators: torch.Tensor,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    l1: bool,
-    relu: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(grad, mixed, gate, out, inverse_norms, *_) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return mixed.new_empty(mixed.shape), mixed.new_empty(mixed.shape), torch.empty_like(inverse_norms)
 
 

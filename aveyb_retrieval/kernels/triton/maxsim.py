@@ -1,6 +1,6 @@
 """MaxSim between splits as kernels: token similarities live in registers only, their maxima and sums are float32.
 
-Rows may come unnormalised in the table's own dtype with their inverse norms beside them: products of bfloat16 values
+Rows may come unnormalized in the table's own dtype with their inverse norms beside them: products of bfloat16 values
 are exact in float32, so the cosines are as good as float32 ones at the speed of bfloat16.
 """
 
@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from aveyb_retrieval.kernels.maxsim import Vocabulary
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile
+from aveyb_retrieval.kernels.vocabulary import Vocabulary
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def all_pairs_kernel(
 ):  # fmt: skip
     """Grid (splits, splits of the longest document): program (i, j) scores split i against split j of i's document.
 
-    Neighbouring programs share the candidate, which then comes from L2. Programs whose candidate is not earlier return.
+    Neighboring programs share the candidate, which then comes from L2. Programs whose candidate is not earlier return.
     """
     split = tl.program_id(0).to(tl.int64)
     earlier = tl.load(first_split + split).to(tl.int64) + tl.program_id(1)
@@ -256,9 +256,7 @@ def maxsim_selected_op(
 
 
 @maxsim_selected_op.register_fake
-def _(
-    unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _(unit, lengths, current, earlier) -> tuple[torch.Tensor, torch.Tensor]:
     pairs = current.shape[0]
     return unit.new_empty(pairs, dtype=torch.float32), unit.new_empty((pairs, unit.shape[1]), dtype=torch.int32)
 
@@ -289,14 +287,7 @@ def maxsim_selected_backward_op(
 
 
 @maxsim_selected_backward_op.register_fake
-def _(
-    grad: torch.Tensor,
-    unit: torch.Tensor,
-    lengths: torch.Tensor,
-    current: torch.Tensor,
-    earlier: torch.Tensor,
-    arguments: torch.Tensor,
-) -> torch.Tensor:
+def _(grad, unit, *_) -> torch.Tensor:
     return unit.new_empty(unit.shape)
 
 

@@ -163,14 +163,7 @@ def static_mix_op(
 
 
 @static_mix_op.register_fake
-def _(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    relu: bool,
-) -> torch.Tensor:
+def _(mixed, *_) -> torch.Tensor:
     return mixed.new_empty(mixed.shape)
 
 
@@ -217,15 +210,7 @@ def static_mix_backward_op(
 
 
 @static_mix_backward_op.register_fake
-def _(
-    grad: torch.Tensor,
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    out: torch.Tensor,
-    lengths: torch.Tensor | None,
-    relu: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(grad, mixed, *_) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     width = mixed.shape[1]
     groups = torch.sym_min(mixed.shape[0], _MAX_PARTIALS)
     partials = mixed.new_empty((groups, width, width), dtype=torch.float32)

@@ -11,12 +11,12 @@ from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.float8 import (
     enrich_float8,
     fuse_float8,
-    quantise_reference,
-    quantise_weight,
+    quantize_reference,
+    quantize_weight,
 )
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.triton.configs import config_for
-from aveyb_retrieval.kernels.triton.quantise import quantise
+from aveyb_retrieval.kernels.triton.quantize import quantize
 from tests.kernels.interpreter.test_triton_mixing import TOLERANCE, relative_error
 
 # splits, tokens a split, width
@@ -109,12 +109,12 @@ def test_a_row_does_not_depend_on_its_neighbors() -> None:
 
 
 @pytest.mark.parametrize("norm_eps", [None, 1e-3])
-def test_quantised_rows(norm_eps: float | None) -> None:
+def test_quantized_rows(norm_eps: float | None) -> None:
     a, enriched = torch.randn(37, 24), torch.randn(37, 96)
     a[3], enriched[3] = 0, 0
     b = None if norm_eps else enriched[:, 48:]
-    values, scales = quantise(a, b, eps=norm_eps)
-    wanted = quantise_reference(*((a,) if b is None else (a, b)), norm_eps=norm_eps)
+    values, scales = quantize(a, b, eps=norm_eps)
+    wanted = quantize_reference(*((a,) if b is None else (a, b)), norm_eps=norm_eps)
     torch.testing.assert_close(scales, wanted.scales, rtol=1e-6, atol=0)
     assert bool((values[3].float() == 0).all()) and float(scales[3]) == 0
     assert float((values.float() != wanted.values.float()).float().mean()) < 1e-3  # ties, after another division
@@ -124,7 +124,7 @@ def test_quantised_rows(norm_eps: float | None) -> None:
 def test_float8_products(n: int, tokens: int, width: int) -> None:
     """The whole operation against the reference on the same weights."""
     x, scale, weight, bias = (v.detach() for v in enricher(n, tokens, width, torch.float32))
-    packed = quantise_weight(weight, scale)
+    packed = quantize_weight(weight, scale)
     for activation in ("gelu", "relu2"):
         got, wanted = (
             enrich_float8(x, packed, bias, eps=1e-3, activation=activation, backend=backend)
@@ -133,7 +133,7 @@ def test_float8_products(n: int, tokens: int, width: int) -> None:
         assert relative_error(got, wanted) < 2e-3, activation
     leaves = fuser(n, tokens, width, torch.float32, True)
     context, enriched, matrix, bias, residual, alpha = (v.detach() for v in leaves if v is not None)
-    parts, packed = (context, enriched[..., 2 * width :]), quantise_weight(matrix)
+    parts, packed = (context, enriched[..., 2 * width :]), quantize_weight(matrix)
     for factor in (alpha, None):
         got, wanted = (
             fuse_float8(parts, packed, bias, residual, factor, backend=backend) for backend in ("triton", "torch")

@@ -10,8 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.static_mix import static_mix
 
-RELEASED = {"normalisation": "l1", "activation": "none", "bias": False, "positive": False}
-PAPER = {"normalisation": "sum", "activation": "relu", "bias": True, "positive": True}
+RELEASED = {"normalization": "l1", "activation": "none", "bias": False, "positive": False}
+PAPER = {"normalization": "sum", "activation": "relu", "bias": True, "positive": True}
 PRESETS = pytest.mark.parametrize("preset", [RELEASED, PAPER], ids=["released", "paper"])
 
 # padded length, lengths (None: all full), width
@@ -71,7 +71,7 @@ def run(operation: str, case: dict, preset: dict, backend: str, upstream: torch.
     if operation == "static_mix":
         out = static_mix(case["mixed"], case["gate"], case["weight"], **common)
     else:
-        out = dynamic_mix(case["mixed"], case["gate"], normalisation=preset["normalisation"], eps=1e-3, **common)
+        out = dynamic_mix(case["mixed"], case["gate"], normalization=preset["normalization"], eps=1e-3, **common)
     used = {
         k: leaf for k, leaf in case["leaves"].items() if leaf is not None and (k != "matrix" or operation[0] == "s")
     }
@@ -117,7 +117,7 @@ def test_half_precision(operation: str, preset: dict) -> None:
 
 
 @pytest.mark.parametrize("operation", ["static_mix", "dynamic_mix"])
-def test_a_split_does_not_depend_on_its_neighbours(operation: str) -> None:
+def test_a_split_does_not_depend_on_its_neighbors(operation: str) -> None:
     case = inputs(64, [64, 40, 5], 16, RELEASED, torch.float32)
     upstream = torch.randn(case["mixed"].shape)
     together = run(operation, case, RELEASED, "triton", upstream)
@@ -132,7 +132,7 @@ def test_a_zero_row_has_no_direction() -> None:
     mixed = torch.randn(1, 20, 16)
     mixed[0, 7] = 0
     mixed.requires_grad_()
-    out = dynamic_mix(mixed, torch.ones(1, 20, 16), normalisation="l1", eps=1e-12, backend="triton")
+    out = dynamic_mix(mixed, torch.ones(1, 20, 16), normalization="l1", eps=1e-12, backend="triton")
     (grad,) = torch.autograd.grad(out.sum(), mixed)
     assert bool((out[0, 7] == 0).all())
     assert bool(grad.isfinite().all()) and float(grad.abs().max()) < 1e3

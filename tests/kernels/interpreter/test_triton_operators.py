@@ -49,7 +49,7 @@ def test_no_new_graph_for_a_new_number_of_splits() -> None:
     graphs = []
 
     def layer(mixed: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        return dynamic_mix(mixed, gate, normalisation="l1", eps=1e-12, backend="triton") + 1
+        return dynamic_mix(mixed, gate, normalization="l1", eps=1e-12, backend="triton") + 1
 
     def count(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
         graphs.append(graph)

@@ -16,7 +16,7 @@ _LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def quantise_kernel(
+def quantize_kernel(
     a, b, out, scales, a_row, b_row, n_rows, eps,
     A: tl.constexpr, B: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, M: tl.constexpr,
     NORM: tl.constexpr,
@@ -46,7 +46,7 @@ def quantise_kernel(
     tl.store(scales + first_row + rows, scale, mask=rows < left)
 
 
-def quantise(
+def quantize(
     a: torch.Tensor, b: torch.Tensor | None = None, *, eps: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of `[a | b]` as float8 `[rows, A + B]`, and float32 `[rows]` factors that undo the scaling.
@@ -59,9 +59,9 @@ def quantise(
     scales = torch.empty(n_rows, dtype=torch.float32, device=a.device)
     if n_rows == 0:
         return out, scales
-    tile = config_for("quantise", architecture(a.device), a.element_size())
+    tile = config_for("quantize", architecture(a.device), a.element_size())
     with torch.cuda.device_of(a):
-        quantise_kernel[blocks(n_rows, tile.m),](
+        quantize_kernel[blocks(n_rows, tile.m),](
             a, b, out, scales, a.stride(0), 0 if b is None else b.stride(0), n_rows, eps or 0.0,
             A=width, B=more, BLOCK_A=power_of_two(width), BLOCK_B=power_of_two(more), M=tile.m, NORM=eps is not None,
             num_warps=tile.warps, num_stages=tile.stages,
