@@ -218,11 +218,11 @@ def ranking_rows(device: torch.device, backend: Backend, size: int, width: int) 
         # Plain torch rounds bfloat16 cosines, so that now and then another token is the best and gets the gradient.
         loose = backend == "torch" and dtype == torch.bfloat16
         yield line(f"maxsim_selected {dtype}", worst, 0.2 if loose else BOUNDS[dtype], same)
-        rows_of = torch.tensor([0, 5, 5, 70, 300], device=device)
+        rows_of = torch.tensor([0, 5, 5, 70, 300])
         documents, query = (torch.randn(n, 128, device=device).to(dtype) for n in (300, 20))
-        scores = late_interaction(query, documents, rows_of, backend=backend)
-        wanted = late_interaction(query.double(), documents.double(), rows_of, backend="torch")
-        again = [late_interaction(query, documents, rows_of, backend=backend) for _ in range(20)]
+        scores = late_interaction(query, documents, starts=rows_of, backend=backend)
+        wanted = late_interaction(query.double(), documents.double(), starts=rows_of, backend="torch")
+        again = [late_interaction(query, documents, starts=rows_of, backend=backend) for _ in range(20)]
         same = all(torch.equal(scores, other) for other in again)
         yield line(f"late_interaction {dtype}", relative_error(scores, wanted), exact, same)
 

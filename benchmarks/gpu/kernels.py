@@ -134,7 +134,7 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
     operations = 2.0 * pairs * size**2 * width
     query, tokens = torch.randn(32, 128, device=device).bfloat16(), 300 if size == 256 else 20
     rerank = torch.randn(100 * documents * tokens, 128, device=device).bfloat16()
-    starts = torch.arange(100 * documents + 1, device=device) * tokens
+    starts = torch.arange(100 * documents + 1) * tokens
     moved = 2.0 * documents * splits * size * width
     ranking = partial(Case, compiled=False)  # shapes that depend on the data, or one product: nothing to compile
     return [
@@ -152,7 +152,7 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
         ),
         ranking(
             "late_interaction",
-            lambda: late_interaction(query, rerank, starts),
+            lambda: late_interaction(query, rerank, starts=starts),
             2.0 * len(rerank) * 32 * 128,
             256.0 * len(rerank),
         ),

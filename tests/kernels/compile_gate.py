@@ -58,7 +58,7 @@ POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
     "column_scales scores best_out best counts",
     "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
-    "last_seen entries starts",
+    "last_seen entries starts begins",
     "*i32": "arguments",
     "i32": "T S n_rows n_splits n_ids n_candidates n_query",
     "fp32": "eps",

@@ -1,4 +1,4 @@
-"""Late interaction as a kernel: every document token is read once, similarities stay in registers."""
+"""Late interaction as a kernel: document tokens are read once a block of query tokens, products stay in registers."""
 
 # Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
 # mypy: disable-error-code="no-untyped-def"
@@ -15,14 +15,13 @@ from aveyb_retrieval.kernels.triton.tiles import load_tile, power_of_two, precis
 
 @triton.jit(do_not_specialize=["n_query"])
 def late_interaction_kernel(
-    query, documents, starts, scores, query_row, document_row, n_query,
+    query, documents, begins, lengths, scores, query_row, document_row, n_query,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (documents,). scores float32 `[n]`. M document tokens and N query tokens at a time."""
+    """Grid (documents,). scores float32 `[n]`; begins and lengths int64. M document and N query tokens at a time."""
     document = tl.program_id(0).to(tl.int64)
-    start = tl.load(starts + document).to(tl.int64)
-    n = (tl.load(starts + document + 1).to(tl.int64) - start).to(tl.int32)
-    documents += start * document_row
+    documents += tl.load(begins + document) * document_row
+    n = tl.load(lengths + document).to(tl.int32)
     score = 0.0
     if n > 0:
         for first in range(0, n_query, N):
@@ -41,16 +40,27 @@ def late_interaction_kernel(
     tl.store(scores + document, score)
 
 
-def late_interaction(query: torch.Tensor, documents: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """`late_interaction_reference` as a kernel; no gradient. Both inputs of one dtype, last axis contiguous."""
-    scores = torch.empty(len(starts) - 1, dtype=torch.float32, device=documents.device)
+def late_interaction(
+    query: torch.Tensor, rows: torch.Tensor, begins: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """Late interaction by a kernel; no gradient.
+
+    Args:
+        query: `[q, D]` and rows `[R, D]`, of one dtype, last axis contiguous.
+        begins: int64 `[n]` and lengths: int64 `[n]`, the rows of each document; moved to the device of `rows`.
+
+    Returns:
+        float32 `[n]`.
+    """
+    scores = torch.empty(len(lengths), dtype=torch.float32, device=rows.device)
     dim = query.shape[1]
-    tile = config_for("late_interaction", architecture(documents.device), documents.element_size())
+    tile = config_for("late_interaction", architecture(rows.device), rows.element_size())
     if len(scores):
-        with torch.cuda.device_of(documents):
+        begins, lengths = (t.to(rows.device, non_blocking=True) for t in (begins, lengths))
+        with torch.cuda.device_of(rows):
             late_interaction_kernel[len(scores),](
-                query, documents, starts, scores, query.stride(0), documents.stride(0), len(query),
+                query, rows, begins, lengths, scores, query.stride(0), rows.stride(0), len(query),
                 D=dim, M=tile.m, N=min(tile.n, power_of_two(len(query))), K=min(tile.k, power_of_two(dim)),
-                PRECISION=precision(documents.dtype), num_warps=tile.warps, num_stages=tile.stages,
+                PRECISION=precision(rows.dtype), num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
     return scores
