@@ -1,4 +1,4 @@
-"""What all commands share: options in groups, how an error ends a command, and where progress is shown."""
+"""Shared by all commands: groups of options, errors as messages, progress bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Several options as one decorator, in the order given."""
+    """Combine several options into one decorator, in the order given."""
 
     def apply(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -29,7 +29,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 class Commands(click.Group):
-    """A group of commands that turns the package's own errors into a message on stderr and exit code 2."""
+    """A group of commands that prints the package's own errors on stderr and exits with code 2."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -41,7 +41,7 @@ class Commands(click.Group):
 
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Progress]:
-    """Progress of a change on stderr, as a function to pass on: one line for each stage, with rates."""
+    """Show the progress of a change on stderr, one line per stage with rates; gives the function to call."""
     if not shown:
         yield lambda stage, done, total, tokens: None
         return

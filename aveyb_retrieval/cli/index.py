@@ -1,4 +1,4 @@
-"""`aveyb-index`: build, search and look after an index. All logic lives in `aveyb_retrieval.index`."""
+"""`aveyb-index`: build, search and maintain an index. All logic lives in `aveyb_retrieval.index`."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def main() -> None:
 
 READING = together(
     click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
-                 help="A line that is no document: stop, or leave it out and list it in rejected.jsonl."),
-    click.option("--id-field", help="Field with the document's id.  [default: _id, else id]"),
-    click.option("--title-field", default="title", show_default=True, help="Field with the title."),
-    click.option("--text-field", default="text", show_default=True, help="Field with the text."),
+                 help="A malformed line: stop, or skip it and list it in rejected.jsonl."),
+    click.option("--id-field", help="Field that holds the id.  [default: _id, else id]"),
+    click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
+    click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
 )  # fmt: skip
 PRECISION = click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "float16", "float8"]),
     default="float32",
     show_default=True,
-    help="What the model computes in: bfloat16 for processors that know it, float8 for GPUs.",
+    help="Precision of the model's arithmetic: bfloat16 on CPUs that support it, float8 on GPUs.",
 )
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
-    click.option("--device", default="cpu", show_default=True, help="Where the model runs."),
+    click.option("--device", default="cpu", show_default=True, help="Device of the model."),
     PRECISION,
-    click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change."),
+    click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
-VECTORS = click.option("--vectors", type=PATH, help="Ready-made vectors (.npy or .parquet), one per document.")
+VECTORS = click.option("--vectors", type=PATH, help="Precomputed vectors (.npy or .parquet), one per document.")
 INSERTING = together(
     click.argument("directory", type=PATH),
     click.argument("corpus", nargs=-1, required=True),
@@ -65,21 +65,23 @@ INSERTING = together(
     type=click.Choice(["document", "passage", "both"]),
     default="both",
     show_default=True,
-    help="Which vectors are searched.",
+    help="Vectors to make and to search.",
 )
-@click.option("--index", default="auto", show_default=True, help="auto (by size), or a FAISS factory string.")
-@click.option("--recall", type=float, help="Tune the search until this share of exact results is found.")
+@click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string.")
+@click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results.")
 @VECTORS
 @click.option(
     "--storage-dtype",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="How vectors are kept on disk.",
+    help="Type of the vectors on disk.",
 )
-@click.option("--index-field", "index_fields", multiple=True, help="Metadata field that filters should find fast.")
-@click.option("--max-tokens", type=int, help="Cut documents after so many tokens.  [default: read them whole]")
-@click.option("--overwrite", is_flag=True, help="Replace an index that is already there.")
+@click.option(
+    "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
+)
+@click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N")
+@click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @READING
 @WRITING
 def build(
@@ -92,7 +94,8 @@ def build(
     **arguments: Any,
 ) -> None:
     """Build an index from CORPUS: files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs,
-    a Hugging Face dataset, or - for JSON lines on standard input. Interrupted, the same command continues."""
+    a Hugging Face dataset, or - for JSON lines on standard input. If it is interrupted, run the same command again
+    to continue."""
     from aveyb_retrieval.index.input.documents import FieldNames
     from aveyb_retrieval.index.write.build import build_index
 
@@ -107,30 +110,34 @@ def build(
 @main.command()
 @click.argument("directory", type=PATH)
 @click.argument("query")
-@click.option("-k", default=10, show_default=True, help="How many documents.")
+@click.option("-k", default=10, show_default=True, help="Number of documents to return.")
 @click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="hybrid",
     show_default=True,
-    help="By vectors, by words (BM25), or both.",
+    help="Search by vectors, by words (BM25), or by both.",
 )
-@click.option("--granularity", type=click.Choice(["document", "passage", "both"]), help="Which vectors rank.")
-@click.option("--filter", "filter_text", metavar="JSON", help='Condition on metadata, as {"year": {"$gte": 2020}}.')
+@click.option(
+    "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
+)
+@click.option(
+    "--filter", "filter_text", metavar="JSON", help='Condition on the metadata, such as {"year": {"$gte": 2020}}.'
+)
 @click.option(
     "--fusion",
     type=click.Choice(["weighted", "rrf"]),
     default="weighted",
     show_default=True,
-    help="How a hybrid search combines its two rankings.",
+    help="How a hybrid search combines the two rankings.",
 )
-@click.option("--weight", type=float, help="Of the vectors, in weighted fusion, 0 to 1.  [default: 0.4]")
-@click.option("--rerank", type=click.Choice(["maxsim"]), help="Order the best candidates by late interaction.")
-@click.option("--passages", default=1, show_default=True, help="Passages to show of each document.")
-@click.option("--context", type=int, help="Also show so many neighbours of the passage.")
-@click.option("--exact", is_flag=True, help="Score every vector instead of asking the index.")
-@click.option("--model", help="Where the model of the index is now.")
-@click.option("--device", default="cpu", show_default=True, help="Where the model runs and vectors are searched.")
+@click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.4]")
+@click.option("--rerank", type=click.Choice(["maxsim"]), help="Rerank the best candidates by late interaction.")
+@click.option("--passages", default=1, show_default=True, help="Passages to show per document.")
+@click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
+@click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
+@click.option("--model", help="Folder of the index's model, if it has moved.")
+@click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
 @PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per document.")
 def search(
@@ -164,7 +171,7 @@ def search(
 @click.argument("directory", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: Path, as_json: bool) -> None:
-    """Say what the index in DIRECTORY is: its model, counts, files and measured recall."""
+    """Describe the index in DIRECTORY: model, counts, files and measured recall."""
     from aveyb_retrieval.index.storage.info import describe
 
     description = describe(directory)
@@ -178,7 +185,7 @@ def info(directory: Path, as_json: bool) -> None:
 @main.command()
 @INSERTING
 def add(**arguments: Any) -> None:
-    """Add the documents of CORPUS to the index in DIRECTORY; their ids must be new."""
+    """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
     from aveyb_retrieval.index.write.update import add_documents
 
     _insert(add_documents, **arguments)
@@ -187,7 +194,7 @@ def add(**arguments: Any) -> None:
 @main.command()
 @INSERTING
 def upsert(**arguments: Any) -> None:
-    """Add the documents of CORPUS, replacing those with ids that are in the index. Only what changed is encoded."""
+    """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
     from aveyb_retrieval.index.write.update import upsert_documents
 
     _insert(upsert_documents, **arguments)
@@ -215,12 +222,14 @@ def _insert(
 @main.command()
 @click.argument("directory", type=PATH)
 @click.argument("ids", nargs=-1)
-@click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with an id on each line.")
-@click.option("--filter", "filter_text", metavar="JSON", help="Delete the documents whose metadata satisfy this.")
-@click.option("--missing-ok", is_flag=True, help="Ids that are not in the index are no error.")
-@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+@click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
+@click.option(
+    "--filter", "filter_text", metavar="JSON", help="Delete the documents that match this condition on the metadata."
+)
+@click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
+@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
-    """Delete documents from the index in DIRECTORY: by IDS, by a file of ids, by a filter."""
+    """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.index.write.update import delete_documents
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
@@ -230,10 +239,10 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
 
 @main.command()
 @click.argument("directory", type=PATH)
-@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def compact(directory: Path, restart: bool, quiet: bool) -> None:
-    """Drop what deleted documents left behind in DIRECTORY and build its search structures anew."""
+    """Remove the data of deleted documents from DIRECTORY and rebuild its search structures."""
     from aveyb_retrieval.index.write.maintain import compact_index
 
     with progress_bar(not quiet) as progress:
@@ -242,10 +251,10 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 
 @main.command()
 @click.argument("directory", type=PATH)
-@click.option("--recall", type=float, default=0.95, show_default=True, help="Share of exact results to be found.")
-@click.option("--restart", is_flag=True, help="Throw away the work of an interrupted change.")
+@click.option("--recall", type=float, default=0.95, show_default=True, help="Share of the exact results to find.")
+@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
-    """Find the search settings of DIRECTORY that reach a recall, measured against exact search."""
+    """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
     from aveyb_retrieval.index.write.maintain import tune_index
 
     for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
@@ -257,11 +266,11 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
 
 @main.command()
 @click.argument("directory", type=PATH)
-@click.option("--repair", is_flag=True, help="Build again what can be built from the stored vectors.")
+@click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
-    """Recompute every hash and count of the index in DIRECTORY. Exit code 1 where something is wrong and stays so."""
+    """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
     from aveyb_retrieval.index.write.verify import verify_index
 
     verdict = verify_index(directory, repair=repair)

@@ -29,20 +29,23 @@ def main() -> None:
 
 
 def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str) -> Decorator:
-    """Options that every run has, with this objective's defaults."""
+    """Options of every training run, with the defaults of one objective."""
     options = [
         click.option("-o", "--out", required=True, type=PATH, help="Run folder: model, metrics, checkpoints."),
         click.option("--steps", default=steps, show_default=True, help="Optimizer steps."),
-        click.option("--batch-size", default=batch_size, show_default=True, help="Rows in a step, over all processes."),
+        click.option("--batch-size", default=batch_size, show_default=True, help="Rows per step, over all processes."),
         click.option("--learning-rate", default=learning_rate, show_default=True, help="Peak learning rate."),
         click.option("--schedule", type=click.Choice(["cosine", "linear", "trapezoidal", "constant"]), default=schedule,
-                     show_default=True, help="Learning rate after the warm-up."),
-        click.option("--optimizer", type=click.Choice(["adamw", "stable_adamw"]), default="adamw", show_default=True),
-        click.option("--bf16/--fp32", default=True, show_default=True, help="Precision of the matrix products."),
-        click.option("--seed", default=0, show_default=True),
+                     show_default=True, help="Shape of the learning rate after the warm-up."),
+        click.option("--optimizer", type=click.Choice(["adamw", "stable_adamw"]), default="adamw", show_default=True,
+                     help="Optimizer."),
+        click.option("--bf16/--fp32", default=True, show_default=True,
+                     help="Precision of the matrix products: bfloat16 by autocast, or float32."),
+        click.option("--seed", default=0, show_default=True, help="Seed of every random choice."),
         click.option("--save-every", default=500, show_default=True, help="Steps between checkpoints."),
-        click.option("--resume", is_flag=True, help="Go on with the run in the run folder."),
-        click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
+        click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
+        click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
+                     help="auto: a GPU if there is one."),
         click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]"),
     ]  # fmt: skip
 
@@ -52,7 +55,7 @@ def run_options(steps: int, batch_size: int, learning_rate: float, schedule: str
 PAIRS = together(
     click.argument("files", nargs=-1, type=FILE),
     click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (sentence-transformers/gooaq)."),
-    click.option("--rows", type=click.IntRange(min=1), help="Read at most so many rows.  [default: all]"),
+    click.option("--rows", type=click.IntRange(min=1), help="Read at most N rows.  [default: all]", metavar="N"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
 )
@@ -61,16 +64,16 @@ PAIRS = together(
 @main.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
-@click.option("--vocab-size", default=16384, show_default=True, help="Rows, special tokens included.")
+@click.option("--vocab-size", default=16384, show_default=True, help="Size of the vocabulary, special tokens included.")
 @click.option("--field", default="text", show_default=True, help="Field of a JSON line that holds the text.")
 @click.option(
     "--capitals",
     type=click.Choice(["bytes", "marks"]),
     default="bytes",
     show_default=True,
-    help="marks: a capital is its lower-case letter behind a mark, so that both spellings share their tokens.",
+    help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a vocabulary that is already there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
@@ -88,22 +91,32 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 @main.command()
 @click.argument("files", nargs=-1, type=FILE)
 @click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT).")
-@click.option("--documents", type=int, help="Read at most so many documents.  [default: all]")
+@click.option("--documents", type=int, help="Read at most N documents.  [default: all]", metavar="N")
 @click.option("--field", default="text", show_default=True, help="Field that holds the text.")
 @click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
-@click.option("--model", help="Model folder to go on from.  [default: a new model of --preset]")
+@click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]")
 @click.option(
     "--preset",
     type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
     default="mini",
     show_default=True,
+    help="Shape of a new model.",
 )
-@click.option("--length", default=2048, show_default=True, help="Tokens in a packed sequence.")
-@click.option("--micro-batch", default=8, show_default=True, help="Sequences in one pass; the rest is accumulated.")
+@click.option("--length", default=2048, show_default=True, help="Tokens per packed sequence.")
+@click.option(
+    "--micro-batch",
+    default=8,
+    show_default=True,
+    help="Sequences per forward pass; gradients are accumulated to a full batch.",
+)
 @click.option("--mask-rate", default=0.2, show_default=True, help="Share of tokens replaced by [MASK].")
-@click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time.")
-@click.option("--held-out-every", default=100, show_default=True, help="Every n-th document is for validation.")
-@click.option("--evaluate-every", default=0, show_default=True, help="Steps between validations; 0: at the end only.")
+@click.option("--gradient-checkpointing", is_flag=True, help="Use less memory and a third more time.")
+@click.option(
+    "--held-out-every", default=100, show_default=True, help="Keep every N-th document for validation.", metavar="N"
+)
+@click.option(
+    "--evaluate-every", default=0, show_default=True, help="Steps between validations; 0 validates at the end only."
+)
 @run_options(steps=90_000, batch_size=256, learning_rate=5e-4, schedule="cosine")
 def mlm(
     files: tuple[Path, ...],
@@ -148,31 +161,37 @@ def mlm(
 
 @main.command()
 @PAIRS
-@click.option("-o", "--out", required=True, type=FILE, help="Triplets to write, .jsonl: what `contrastive` takes.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is already there.")
+@click.option("-o", "--out", required=True, type=FILE, help="File of triplets to write (.jsonl), for `contrastive`.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--model", help="Model folder or name.  [default: the embedded one]")
-@click.option("--corpus", multiple=True, type=FILE, help="More texts that may be negatives. Repeatable.")
-@click.option("--field", default="text", show_default=True, help="Field of a line of --corpus that holds the text.")
+@click.option("--corpus", multiple=True, type=FILE, help="Additional texts that may become negatives. Repeatable.")
+@click.option("--field", default="text", show_default=True, help="Field of --corpus that holds the text.")
 @click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="dense",
     show_default=True,
-    help="What proposes negatives: vectors, words (BM25), or both.",
+    help="Propose negatives by vectors, by words (BM25), or by both.",
 )
-@click.option("--negatives", default=1, show_default=True, help="For each pair; every one makes a row of its own.")
-@click.option("--range-min", default=0, show_default=True, help="Skip so many of the best, positives not counted.")
-@click.option("--range-max", default=50, show_default=True, help="Look at so many of the best texts.")
+@click.option("--negatives", default=1, show_default=True, help="Negatives per pair; each becomes a row of its own.")
+@click.option(
+    "--range-min", default=0, show_default=True, help="Skip the best N texts, positives not counted.", metavar="N"
+)
+@click.option("--range-max", default=50, show_default=True, help="Consider the best N texts.", metavar="N")
 @click.option(
     "--relative-margin",
     default=0.05,
     show_default=True,
-    help="A negative's cosine is below the positive's by this share of it, or it may be an answer too.",
+    help="Keep a negative only if its cosine is below the positive's by this share; closer texts may be answers.",
 )
-@click.option("--absolute-margin", type=float, help="It is below the positive's by so much.  [default: no such limit]")
-@click.option("--max-score", type=float, help="It is at most this.  [default: no such limit]")
-@click.option("--no-margin", is_flag=True, help="Drop --relative-margin: for a model whose cosines mean nothing yet.")
-@click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
+@click.option(
+    "--absolute-margin",
+    type=float,
+    help="Keep it only if its cosine is below the positive's by this much.  [default: no limit]",
+)
+@click.option("--max-score", type=float, help="Keep it only if its cosine is at most this.  [default: no limit]")
+@click.option("--no-margin", is_flag=True, help="Ignore --relative-margin, for a model that is not trained yet.")
+@click.option("--device", default="cpu", show_default=True, help="Device of the model.")
 @click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def mine(
@@ -194,11 +213,11 @@ def mine(
     quiet: bool,
     **rules: Any,
 ) -> None:
-    """Find hard negatives for pairs in FILES (JSON lines) or a hub data set: texts that a search puts near a query.
+    """Find hard negatives for pairs from FILES (JSON lines) or a hub data set: texts that search ranks near the query.
 
-    The positives of all pairs, and the texts of --corpus, are indexed and searched with every query. Its own positives
-    are left out, and so is what the model finds nearly as good as them. A query with fewer negatives than asked for
-    keeps those it has; one without any has no row. Both are counted at the end.
+    The positives of all pairs and the texts of --corpus are indexed, and every query searches them. Its own positives
+    are skipped, and so are texts that score nearly as high. A query with fewer negatives than asked for keeps those it
+    has; a query without any gets no row. The number of both is printed at the end.
     """
     from aveyb_retrieval.training.mining import Rules, mine_negatives
     from aveyb_retrieval.training.texts import read_texts
@@ -236,11 +255,17 @@ def mine(
 @PAIRS
 @click.option("--negative", help="Field of a hard negative.  [default: negative or neg, where the first row has one]")
 @click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
-@click.option("--micro-batch", default=32, show_default=True, help="Rows in one pass (GradCache); bounds memory.")
-@click.option("--scale", default=20.0, show_default=True, help="Cosines are multiplied by it.")
-@click.option("--matryoshka", type=int, multiple=True, help="Also train vectors cut to so many dimensions. Repeatable.")
-@click.option("--query-prompt", help="Put before queries.  [default: the model's own]")
-@click.option("--document-prompt", help="Put before documents.  [default: the model's own]")
+@click.option("--micro-batch", default=32, show_default=True, help="Rows per forward pass (GradCache); limits memory.")
+@click.option("--scale", default=20.0, show_default=True, help="Factor applied to the cosines.")
+@click.option(
+    "--matryoshka",
+    type=int,
+    multiple=True,
+    help="Also train vectors truncated to N dimensions. Repeatable.",
+    metavar="N",
+)
+@click.option("--query-prompt", help="Prefix of queries.  [default: the model's own]")
+@click.option("--document-prompt", help="Prefix of documents.  [default: the model's own]")
 @run_options(steps=1000, batch_size=128, learning_rate=1e-4, schedule="linear")
 def contrastive(
     files: tuple[Path, ...],
@@ -261,7 +286,7 @@ def contrastive(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Fine-tune on pairs or triplets, in FILES (JSON lines with query, positive and perhaps negative) or on the hub."""
+    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative) or the hub."""
     from aveyb_retrieval.training.contrastive import PAPER, train_contrastive
     from aveyb_retrieval.training.loading import sentence_model
 
@@ -289,12 +314,19 @@ def contrastive(
 @main.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
-@click.option("--teacher", required=True, help="sentence-transformers model that teaches.")
+@click.option("--teacher", required=True, help="sentence-transformers model to learn from.")
 @click.option("--field", default="text", show_default=True, help="Field of a JSON line that holds the text.")
-@click.option("--teacher-tokens", default=256, show_default=True, help="The teacher reads so many tokens of a text.")
-@click.option("--vector-weight", default=5.0, show_default=True, help="Weight of 1 - cosine to the teacher's vectors.")
-@click.option("--score-weight", default=1.0, show_default=True, help="Weight of the batch's score distributions.")
-@click.option("--temperature", default=0.1, show_default=True, help="Of the score distributions.")
+@click.option("--teacher-tokens", default=256, show_default=True, help="Tokens of a text that the teacher reads.")
+@click.option(
+    "--vector-weight",
+    default=5.0,
+    show_default=True,
+    help="Weight of the loss on vectors, 1 - cosine to the teacher's.",
+)
+@click.option(
+    "--score-weight", default=1.0, show_default=True, help="Weight of the loss on the batch's score distributions."
+)
+@click.option("--temperature", default=0.1, show_default=True, help="Temperature of the score distributions.")
 @run_options(steps=2000, batch_size=128, learning_rate=5e-4, schedule="cosine")
 def distill(
     files: tuple[Path, ...],
@@ -311,7 +343,7 @@ def distill(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Teach a student the vectors and scores that a teacher gives to the texts of FILES; both are cached in OUT."""
+    """Distill a teacher's vectors and scores of the texts in FILES into a student; both are cached in OUT."""
     from aveyb_retrieval.training.distill import train_distill
     from aveyb_retrieval.training.loading import sentence_model
     from aveyb_retrieval.training.sentence_trainer import SentenceSettings
@@ -339,7 +371,7 @@ def distill(
 
 
 def one_source(files: tuple[Path, ...], hub: str | None) -> None:
-    """Ends the command unless there are files or a hub data set, and not both."""
+    """End the command unless there are either files or a hub data set."""
     if bool(files) == bool(hub):
         raise click.UsageError("give FILES or --hub, one of them")
 
@@ -347,7 +379,7 @@ def one_source(files: tuple[Path, ...], hub: str | None) -> None:
 def open_pairs(
     files: tuple[Path, ...], hub: str | None, rows: int | None, columns: dict[str, str | None]
 ) -> tuple[Dataset, dict[str, Any]]:
-    """The pairs of files or of a hub data set, and what a run folder says of them."""
+    """Open the pairs of files or of a hub data set; also returns their description for the run folder."""
     from aveyb_retrieval.training.contrastive import read_hub_pairs, read_pairs
     from aveyb_retrieval.training.texts import fingerprint
 
@@ -359,7 +391,7 @@ def open_pairs(
 
 
 def say_end(out: Path) -> None:
-    """Where the model is; or, after Ctrl-C, how to go on (exit code 130, as a shell gives for an interrupt)."""
+    """Print where the model is or, after Ctrl-C, how to continue (exit code 130, as shells use for an interrupt)."""
     from aveyb_retrieval.training.run_folder import MODEL
 
     if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
@@ -371,7 +403,7 @@ def say_end(out: Path) -> None:
 
 
 def set_threads(threads: int | None) -> None:
-    """Limits torch to so many CPU threads, if a number is given."""
+    """Limit torch to this many CPU threads, if a number is given."""
     if threads is not None:
         import torch
 

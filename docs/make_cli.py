@@ -1,0 +1,118 @@
+"""Write docs/cli.md from the commands themselves: `python docs/make_cli.py`, or `--check` to compare only.
+
+The page does not depend on the terminal or on click's version: everything is formatted here.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aveyb_retrieval.cli import eval as eval_cli
+from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import train as train_cli
+
+PAGE = Path(__file__).with_name("cli.md")
+COMMANDS = {"aveyb-index": index_cli.main, "aveyb-eval": eval_cli.main, "aveyb-train": train_cli.main}
+INTRODUCTION = """\
+# Command line
+
+Generated from the commands by `python docs/make_cli.py`; do not edit. Every command prints the same with `--help`.
+
+Exit codes: 0 for success; 1 if `aveyb-index verify` finds damage that remains; 2 for wrong arguments or bad input, with
+a message that says what is wrong, where, and what to do; 130 for a training run that was interrupted and saved.
+"""
+
+
+def commands(name: str, command: click.Command) -> list[tuple[str, click.Command]]:
+    """List a command and its subcommands with their full names, in alphabetical order."""
+    if not isinstance(command, click.Group):
+        return [(name, command)]
+    return [(name, command)] + [
+        pair for sub in sorted(command.commands) for pair in commands(f"{name} {sub}", command.commands[sub])
+    ]
+
+
+def section(name: str, command: click.Command) -> str:
+    """Describe one command: usage, help, arguments, options."""
+    level = "##" if isinstance(command, click.Group) else "###"
+    lines = [f"{level} {name}", "", *paragraphs(command.help or ""), ""]
+    if isinstance(command, click.Group):
+        return "\n".join(lines)
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    usage = [name, *(["[OPTIONS]"] if options else []), *(argument_name(p) for p in arguments)]
+    lines += ["    " + " ".join(usage), "", "| option | |", "|---|---|"]
+    lines += [f"| {option_name(p)} | {option_help(p)} |" for p in options]
+    return "\n".join([*lines, ""])
+
+
+def paragraphs(text: str) -> list[str]:
+    """Join the lines of each paragraph of a docstring."""
+    blocks = [" ".join(block.split()) for block in text.split("\n\n")]
+    return "\n\n".join(blocks).splitlines()
+
+
+def argument_name(argument: click.Argument) -> str:
+    """Return the argument as usage lines show it: optional in brackets, repeatable with dots."""
+    name = (argument.name or "").upper() + ("..." if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def option_name(option: click.Option) -> str:
+    """Return all spellings of an option, then its value."""
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return f"`{names} {value_name(option)}`".replace(" `", "`")
+
+
+def value_name(option: click.Option) -> str:
+    """Return how an option's value is written: its choices, its metavar, or its type."""
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return "\\|".join(str(choice) for choice in option.type.choices)
+    return option.metavar or {"integer range": "INTEGER", "float range": "FLOAT", "filename": "FILE"}.get(
+        option.type.name, option.type.name.upper()
+    )
+
+
+def option_help(option: click.Option) -> str:
+    """Return the help with what click adds to it: required, or the default."""
+    text = (option.help or "").replace("|", "\\|")
+    if option.required:
+        return f"{text} Required."
+    if not option.show_default:
+        return text.replace("  [", " [")
+    return f"{text} [default: {default(option)}]"
+
+
+def default(option: click.Option) -> str:
+    """Return the default value as it would be typed."""
+    value: Any = option.default
+    if option.is_flag and option.secondary_opts:
+        value = (option.opts if value else option.secondary_opts)[0].lstrip("-")
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [section(*pair) for name, command in COMMANDS.items() for pair in commands(name, command)]
+    return "\n".join([INTRODUCTION, *parts]).rstrip() + "\n"
+
+
+def main() -> int:
+    """Write the page; with `--check`, only say whether it is current."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
+        sys.stderr.write("" if current else f"{PAGE} is out of date: run python docs/make_cli.py\n")
+        return 0 if current else 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
