@@ -1,0 +1,104 @@
+"""The documentation is true: Python examples run, commands and options exist, the command reference is current."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from aveyb_retrieval.cli import eval as eval_cli
+from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import train as train_cli
+from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "recipes").glob("*/README.md")])
+COMMANDS = {"aveyb-index": index_cli.main, "aveyb-eval": eval_cli.main, "aveyb-train": train_cli.main}
+CORPUS = [
+    {
+        "_id": "a",
+        "title": "Contract",
+        "text": "Either party may end the contract with three months' notice.",
+        "year": 2021,
+    },
+    {"_id": "b", "title": "Manual", "text": "Close the valve before you open the filter housing.", "year": 2019},
+]
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of a page in one language, each with the number of its first line."""
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: match.start(1)].count("\n") + 1, match.group(1)) for match in found]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
+def test_python_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "model").symlink_to(DEFAULT_MODEL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    for line, code in blocks(page, "python"):
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)  # so that a traceback names the page's line
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """Every call of our commands in the shell blocks of the pages, with where it is."""
+    for page in PAGES:
+        for line, code in blocks(page, "sh"):
+            for statement in code.replace("\\\n", " ").splitlines():
+                words = shlex.split(statement, comments=True)
+                if "aveyb_retrieval.cli.train" in words:
+                    words = ["aveyb-train", *words[words.index("aveyb_retrieval.cli.train") + 1 :]]
+                if words and words[0] in COMMANDS:
+                    yield f"{name(page)}, block at line {line}", words
+
+
+def test_commands_of_the_pages_and_their_options_exist() -> None:
+    found = list(command_lines())
+    assert len(found) > 10
+    for where, (program, subcommand, *arguments) in found:
+        commands = COMMANDS[program].commands
+        assert subcommand in commands, f"{where}: {program} has no command {subcommand}"
+        command = commands[subcommand]
+        try:
+            command.make_parser(click.Context(command)).parse_args(arguments)
+        except click.UsageError as error:
+            pytest.fail(f"{where}: {program} {subcommand}: {error.format_message()}")
+
+
+EVERY_COMMAND = COMMANDS | {
+    f"{program} {subcommand}": command
+    for program, group in COMMANDS.items()
+    for subcommand, command in group.commands.items()
+}
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND.values(), ids=EVERY_COMMAND.keys())
+def test_every_command_and_option_has_help(command: click.Command) -> None:
+    assert command.help
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    assert [option.opts[0] for option in options if not option.help] == []
+
+
+def test_command_reference_is_current() -> None:
+    done = subprocess.run([sys.executable, "docs/make_cli.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
