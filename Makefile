@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+LOWEST  = .venv-lowest
 
-.PHONY: demo test test-slow test-kernels lint clean
+# Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test test-slow test-kernels test-lowest lint docs clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -25,10 +29,17 @@ test-slow: $(VENV)/.installed-dev
 test-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -v tests/kernels
 
+# The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -m "not slow"
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy aveyb_retrieval
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/make_cli.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -42,5 +53,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev]'
 	touch $@
 
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[cpu,dev]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(LOWEST) demo

@@ -145,7 +145,7 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
         return grad.clone()
 
     plain = gradient()
-    model.activation_checkpointing_enable()
+    model.gradient_checkpointing_enable()
     torch.testing.assert_close(gradient(), plain)
 
 
