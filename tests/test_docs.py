@@ -19,7 +19,8 @@ from aveyb_retrieval.cli import train as train_cli
 from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "recipes").glob("*/README.md")])
+PATTERNS = ("*.md", "docs/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")
+PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 COMMANDS = {"aveyb-index": index_cli.main, "aveyb-eval": eval_cli.main, "aveyb-train": train_cli.main}
 CORPUS = [
     {
