@@ -30,7 +30,7 @@ def load_model(
 
 def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:
     """Raise ConfigError where an option is given that a loaded model has settled already."""
-    if not isinstance(model, EmbedderLike):
+    if not (hasattr(model, "encode_documents") and hasattr(model, "encode_queries")):
         raise ConfigError(
             f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
             "its methods)"
