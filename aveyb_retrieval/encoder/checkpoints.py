@@ -1,27 +1,35 @@
-"""The authors' released checkpoints: how to recognise one, and what its fields and names mean here."""
+"""Load checkpoints in this package's format and in the authors', and refuse those that do not fill a model.
+
+transformers starts parameters that a checkpoint lacks at random and goes on; here that is an error for every model
+class.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import cached_file
 
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import AveyBConfig, is_released, released_fields
 from aveyb_retrieval.errors import ModelError
 
-_RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
-_ENCODER_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+)$")
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_ENCODER_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
-class ReleasedCheckpoints:
-    """Mixed into the models: `from_released`, and `from_pretrained` for folders in the authors' format."""
+class CheckpointLoading:
+    """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors' tensors."""
 
     @classmethod
     def from_released(
@@ -35,12 +43,20 @@ class ReleasedCheckpoints:
         k: int,
         eps: float,
     ) -> Any:
-        """Builds the model from the tensors and settings of a released checkpoint.
+        """Build the model from the tensors and settings of a released checkpoint.
 
         Args:
             state_dict: the checkpoint's tensors, with or without a prefix before `embed`, `layers` and `ranker`; a tied
                 head is ignored.
-            vocab_size, d_embed, n_layers, chunk_size, k, eps: the fields of the checkpoint's configuration.
+            vocab_size: the field of this name in the checkpoint's configuration, as are the others.
+            d_embed: D.
+            n_layers: number of layers.
+            chunk_size: S.
+            k: retrieved splits.
+            eps: epsilon of every norm.
+
+        Returns:
+            The model in evaluation mode.
 
         Raises:
             ModelError: a tensor is missing, left over, or of another shape than the settings say.
@@ -48,6 +64,10 @@ class ReleasedCheckpoints:
         config = AveyBConfig.from_released(
             vocab_size=vocab_size, d_embed=d_embed, n_layers=n_layers, chunk_size=chunk_size, k=k, eps=eps
         )
+        return cls._filled(config, state_dict)
+
+    @classmethod
+    def _filled(cls, config: AveyBConfig, state_dict: Mapping[str, torch.Tensor]) -> Any:
         model: Any = cls(config)  # type: ignore[call-arg]
         encoder = model.base_model
         tensors = released_tensors(state_dict)
@@ -57,7 +77,7 @@ class ReleasedCheckpoints:
         if extra := sorted(tensors.keys() - expected.keys()):
             raise ModelError(
                 f"released checkpoint holds {len(extra)} tensors with no place in the model, first {extra[0]!r}; "
-                f"do n_layers={n_layers} and k={k} belong to it?"
+                f"do n_layers={config.num_hidden_layers} and k={config.num_retrieved} belong to it?"
             )
         for name, tensor in tensors.items():
             if tensor.shape != expected[name].shape:
@@ -71,40 +91,68 @@ class ReleasedCheckpoints:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `from_pretrained`; a name or folder in the authors' format takes the road of `from_released`.
+        """Load a model whose every parameter is in the checkpoint, from safetensors only.
 
-        Weights are read from safetensors only.
+        Takes what transformers' `from_pretrained` takes. A folder or hub name in the authors' format loads, too. The
+        masked-language head is tied to the embedding, so that a checkpoint of the encoder alone fills
+        `AveyBForMaskedLM`.
 
         Raises:
-            ModelError: a released checkpoint without `model.safetensors`, or one that does not fit its settings.
+            ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no `model.safetensors`,
+                the file is damaged, or it lacks parameters, has encoder parameters left over or of other shapes than
+                the configuration says (another vocabulary, say).
         """
-        hub = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
-        fields = _released_fields(pretrained_model_name_or_path, hub)
-        if fields is None or isinstance(kwargs.get("config"), AveyBConfig):
-            kwargs["use_safetensors"] = True
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
-        weights = cached_file(
-            pretrained_model_name_or_path, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub
-        )
-        if weights is None:
+        name = pretrained_model_name_or_path
+        hub = {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
+        settings = None if name is None else _settings(name, hub, needed=kwargs.get("config") is None)
+        try:
+            if settings is not None and is_released(settings):
+                return cls._from_released_folder(name, settings, hub, kwargs)
+            return cls._from_own_format(name, args, kwargs)
+        except SafetensorError as error:
             raise ModelError(
-                f"{pretrained_model_name_or_path}: no model.safetensors; this package reads safetensors only "
-                "(convert a pickled checkpoint with safetensors.torch.save_file in a place you trust)"
+                f"{name}: its safetensors file is damaged or cut short ({error}); copy or download it again"
+            ) from error
+        except OSError as error:
+            raise _no_weights(name, str(error).strip().splitlines()[0].rstrip(".")) from error
+
+    @classmethod
+    def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wants_info, allowed = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
+        kwargs["use_safetensors"] = True
+        with _no_loading_report():
+            model, info = super().from_pretrained(  # type: ignore[misc]
+                name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
+        if not allowed:
+            _check_shapes(name, info["mismatched_keys"])
+        _check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]))
+        return (model, info) if wants_info else model
+
+    @classmethod
+    def _from_released_folder(
+        cls, name: Any, settings: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]
+    ) -> Any:
+        config = kwargs.get("config")
+        if not isinstance(config, AveyBConfig):
+            config = AveyBConfig.from_released(**released_fields(settings, str(name)))
+        weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
+        if weights is None:
+            raise _no_weights(name, "no model.safetensors")
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
-        model = cls.from_released(load_file(weights), **fields)
+        model = cls._filled(config, load_file(weights))
         return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
 
 def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The encoder's tensors of a released checkpoint under our names: the prefix and the tied head fall away."""
+    """Return the encoder's tensors of a released checkpoint under our names, without prefix and tied head."""
     return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
 
 
-def _released_fields(name_or_path: Any, hub: dict[str, Any]) -> dict[str, Any] | None:
-    """The settings in the authors' `config.json`, or None where it is not in their format (or not there)."""
+def _settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
+    """Return the fields of an Avey-B `config.json`, or None where there is none and none is needed."""
     path = cached_file(
-        name_or_path,
+        name,
         "config.json",
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_gated_repo=False,
@@ -112,12 +160,59 @@ def _released_fields(name_or_path: Any, hub: dict[str, Any]) -> dict[str, Any] |
         **hub,
     )
     if path is None:
+        if needed:
+            raise ModelError(f"{name}: no config.json; name a folder that holds a model, or a model of the hub")
         return None
-    settings = json.loads(Path(path).read_text(encoding="utf-8"))
-    if "d_embed" not in settings:
-        return None
-    if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
+    try:
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path} is not JSON ({error}); copy or download the model again") from error
+    settings = settings if isinstance(settings, dict) else {}
+    kind = settings.get("model_type")
+    if kind != AveyBConfig.model_type and not is_released(settings):
         raise ModelError(
-            f"{path}: a released Avey-B configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
+            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name an Avey-B model, for "
+            "these weights would leave most of one at random"
         )
-    return {name: settings[name] for name in _RELEASED_FIELDS}
+    return settings
+
+
+def _no_weights(name: Any, reason: str) -> ModelError:
+    return ModelError(
+        f"{name}: {reason}; this package reads safetensors only (convert a pickled checkpoint with "
+        "safetensors.torch.save_file in a place you trust)"
+    )
+
+
+def _check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
+    if mismatched:
+        parameter, stored, expected = min(mismatched)
+        raise ModelError(
+            f"{name}: {parameter} has shape {tuple(stored)} in the checkpoint, config.json says {tuple(expected)}; "
+            f"{len(mismatched)} tensors differ so: weights and configuration belong to different models"
+        )
+
+
+def _check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
+    if missing:
+        raise ModelError(
+            f"{name}: the checkpoint lacks {len(missing)} parameters, first {min(missing)!r}; they would be random, so "
+            "use a complete checkpoint, or the model class that this one was saved from"
+        )
+    if extra := {key for key in unexpected if _ENCODER_NAME.match(key)}:
+        raise ModelError(
+            f"{name}: the checkpoint holds {len(extra)} encoder parameters with no place in the model, first "
+            f"{min(extra)!r}; weights and config.json belong to different models"
+        )
+
+
+@contextmanager
+def _no_loading_report() -> Iterator[None]:
+    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised as an error."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -7,11 +7,14 @@ splits, and its scores, choice and weights are float32.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CHOICES = {
     "enricher_activation": ("gelu", "relu2"),
@@ -24,6 +27,7 @@ _CHOICES = {
     "tail": ("masked", "zero_slots"),
     "static_init": ("xavier", "local"),
 }
+_RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
 
 PAPER: dict[str, Any] = {
@@ -188,7 +192,7 @@ class AveyBConfig(PreTrainedConfig):
     def from_released(
         cls, *, vocab_size: int, d_embed: int, n_layers: int, chunk_size: int, k: int, eps: float
     ) -> AveyBConfig:
-        """The configuration that a released checkpoint's own fields mean."""
+        """Return the configuration that the fields of a released checkpoint's `config.json` mean."""
         return cls(
             **RELEASED,
             vocab_size=vocab_size,
@@ -199,3 +203,33 @@ class AveyBConfig(PreTrainedConfig):
             norm_eps=eps,
             similarity_eps=eps,
         )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
+
+        Raises:
+            ConfigError: a value is out of range or not one of its choices.
+            ModelError: a released configuration lacks a field.
+        """
+        if is_released(config_dict):
+            config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
+        return super().from_dict(config_dict, **kwargs)
+
+
+def is_released(settings: Mapping[str, Any]) -> bool:
+    """Return whether these are the fields of a configuration in the authors' format."""
+    return "d_embed" in settings
+
+
+def released_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields that `AveyBConfig.from_released` takes.
+
+    Raises:
+        ModelError: one is missing; the message names `where`.
+    """
+    if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
+        raise ModelError(
+            f"{where}: a released Avey-B configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
+        )
+    return {name: settings[name] for name in _RELEASED_FIELDS}

@@ -134,9 +134,9 @@ class Embedder:
         if precision not in _DTYPES:
             raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
         folder = model_folder(model)
-        check_mean_pooling(folder)
         with _no_progress_bar():
             encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
+        check_mean_pooling(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
         encoder.to(device=device, dtype=_DTYPES[precision])
@@ -326,10 +326,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
     """
     own = (folder / _TOKENIZER_FILES[0]).is_file()
     tokenizer = AveyBTokenizer.load(folder) if own else AveyBTokenizer.p50k_base()
-    if tokenizer.vocab_size > vocab_size:
-        raise ModelError(
-            f"{folder}: tokenizer {tokenizer.name} has {tokenizer.vocab_size} ids, the model {vocab_size} embeddings"
-        )
+    tokenizer.check_embeddings(vocab_size, str(folder))
     return tokenizer
 
 

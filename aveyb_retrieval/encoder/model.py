@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
-from aveyb_retrieval.encoder.checkpoints import ReleasedCheckpoints
+from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, PackedLayer
@@ -29,7 +29,7 @@ IGNORED_LABEL = -100
 _CPU_GROUP_TOKENS = 2048
 
 
-class AveyBPreTrainedModel(ReleasedCheckpoints, PreTrainedModel):
+class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
     """Initialisation, saving and loading; a folder in the authors' format loads too (see `checkpoints.py`)."""
 
     config_class = AveyBConfig

@@ -39,12 +39,8 @@ def sentence_transformer(
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise ModelError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size} embeddings; "
-            "the model needs at least as many"
-        )
     folder = Path(folder)
+    tokenizer.check_embeddings(model.config.vocab_size, str(folder))
     tokenizer.save(folder)
     model.save_pretrained(folder)
     modules = [Transformer(str(folder)), Pooling(model.config.hidden_size, pooling_mode="mean"), Normalize()]

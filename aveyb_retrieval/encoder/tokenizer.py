@@ -47,6 +47,7 @@ _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _LONG_RUN = re.compile(rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+")
 
 P50K_ROWS = 50_304
+_MAX_PADDING = 127  # unused rows of an embedding: tables are padded to a multiple of 128 at most
 
 
 class AveyBTokenizer:
@@ -200,6 +201,22 @@ class AveyBTokenizer:
 
     def __len__(self) -> int:
         return self.vocab_size
+
+    def check_embeddings(self, rows: int, where: str) -> None:
+        """Check that this vocabulary can be the one of a model with `rows` embeddings.
+
+        Args:
+            rows: of the embedding table.
+            where: put before the message.
+
+        Raises:
+            ModelError: there are fewer rows than ids, or more unused ones than padding explains.
+        """
+        if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
+            raise ModelError(
+                f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows} embeddings: they belong "
+                "to different models"
+            )
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and where they come from.
