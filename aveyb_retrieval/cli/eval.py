@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import Commands
-from aveyb_retrieval.eval.base import DEFAULT_METRICS
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.significance import Comparison
 
 PATH = click.Path(path_type=Path)
+MODES = click.Choice(["hybrid", "dense", "lexical"])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,7 +48,8 @@ def _console() -> Console:
     multiple=True,
     default=("default",),
     show_default=True,
-    help="default, bm25, an index directory, an Avey-B folder, or any sentence-transformers model. Repeatable.",
+    help="default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
+    "sentence-transformers model. Repeatable.",
 )
 @click.option("--split", help="Judged split; default: test, or the only one, or dev.")
 @click.option(
@@ -56,32 +57,37 @@ def _console() -> Console:
     type=click.Choice(["standard", "paper"]),
     default="standard",
     show_default=True,
-    help="standard is the one to quote.",
+    help="Quote scores of standard; paper repeats the paper's own evaluation.",
 )
 @click.option(
     "--mode",
-    type=click.Choice(["dense", "lexical", "hybrid"]),
-    help="Default: dense.",
+    type=MODES,
+    help="How to search. Default: hybrid, as `aveyb-index search`; dense for whatever is measured without an index.",
 )
 @click.option(
-    "--unit",
-    type=click.Choice(["document", "passage", "max"]),
-    default="document",
-    show_default=True,
-    help="What dense search scores.",
+    "--granularity",
+    type=click.Choice(["document", "passage", "both"]),
+    help="Which vectors rank documents. Default: all that the model or index has.",
 )
 @click.option(
     "--chunk-words",
     type=click.IntRange(min=1),
-    help="Encode fixed chunks of this many words one by one (implies --unit passage).",
+    help="Encode fixed chunks of N words one by one, without an index.",
+    metavar="N",
 )
 @click.option(
     "--index-type",
-    help="Build an index of this type (flat, ...) and measure it end to end; default: exact search in memory.",
+    help="For Avey-B models: build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
+    "none scores every vector in memory instead. Default: auto.",
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Read at most this many tokens of a text.")
-@click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16, float16; ours also float8.")
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens.")
+@click.option(
+    "--precision",
+    default="float32",
+    show_default=True,
+    help="Compute in float32, bfloat16 or float16; Avey-B models also in float8.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Torch device of the model and of an index's search.")
 @click.option(
     "--depth", type=click.IntRange(min=1), default=100, show_default=True, help="Documents per query in the run."
 )
@@ -93,8 +99,8 @@ def _console() -> Console:
     show_default=True,
     help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
 )
-@click.option("--max-queries", type=click.IntRange(min=1), help="Draw this many judged queries.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw.")
 @click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora).")
 @click.option("--run", "run_path", type=PATH, help="Write the TREC run; a folder when there are several.")
 @click.option("--report", type=PATH, help="Write all results as JSON.")
@@ -107,28 +113,49 @@ def _console() -> Console:
 )
 @click.option("--cache", type=PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
-def run(data: tuple[str, ...], models: tuple[str, ...], split: str | None, protocol: str, metrics: tuple[str, ...],
-        depth: int, max_queries: int | None, seed: int, ignore_identical_ids: bool, run_path: Path | None,
-        report: Path | None, html: Path | None, cache: Path | None, only_missing: bool, quiet: bool,
-        **options: Any) -> None:  # fmt: skip
+@click.option("--quiet", is_flag=True, help="Show no progress bars.")
+def run(
+    data: tuple[str, ...],
+    models: tuple[str, ...],
+    split: str | None,
+    protocol: str,
+    metrics: tuple[str, ...],
+    depth: int,
+    max_queries: int | None,
+    seed: int,
+    ignore_identical_ids: bool,
+    run_path: Path | None,
+    report: Path | None,
+    html: Path | None,
+    cache: Path | None,
+    only_missing: bool,
+    quiet: bool,
+    max_tokens: int | None,
+    precision: str,
+    device: str,
+    **how: Any,
+) -> None:
     """Search data sets with models and score the runs."""
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
-    from aveyb_retrieval.eval.datasets import load_dataset
+    from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
-    from aveyb_retrieval.eval.protocols import PROTOCOLS, make_task
+    from aveyb_retrieval.eval.loading import load_dataset
+    from aveyb_retrieval.eval.progress import ProgressBars
     from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
     from aveyb_retrieval.eval.runs import write_run
+    from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
     console = _console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
-    settings = Settings(depth, metrics, ignore_identical_ids)
+    settings = Settings(depth=depth, metrics=metrics, ignore_identical_ids=ignore_identical_ids)
+    load = LoadOptions(device=device, precision=precision, max_tokens=max_tokens)
+    options = ModelOptions(load=load, **how)
     results, runs = [], []
-    with ProgressBars(quiet) as track:
+    with ProgressBars(quiet=quiet) as track:
         for name in data:
             task = make_task(load_dataset(name, split), PROTOCOLS[protocol], split, max_queries=max_queries, seed=seed)
-            for system in make_systems(models, task, ModelOptions(**options), folder, reuse=only_missing, track=track):
+            for system in make_systems(models, task, options, folder, reuse=only_missing, track=track):
                 result, found = run_system(system, task, settings, cache=ResultCache(folder), only_missing=only_missing)
                 results.append(result)
                 runs.append(found)
@@ -149,21 +176,24 @@ def run(data: tuple[str, ...], models: tuple[str, ...], split: str | None, proto
 @main.command()
 @click.argument("run_file", type=PATH)
 @click.argument("qrels", type=PATH)
-@click.option("--metric", "metrics", multiple=True, default=DEFAULT_METRICS, show_default=True)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    default=DEFAULT_METRICS,
+    show_default=True,
+    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) -> None:
     """Score a TREC run file against qrels (BEIR or TREC column order, with or without header)."""
-    from aveyb_retrieval.eval.metrics import evaluate
+    from aveyb_retrieval.eval.metrics import evaluate, notices
     from aveyb_retrieval.eval.qrels import read_qrels
     from aveyb_retrieval.eval.runs import read_run
 
     judged = read_qrels(qrels)
     scores = evaluate(judged.judgements, read_run(run_file), metrics)
-    notices = [
-        *judged.notices,
-        *([f"{len(scores.missing)} judged queries are missing from the run and count as 0."] if scores.missing else []),
-        *([f"{scores.unjudged} queries of the run have no judgements and are left out."] if scores.unjudged else []),
-    ]
+    remarks = [*judged.notices, *notices(scores)]
     if as_json:
         report = {
             "queries": len(judged.judgements),
@@ -171,14 +201,14 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
             "unjudged": scores.unjudged,
             "mean": scores.mean,
             "per_query": scores.per_query,
-            "notices": notices,
+            "notices": remarks,
         }
         click.echo(json.dumps(report, indent=1))
         return
     for metric, value in scores.mean.items():
         click.echo(f"{metric:<12} {value:.4f}")
     click.echo(f"{'queries':<12} {len(judged.judgements)}")
-    for notice in notices:
+    for notice in remarks:
         click.echo(f"note: {notice}")
 
 
@@ -186,17 +216,43 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.argument("run_a", type=PATH)
 @click.argument("run_b", type=PATH)
 @click.argument("qrels", type=PATH)
-@click.option("--metric", default="ndcg@10", show_default=True)
-@click.option("--resamples", type=click.IntRange(min=100), default=10_000, show_default=True)
-@click.option("--confidence", type=click.FloatRange(0.5, 1.0, max_open=True), default=0.95, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--metric", default="ndcg@10", show_default=True, help="The metric to compare.")
 @click.option(
-    "--show", type=click.IntRange(min=0), default=5, show_default=True, help="Queries that differ most, each way."
+    "--resamples",
+    type=click.IntRange(min=100),
+    default=10_000,
+    show_default=True,
+    help="Sign patterns of the test, and samples of the interval.",
 )
-@click.option("--json", "as_json", is_flag=True)
-def compare(run_a: Path, run_b: Path, qrels: Path, metric: str, resamples: int, confidence: float, seed: int, show: int,
-            as_json: bool) -> None:  # fmt: skip
-    """Compare two TREC runs: paired randomisation test, bootstrap interval, wins, ties, losses."""
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1.0, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of the interval; the systems differ where p is below 1 minus this.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@click.option(
+    "--show",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="List the N queries that differ most, each way.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
+def compare(
+    run_a: Path,
+    run_b: Path,
+    qrels: Path,
+    metric: str,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    show: int,
+    as_json: bool,
+) -> None:
+    """Compare two TREC runs: paired randomization test, bootstrap interval, wins, ties, losses."""
     from aveyb_retrieval.eval.metrics import evaluate
     from aveyb_retrieval.eval.qrels import read_qrels
     from aveyb_retrieval.eval.report import print_comparison
@@ -233,26 +289,49 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
 @click.option("--model", default="default", show_default=True, help="default, or an Avey-B folder.")
 @click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
 @click.option(
-    "--chunk-words", type=click.IntRange(min=1), default=180, show_default=True, help="Chunk size of the peers."
+    "--chunk-words",
+    type=click.IntRange(min=1),
+    default=180,
+    show_default=True,
+    metavar="N",
+    help="Words in a chunk of the peers.",
 )
-@click.option("--scope", type=click.Choice(["document", "corpus"]), default="document", show_default=True)
-@click.option("--split")
-@click.option("--max-queries", type=click.IntRange(min=1))
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--scope",
+    type=click.Choice(["document", "corpus"]),
+    default="document",
+    show_default=True,
+    help="Search the document that answers, or the whole corpus.",
+)
+@click.option("--split", help="Judged split; default: test, or the only one, or dev.")
+@click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of that draw.")
 @click.option("--cache", type=PATH, help="Folder for vectors; default: a temporary one.")
-@click.option("--json", "as_json", is_flag=True)
-@click.option("--quiet", is_flag=True, help="No progress bars.")
-def passages(data: str, model: str, peers: tuple[str, ...], chunk_words: int, scope: str, split: str | None,
-             max_queries: int | None, seed: int, cache: Path | None, as_json: bool, quiet: bool) -> None:  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
+@click.option("--quiet", is_flag=True, help="Show no progress bars.")
+def passages(
+    data: str,
+    model: str,
+    peers: tuple[str, ...],
+    chunk_words: int,
+    scope: str,
+    split: str | None,
+    max_queries: int | None,
+    seed: int,
+    cache: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
     from aveyb_retrieval.eval.build import passage_table
-    from aveyb_retrieval.eval.datasets import load_dataset
-    from aveyb_retrieval.eval.protocols import make_task
+    from aveyb_retrieval.eval.loading import load_dataset
+    from aveyb_retrieval.eval.progress import ProgressBars
     from aveyb_retrieval.eval.report import print_passages
+    from aveyb_retrieval.eval.tasks import make_task
 
     task = make_task(load_dataset(data, split), split=split, max_queries=max_queries, seed=seed)
-    with ProgressBars(quiet) as track:
-        scores = passage_table(task, model, peers, chunk_words, scope, cache, track)
+    with ProgressBars(quiet=quiet) as track:
+        scores = passage_table(task, model, peers, chunk_words=chunk_words, scope=scope, folder=cache, track=track)
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
@@ -264,13 +343,28 @@ def passages(data: str, model: str, peers: tuple[str, ...], chunk_words: int, sc
 @click.option(
     "--queries", "query_file", type=PATH, help="Text (one per line) or queries.jsonl; default: built-in questions."
 )
-@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, default=(1, 32), show_default=True)
-@click.option("--calls", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--mode", help="Search mode; default: the index's own.")
-@click.option("--json", "as_json", is_flag=True)
-def latency(index: Path, query_file: Path | None, batches: tuple[int, ...], calls: int, k: int, mode: str | None,
-            as_json: bool) -> None:  # fmt: skip
+@click.option(
+    "--batch",
+    "batches",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 32),
+    show_default=True,
+    help="Queries per call. Repeatable.",
+)
+@click.option("--calls", type=click.IntRange(min=1), default=100, show_default=True, help="Calls that are timed.")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Documents per query.")
+@click.option("--mode", type=MODES, default=DEFAULT_MODE, show_default=True, help="How to search.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def latency(
+    index: Path,
+    query_file: Path | None,
+    batches: tuple[int, ...],
+    calls: int,
+    k: int,
+    mode: str,
+    as_json: bool,
+) -> None:
     """Time searches of an index as a user waits for them, query encoding included."""
     import time
 
@@ -278,41 +372,19 @@ def latency(index: Path, query_file: Path | None, batches: tuple[int, ...], call
     from aveyb_retrieval.index.search.retriever import Retriever
 
     queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)
-    options = {} if mode is None else {"mode": mode}
     start = time.perf_counter()
     retriever = Retriever.load(index)
     load_seconds = time.perf_counter() - start
     rows = [
-        measure(lambda texts: retriever.search(texts, k=k, **options), queries, batch=b, calls=calls) for b in batches
+        measure(lambda texts: retriever.search(texts, k=k, mode=mode), queries, batch=b, calls=calls) for b in batches
     ]
     if as_json:
-        report = {"index": str(index), "load_seconds": load_seconds, "k": k, "mode": mode or "default"}
+        report = {"index": str(index), "load_seconds": load_seconds, "k": k, "mode": mode}
         click.echo(json.dumps({**report, "rows": [asdict(row) for row in rows]}, indent=1))
         return
     from aveyb_retrieval.eval.report import print_latency
 
-    print_latency(rows, f"{index}, k {k}, mode {mode or 'default'}, loaded in {load_seconds:.2f} s", _console())
-
-
-class ProgressBars:
-    """Rich progress bars on standard error, one per corpus that is encoded; `with` gives a `systems.Track`."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
-
-    def __enter__(self) -> ProgressBars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, documents: Iterable[Any], total: int, description: str) -> Iterable[Any]:
-        return self._progress.track(documents, total=total, description=description)
+    print_latency(rows, f"{index}, k {k}, mode {mode}, loaded in {load_seconds:.2f} s", _console())
 
 
 def _run_paths(path: Path, results: list[Result]) -> list[Path]:

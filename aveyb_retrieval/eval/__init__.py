@@ -1,0 +1,1 @@
+"""Measure retrieval: data sets, systems, metrics, significance, reports."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Judgements = dict[str, dict[str, int]]
 """Relevance judgements: query id -> document id -> grade (0 = judged and not relevant)."""
 
 Run = dict[str, dict[str, float]]
 """What a system returned: query id -> document id -> score, higher is better."""
+
+DEFAULT_MODE = "hybrid"
+"""How an index is searched where nothing is said: as `Retriever.search` does it."""
 
 DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "success@5")
 
@@ -21,8 +26,16 @@ DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "succe
 class SystemInfo:
     """Everything that decides a system's scores, so that a number can never be read without it.
 
-    `fingerprint` names the exact weights (or index, or parameters); `max_tokens` is None when texts of any length are
-    read whole; `settings` holds what is special to the kind of system, for example `k1` and `b` of BM25.
+    Attributes:
+        name: What reports call it.
+        kind: "dense", "lexical", "hybrid" or "index".
+        model: Name of the model or library.
+        fingerprint: sha256 (hex) of the exact weights, index or parameters.
+        max_tokens: Length limit; None where texts of any length are read whole.
+        prompts: What is put in front of queries and documents.
+        precision: What the model computes in; None without a model.
+        storage_dtype: How an index keeps its vectors on disk; None without an index.
+        settings: What is special to the kind of system, for example `k1` and `b` of BM25.
     """
 
     name: str
@@ -31,7 +44,8 @@ class SystemInfo:
     fingerprint: str
     max_tokens: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
-    dtype: str = "-"
+    precision: str | None = None
+    storage_dtype: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -39,11 +53,13 @@ class System(Protocol):
     """Anything that ranks documents for queries. `info` must be known before the (expensive) first search."""
 
     @property
-    def info(self) -> SystemInfo: ...
+    def info(self) -> SystemInfo:
+        """Everything that decides the scores."""
+        ...
 
     @property
     def notices(self) -> Sequence[str]:
-        """What a reader of the scores must know and the settings do not say; complete after the first search."""
+        """Facts about the scores that the settings do not show; complete after the first search."""
         ...
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
@@ -52,7 +68,7 @@ class System(Protocol):
 
 
 def rank(scores: Mapping[str, float]) -> list[str]:
-    """Order document ids as trec_eval does: by score descending, equal scores by id descending.
+    """Return document ids in trec_eval's order: by score descending, equal scores by id descending.
 
     trec_eval compares ids as byte strings; Python's order of code points is the order of their UTF-8 bytes.
     """
@@ -60,12 +76,12 @@ def rank(scores: Mapping[str, float]) -> list[str]:
 
 
 def fingerprint_of(value: Any) -> str:
-    """sha256 (hex) of a JSON-serialisable value, independent of the order of keys."""
+    """Return the sha256 (hex) of a JSON-serializable value; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def info_fingerprint(info: SystemInfo) -> str:
-    """sha256 (hex) over all fields of a `SystemInfo` but its labels: what a model is called changes nothing."""
+    """Return the sha256 (hex) over all fields but the labels `name` and `model`, which change no score."""
     fields = asdict(info)
     del fields["name"], fields["model"]
     return fingerprint_of(fields)

@@ -1,42 +1,59 @@
-"""From what a user names (models, an index, a mode) to the systems that are measured on a task."""
+"""From the names that a user gives (models, an index, a mode) to the systems that are measured on a task.
+
+A model of ours is measured as users search: an index of the corpus is built and searched by `Retriever`, with words and
+vectors unless `mode` says otherwise. Everything else (peers, fixed chunks, the paper's protocol, and ours with
+`index_type="none"`) is measured by its vectors in memory, every one scored exactly; `mode="hybrid"` then adds the BM25
+of bm25s. An option that a system cannot honor is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.eval.base import System, fingerprint_of
-from aveyb_retrieval.eval.encoders import AveyEncoder, Chunker, CorpusEncoder, is_ours, load_encoder
-from aveyb_retrieval.eval.passages import PassageScores, evaluate_passages, late_against_fixed
-from aveyb_retrieval.eval.protocols import PAPER, Task
-from aveyb_retrieval.eval.systems import (
-    BM25System,
-    DenseSystem,
-    IndexSystem,
-    Track,
-    VectorCache,
-    WeightedSystem,
-    no_progress,
+from aveyb_retrieval.eval.base import DEFAULT_MODE, System, fingerprint_of
+from aveyb_retrieval.eval.encoders import (
+    AveyEncoder,
+    Chunker,
+    CorpusEncoder,
+    LoadOptions,
+    is_ours,
+    load_embedder,
+    load_encoder,
 )
+from aveyb_retrieval.eval.passage_systems import ExactPassages, VectorScorer, late_against_fixed
+from aveyb_retrieval.eval.passages import PassageScores, evaluate_passages
+from aveyb_retrieval.eval.progress import Track, no_progress
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.tasks import PAPER, Task
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NO_INDEX = "none"
 INDEX_TYPES = {"auto": "auto", "flat": "Flat", "hnsw": "HNSW32"}
-"""Short names of index types; anything else is a FAISS factory string."""
+"""Short names of index types; anything else but "none" is a FAISS factory string."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How every model is used. `mode` None is dense."""
+    """How every model is used.
+
+    Attributes:
+        mode: "hybrid", "dense" or "lexical"; None: hybrid through an index, else dense.
+        granularity: "document", "passage" or "both"; None: all vectors that there are.
+        chunk_words: Encode fixed chunks of this many words one by one; excludes an index.
+        index_type: A type of index, or "none"; None: "auto" for models of ours, "none" for all else.
+        load: How a model is loaded.
+    """
 
     mode: str | None = None
-    unit: str = "document"
+    granularity: str | None = None
     chunk_words: int | None = None
     index_type: str | None = None
-    max_tokens: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
+    load: LoadOptions = field(default_factory=LoadOptions)
 
 
 def make_systems(
@@ -48,100 +65,140 @@ def make_systems(
     reuse: bool = False,
     track: Track = no_progress,
 ) -> Iterator[System]:
-    """One system per named model, made when it is its turn, so that one model is in memory at a time.
+    """Yield one system per named model, made when it is its turn, so that one model is in memory at a time.
+
+    `bm25` has no vectors, so the options about them do not concern it.
 
     Raises:
-        ConfigError: options that contradict each other. ModelError: a model cannot be loaded.
+        ConfigError: options that contradict each other, or that a system cannot honor.
+        ModelError: a model cannot be loaded.
     """
     cache = VectorCache(folder, reuse=reuse, track=track)
     for model in models:
-        if model == "bm25" or (options.mode == "lexical" and not is_index(model)):
+        if model == "bm25":
             yield BM25System(task.corpus, task.protocol)
         elif is_index(model):
-            if task.protocol is PAPER:
-                raise ConfigError(
-                    f"{model}: an index holds the whole corpus and its own prompts; name its model instead."
-                )
-            yield IndexSystem(model, mode=options.mode or "dense")
-        elif options.index_type is not None:
+            yield _existing_index(model, task, options)
+        elif _wants_index(model, task, options):
             yield _built_index(model, task, options, folder, reuse=reuse, track=track)
         else:
-            yield _dense_or_hybrid(model, task, options, cache)
+            yield _exact(model, task, options, cache)
 
 
 def is_index(path: str) -> bool:
-    """Whether a path is an index directory."""
+    """Return whether a path is an index directory."""
     return (Path(path) / "current").is_file()
 
 
-def _dense_or_hybrid(model: str, task: Task, options: ModelOptions, cache: VectorCache) -> System:
-    encoder = load_encoder(
-        model,
-        task.protocol,
-        device=options.device,
-        dtype=options.dtype,
-        max_tokens=options.max_tokens,
-        chunk_words=options.chunk_words,
-    )
-    unit = "passage" if options.chunk_words else options.unit
-    dense = DenseSystem(encoder, task.corpus, cache, unit=unit, name=_display_name(encoder, unit))
-    if options.mode != "hybrid":
-        return dense
-    return WeightedSystem(BM25System(task.corpus, task.protocol), dense)
+def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
+    """Return whether a model is measured through an index.
+
+    Raises:
+        ConfigError: an index type is named for something that has no index.
+    """
+    if options.index_type == NO_INDEX:
+        return False
+    reason = None
+    if task.protocol is PAPER:
+        reason = "the paper protocol has its own prompts and a reduced corpus"
+    elif options.chunk_words is not None:
+        reason = "an index makes its own passages, not chunks of --chunk-words"
+    elif not is_ours(model):
+        reason = f"{model!r} is not an Avey-B model"
+    if reason is None:
+        return True
+    if options.index_type is not None:
+        raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score vectors in memory")
+    return False
 
 
-def _display_name(encoder: CorpusEncoder, unit: str) -> str:
-    chunks = encoder.info.settings["chunks"]
-    if chunks not in ("late", "none"):
-        return f"{encoder.info.name}, {chunks}"
-    return encoder.info.name if unit == "document" else f"{encoder.info.name}, {unit}"
+def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
+    if task.protocol is PAPER:
+        raise ConfigError(f"{path}: an index holds the whole corpus and its own prompts; name its model instead")
+    for name, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
+        if value is not None:
+            raise ConfigError(f"{path}: {name} {value!r} has no effect on an index that is built already; leave it out")
+    return IndexSystem(path, mode=options.mode or DEFAULT_MODE, granularity=options.granularity, options=options.load)
 
 
 def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, track: Track) -> System:
-    """Build (or with `reuse` find) an index of the task's corpus and measure it through `Retriever`."""
-    if task.protocol is PAPER:
-        raise ConfigError(
-            "index_type measures an index over the whole corpus; the paper protocol has none. Leave one out."
-        )
-    if model != "default" and not is_ours(model):
-        raise ConfigError(
-            f"index_type builds indexes with Avey-B models, and {model!r} is none; leave it out for exact search."
-        )
-    from aveyb_retrieval.encoder.embedder import Embedder
+    """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
     from aveyb_retrieval.index.write.build import build_index
 
-    path = None if model == "default" else model
-    embedder = Embedder.load(path, device=options.device, max_tokens=options.max_tokens)
-    kind = INDEX_TYPES.get(str(options.index_type).lower(), str(options.index_type))
-    key = fingerprint_of([embedder.fingerprint, task.corpus.fingerprint, kind, options.max_tokens])[:32]
+    embedder = load_embedder(model, options.load)
+    named = options.index_type or "auto"
+    kind = INDEX_TYPES.get(named.lower(), named)
+    load = options.load
+    key = fingerprint_of([embedder.fingerprint, task.corpus.fingerprint, kind, load.max_tokens, load.precision])[:32]
     target = folder / "indexes" / key
     if not (reuse and is_index(str(target))):
         documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
         rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in documents)
         build_index(
-            rows, target, model=path, device=options.device, index=kind, max_tokens=options.max_tokens, overwrite=True,
+            rows,
+            target,
+            model=embedder,
+            index=kind,
+            overwrite=True,
             restart=True,
-        )  # fmt: skip
-    return IndexSystem(target, mode=options.mode or "dense", name=f"{embedder.model_name}, {kind} index")
+        )
+    mode = options.mode or DEFAULT_MODE
+    return IndexSystem(
+        target,
+        mode=mode,
+        granularity=options.granularity,
+        options=load,
+        model=embedder,
+        name=f"{embedder.model_name}, {mode}, {kind} index",
+    )
+
+
+def _exact(model: str, task: Task, options: ModelOptions, cache: VectorCache) -> System:
+    """Measure a model by its vectors, scored exactly, or by those and BM25."""
+    if options.mode == "lexical":
+        raise ConfigError(f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead")
+    encoder = load_encoder(model, task.protocol, options.load, chunk_words=options.chunk_words)
+    granularity = options.granularity or _all_vectors(encoder)
+    name = _display_name(encoder, granularity)
+    dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
+    return HybridSystem(BM25System(task.corpus, task.protocol), dense) if options.mode == "hybrid" else dense
+
+
+def _all_vectors(encoder: CorpusEncoder) -> str:
+    """Return the granularity that ranks by every vector an encoder makes."""
+    return {"late": "both", "none": "document"}.get(encoder.info.settings["chunks"], "passage")
+
+
+def _display_name(encoder: CorpusEncoder, granularity: str) -> str:
+    chunks = encoder.info.settings["chunks"]
+    if chunks not in ("late", "none"):
+        return f"{encoder.info.name}, {chunks}"
+    return encoder.info.name if granularity == _all_vectors(encoder) else f"{encoder.info.name}, {granularity}"
 
 
 def passage_table(
-    task: Task, model: str, peers: Sequence[str], chunk_words: int, scope: str, folder: Path | None, track: Track
+    task: Task,
+    model: str,
+    peers: Sequence[str],
+    *,
+    chunk_words: int,
+    scope: str,
+    folder: Path | None = None,
+    track: Track = no_progress,
 ) -> list[PassageScores]:
-    """Our model with late chunking, the same spans one by one, then each peer on fixed chunks of `chunk_words`."""
+    """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
     cache = VectorCache(folder, track=track)
     embedder: Any = None
 
     def make_encoder(chunker: Chunker | None) -> CorpusEncoder:
         nonlocal embedder
         if embedder is None:
-            from aveyb_retrieval.encoder.embedder import Embedder
-
-            embedder = Embedder.load(None if model == "default" else model)
+            embedder = load_embedder(model)
         return AveyEncoder(embedder, task.protocol, chunker=chunker)
 
-    scores = late_against_fixed(make_encoder, task, cache, scope=scope)
+    systems = late_against_fixed(make_encoder, task.corpus, cache)
     for peer in peers:
         encoder = load_encoder(peer, task.protocol, chunk_words=chunk_words)
-        scores.append(evaluate_passages(encoder, task, cache, scope=scope, name=_display_name(encoder, "passage")))
-    return scores
+        scorer = VectorScorer(encoder, task.corpus, cache, name=_display_name(encoder, "passage"))
+        systems.append(ExactPassages(scorer))
+    return [evaluate_passages(system, task, scope=scope) for system in systems]

@@ -1,6 +1,6 @@
 """A test collection: corpus, queries, judgements per split, and (where a set has them) the true character spans.
 
-`load_dataset` opens a folder in BEIR layout, a local copy of a hub data set, or a known name (see `hub.py`):
+`load_folder` opens a folder in BEIR layout; `loading.load_dataset` also opens known data sets by name:
 
     corpus.jsonl    {"_id", "title", "text"} per line
     queries.jsonl   {"_id", "text"}
@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.qrels import Qrels, read_qrels
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 Spans = dict[str, dict[str, list[tuple[int, int]]]]
 """Query id -> document id -> character ranges [start, end) of the text that answers the query."""
 
-_HUB_HINT = "A local copy of a hub data set is opened by NAME=FOLDER, for example mldr=FOLDER."
+_HUB_HINT = "a local copy of a hub data set is opened by NAME=FOLDER, for example mldr=FOLDER"
 
 
 class Document(NamedTuple):
@@ -42,6 +45,11 @@ class Corpus:
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], source: str, *, id_field: str = "_id") -> None:
+        """Read the ids of the rows; `source` names them in messages.
+
+        Raises:
+            InputError: there are no rows, or an id occurs twice.
+        """
         self._rows = rows
         self._id_field = id_field
         self.source = source
@@ -52,27 +60,30 @@ class Corpus:
         if len(self.positions) != len(self.ids):
             seen: set[str] = set()
             twice = next(doc for doc in self.ids if doc in seen or seen.add(doc))  # type: ignore[func-returns-value]
-            raise InputError(f"{source}: the document id {twice!r} occurs more than once.")
+            raise InputError(f"{source}: the document id {twice!r} occurs more than once")
         if not self.ids:
-            raise InputError(f"{source}: the corpus is empty.")
+            raise InputError(f"{source}: the corpus is empty")
 
     def __len__(self) -> int:
+        """Return the number of documents."""
         return len(self.ids)
 
     def __contains__(self, doc: str) -> bool:
+        """Return whether there is a document with that id."""
         return doc in self.positions
 
     def __iter__(self) -> Iterator[Document]:
+        """Yield all documents in order."""
         for doc, row in zip(self.ids, self._rows, strict=True):
             yield Document(doc, row.get("title") or "", row.get("text") or "")
 
     def get(self, doc: str) -> Document:
-        """The document with that id; `KeyError` when there is none."""
+        """Return the document with that id; `KeyError` when there is none."""
         row = self._rows[self.positions[doc]]
         return Document(doc, row.get("title") or "", row.get("text") or "")
 
     def subset(self, keep: set[str]) -> Corpus:
-        """The documents whose ids are in `keep`, in the same order."""
+        """Return a corpus of the documents whose ids are in `keep`, in the same order."""
         positions = [i for i, doc in enumerate(self.ids) if doc in keep]
         select = getattr(self._rows, "select", None)
         rows = select(positions) if select else [self._rows[i] for i in positions]
@@ -102,7 +113,7 @@ class Dataset:
     spans: Spans = field(default_factory=dict)
 
     def split(self, name: str | None = None) -> tuple[str, Qrels]:
-        """The judgements of a split; None takes `test`, or else the only one, or else `dev`.
+        """Return the name and the judgements of a split; None takes `test`, else `dev`, else the first one.
 
         Raises:
             InputError: no such split.
@@ -110,34 +121,8 @@ class Dataset:
         if name is None:
             name = next((s for s in ("test", "dev", "validation") if s in self.splits), next(iter(self.splits)))
         if name not in self.splits:
-            raise InputError(f"{self.source}: no split {name!r}; there are {', '.join(sorted(self.splits))}.")
+            raise InputError(f"{self.source}: no split {name!r}; there are {', '.join(sorted(self.splits))}")
         return name, self.splits[name]
-
-
-def load_dataset(data: str, split: str | None = None) -> Dataset:
-    """Open a data set by folder, by name (`mldr`, `mldr-de`, `msmarco`, `nq`, `scifact` ...), or `name=FOLDER`.
-
-    `name=FOLDER` reads a local copy of that hub data set, in the hub's own layout. `split` is only needed here for
-    `train`: training judgements are not read unless they are asked for.
-
-    Raises:
-        InputError: neither a folder nor a known name, a file is missing or malformed, or the hub cannot be reached.
-        OptionalDependencyError: a hub data set was asked for and `datasets` is not installed.
-    """
-    from aveyb_retrieval.eval import hub
-
-    path = Path(data)
-    if path.is_dir():
-        return load_folder(path, split)
-    name, _, folder = data.partition("=")
-    if folder:
-        return hub.load_local_copy(name, Path(folder))
-    if data in hub.names():
-        return hub.load_from_hub(data)
-    raise InputError(
-        f"{data!r} is neither a folder nor a known data set. Known: {', '.join(hub.names())}. A folder needs "
-        "corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (BEIR layout)."
-    )
 
 
 def load_folder(path: Path, split: str | None = None) -> Dataset:
@@ -150,7 +135,7 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
     queries = _read_queries(path / "queries.jsonl")
     files = {file.stem: file for file in sorted((path / "qrels").glob("*.tsv"))}
     if not files:
-        raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder. {_HUB_HINT}")
+        raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder; {_HUB_HINT}")
     wanted = {name for name in files if name != "train" or split == "train" or len(files) == 1}
     splits = {
         name: checked_qrels(read_qrels(files[name]), corpus, queries, str(files[name])) for name in sorted(wanted)
@@ -161,7 +146,7 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
 
 
 def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], source: str) -> Qrels:
-    """Hold judgements against the collection they belong to.
+    """Check judgements against the collection they belong to.
 
     A judged query without text is an error: it could not be searched, and counting it as 0 would blame the system. A
     judged document that is not in the corpus stays, as in trec_eval (it is part of the ideal ranking and can never be
@@ -173,41 +158,45 @@ def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], sour
     strangers = [query for query in qrels.judgements if query not in queries]
     if strangers:
         raise InputError(
-            f"{source}: {len(strangers)} judged queries have no text in queries.jsonl, e.g. {strangers[0]!r}; do the "
-            "files belong together?"
+            f"{source}: no text in queries.jsonl for {plural(len(strangers), 'judged query', 'judged queries')}, e.g. "
+            f"{strangers[0]!r}; do the files belong together?"
         )
     judged = {doc for documents in qrels.judgements.values() for doc in documents}
     unknown = sorted(doc for doc in judged if doc not in corpus)
     if len(unknown) == len(judged):
         raise InputError(
-            f"{source}: none of the {len(judged)} judged documents is in the corpus, e.g. {unknown[0]!r}; do the "
-            "files belong together, or are the columns swapped?"
+            f"{source}: not in the corpus: {plural(len(judged), 'judged document')} (all there are), e.g. "
+            f"{unknown[0]!r}; do the files belong together, or are the columns swapped?"
         )
     if not unknown:
         return qrels
     notice = (
-        f"{source}: {len(unknown)} judged documents are not in the corpus, e.g. {unknown[0]!r}; they stay in the ideal "
-        "ranking."
+        f"{source}: not in the corpus: {plural(len(unknown), 'judged document')}, e.g. {unknown[0]!r}; the ideal "
+        "ranking still holds them"
     )
     return Qrels(qrels.judgements, (*qrels.notices, notice))
 
 
 def read_spans(path: Path, corpus: Corpus) -> Spans:
-    """Read true character spans. Raises `InputError` for an unknown document or a range outside its text."""
+    """Read true character spans.
+
+    Raises:
+        InputError: a line is malformed, names an unknown document, or a range lies outside of its text.
+    """
     spans: Spans = {}
     for number, row in _read_jsonl(path):
         where = f"{path}, line {number}"
         query, doc = _text_field(row, "query-id", where), _text_field(row, "corpus-id", where)
         if doc not in corpus:
-            raise InputError(f"{where}: the document {doc!r} is not in the corpus.")
+            raise InputError(f"{where}: the document {doc!r} is not in the corpus")
         length = len(corpus.get(doc).text)
         ranges = row.get("spans")
         if not isinstance(ranges, list) or not all(isinstance(r, list) and len(r) == 2 for r in ranges):
-            raise InputError(f"{where}: 'spans' must be a list of [start, end] pairs.")
+            raise InputError(f"{where}: 'spans' must be a list of [start, end] pairs")
         for start, end in ranges:
             if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= length):
                 raise InputError(
-                    f"{where}: the span [{start}, {end}] does not lie in the {length} characters of {doc!r}."
+                    f"{where}: the span [{start}, {end}] does not lie in the {length} characters of {doc!r}"
                 )
         spans.setdefault(query, {}).setdefault(doc, []).extend((start, end) for start, end in ranges)
     return spans
@@ -219,7 +208,7 @@ def _read_documents(path: Path) -> list[dict[str, str]]:
         where = f"{path}, line {number}"
         title = row.get("title")
         if title is not None and not isinstance(title, str):
-            raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}.")
+            raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}")
         rows.append(
             {"_id": _text_field(row, "_id", where), "title": title or "", "text": _text_field(row, "text", where)}
         )
@@ -232,7 +221,7 @@ def _read_queries(path: Path) -> dict[str, str]:
         where = f"{path}, line {number}"
         query = _text_field(row, "_id", where)
         if query in queries:
-            raise InputError(f"{where}: the query id {query!r} occurs more than once.")
+            raise InputError(f"{where}: the query id {query!r} occurs more than once")
         queries[query] = _text_field(row, "text", where)
     return queries
 
@@ -242,7 +231,7 @@ def _text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     if name in ("_id", "query-id", "corpus-id") and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or (name != "text" and not value):
-        raise InputError(f"{where}: {name!r} must be {'text' if name == 'text' else 'a non-empty id'}, not {value!r}.")
+        raise InputError(f"{where}: {name!r} must be {'text' if name == 'text' else 'a non-empty id'}, not {value!r}")
     return value
 
 
@@ -255,15 +244,13 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 try:
                     row = json.loads(line)
                 except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})."
-                    ) from None
+                    raise InputError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})") from None
                 if not isinstance(row, dict):
-                    raise InputError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
+                    raise InputError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
                 yield number, row
     except FileNotFoundError:
         raise InputError(
-            f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/. {_HUB_HINT}"
+            f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/; {_HUB_HINT}"
         ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason}).") from None
+        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None

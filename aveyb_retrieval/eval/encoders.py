@@ -11,55 +11,68 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.datasets import Document
-from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
+from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
 from aveyb_retrieval.index.types import EmbedderLike
 
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.embedder import Embedder
+
 Chunker = Callable[[Document], list[tuple[int, int]]]
-"""Character ranges [start, end) of a document's text to encode one by one."""
+"""Cuts a document's text into character ranges [start, end) that are read one by one."""
 
 _TEXTS_PER_CALL = 512  # texts handed to a model at once; it sorts them by length inside
 
 
 class CorpusEncoder(Protocol):
-    """A model under one protocol. `info` names weights, prompts, length limit and dtype."""
+    """A model under one protocol; `info` names weights, prompts, length limit and precision."""
 
     info: SystemInfo
     dim: int
     cut_texts: int  # texts longer than the limit, counted while encoding documents
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Unit rows `[n, d]` float32."""
+        """Encode queries into unit rows `[n, d]` float32."""
         ...
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
-        """Vectors of each document, streamed in order."""
+        """Yield the vectors of each document, in order."""
         ...
 
 
 class PromptedEmbedder(EmbedderLike, Protocol):
-    """What an index needs from a model, and its prompts: our `Embedder`, or a stand-in in tests."""
+    """A model for an index that also shows its prompts: our `Embedder`, or a stand-in in tests."""
 
     prompts: dict[str, str]
 
 
-def word_chunks(words: int) -> Chunker:
-    """Fixed chunks of `words` whitespace-separated words; the last one may be shorter."""
+def word_chunks(words: int, overlap: int = 0) -> Chunker:
+    """Cut texts into chunks of `words` whitespace-separated words.
+
+    Consecutive chunks share `overlap` words; the last chunk may be shorter.
+
+    Raises:
+        ConfigError: `words` is below 1, or `overlap` is not below `words`.
+    """
     if words < 1:
-        raise ConfigError(f"A chunk needs at least 1 word, not {words}.")
+        raise ConfigError(f"a chunk needs at least 1 word, not {words}")
+    if not 0 <= overlap < words:
+        raise ConfigError(f"an overlap of {overlap} words: must be at least 0 and below the chunk's {words}")
 
     def chunk(document: Document) -> list[tuple[int, int]]:
         tokens = list(re.finditer(r"\S+", document.text))
+        last = max(len(tokens) - overlap, min(len(tokens), 1))  # a chunk of nothing but overlap adds nothing
         return [
-            (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end()) for i in range(0, len(tokens), words)
+            (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end()) for i in range(0, last, words - overlap)
         ]
 
     return chunk
@@ -70,7 +83,7 @@ class AveyEncoder:
 
     The title goes in front of the text, on a line of its own as the index builds it (`standard`) or as the protocol
     joins it. With a `chunker`, each chunk is encoded alone (without its document, without late chunking) and there is
-    no document vector; `chunker_name` tells such settings apart.
+    no document vector; `chunks` names the chunking in reports and fingerprints.
     """
 
     def __init__(
@@ -79,10 +92,11 @@ class AveyEncoder:
         protocol: EvalProtocol = STANDARD,
         *,
         chunker: Chunker | None = None,
-        chunker_name: str = "splits",
+        chunks: str = "splits",
         max_tokens: int | None = None,
-        dtype: str = "float32",
+        precision: str = "float32",
     ) -> None:
+        """Measure an embedder; `max_tokens` and `precision` say how it was loaded."""
         if protocol.query_prefix is not None and protocol.document_prefix is not None:
             embedder = copy.copy(embedder)  # the caller's keeps its own prompts
             embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
@@ -91,17 +105,24 @@ class AveyEncoder:
         self._embedder = embedder
         self._chunker = chunker
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        settings = {"title_separator": self._separator, "chunks": chunker_name if chunker else "late"}
         name = _label(embedder.model_name)
         self.info = SystemInfo(
-            name, "dense", name, embedder.fingerprint, max_tokens,
-            dict(embedder.prompts), dtype, settings,
-        )  # fmt: skip
+            name=name,
+            kind="dense",
+            model=name,
+            fingerprint=embedder.fingerprint,
+            max_tokens=max_tokens,
+            prompts=dict(embedder.prompts),
+            precision=precision,
+            settings={"title_separator": self._separator, "chunks": chunks if chunker else "late"},
+        )
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Encode queries into unit rows `[n, d]` float32."""
         return np.asarray(self._embedder.encode_queries(queries), dtype=np.float32)
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
+        """Yield the vectors of each document, in order."""
         if self._chunker is not None:
             yield from _encode_chunks(documents, self._chunker, self._encode_texts, self.dim)
             return
@@ -131,9 +152,10 @@ class SentenceTransformerEncoder:
         protocol: EvalProtocol = STANDARD,
         *,
         chunker: Chunker | None = None,
-        chunker_name: str = "",
+        chunks: str = "",
         batch_size: int = 32,
     ) -> None:
+        """Measure a loaded `SentenceTransformer` under the given name."""
         limit = model.max_seq_length
         if limit is not None:
             limit = round(protocol.length_fraction * limit)
@@ -153,14 +175,23 @@ class SentenceTransformerEncoder:
         else:
             prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix or ""}
         self._prompts = prompts
-        settings = {"title_separator": protocol.title_separator, "chunks": chunker_name if chunker else "none"}
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        self.info = SystemInfo(name, "dense", name, _model_fingerprint(model), limit, prompts, dtype, settings)
+        self.info = SystemInfo(
+            name=name,
+            kind="dense",
+            model=name,
+            fingerprint=_model_fingerprint(model),
+            max_tokens=limit,
+            prompts=prompts,
+            precision=str(next(model.parameters()).dtype).removeprefix("torch."),
+            settings={"title_separator": protocol.title_separator, "chunks": chunks if chunker else "none"},
+        )
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Encode queries into unit rows `[n, d]` float32."""
         return self._encode(list(queries), "query")
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
+        """Yield the vectors of each document, in order."""
         if self._chunker is not None:
             yield from _encode_chunks(documents, self._chunker, self._encode_documents, self.dim, self._protocol)
             return
@@ -189,7 +220,7 @@ class SentenceTransformerEncoder:
         return np.asarray(vectors, dtype=np.float32)
 
     def _count_cut(self, texts: list[str]) -> int:
-        """How many texts the model will not read whole: it cuts them without a word."""
+        """Count the texts that are longer than the model's limit, which it truncates silently."""
         if self._limit is None:
             return 0
         lengths = self._model.tokenizer(texts, truncation=False, verbose=False, return_attention_mask=False)[
@@ -205,7 +236,7 @@ def _encode_chunks(
     dim: int,
     protocol: EvalProtocol = STANDARD,
 ) -> Iterator[DocumentVectors]:
-    """Encode every chunk as a text of its own, a few hundred to a call; the title is joined to the first chunk."""
+    """Encode every chunk as a text of its own, a few hundred per call; the title is joined to the first chunk."""
     waiting: list[list[tuple[int, int]]] = []
     texts: list[str] = []
 
@@ -236,7 +267,7 @@ def _batches(documents: Iterable[Document], size: int) -> Iterator[list[Document
 
 
 def _model_fingerprint(model: Any) -> str:
-    """sha256 (hex) over the weights, the tokenizer and every module's configuration of a SentenceTransformer."""
+    """Hash (sha256, hex) a SentenceTransformer's weights, tokenizer and module configurations."""
     import torch
 
     digest = hashlib.sha256()
@@ -250,50 +281,76 @@ def _model_fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def load_encoder(
-    model: str,
-    protocol: EvalProtocol = STANDARD,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    max_tokens: int | None = None,
-    chunk_words: int | None = None,
-) -> CorpusEncoder:
-    """Load ours (`default`, or a folder whose config says `avey-b`) or any sentence-transformers model.
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is loaded.
+
+    Attributes:
+        device: A torch device.
+        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8".
+        max_tokens: Read at most this many tokens of a text; None is the model's own limit (ours has none).
+    """
+
+    device: str = "cpu"
+    precision: str = "float32"
+    max_tokens: int | None = None
+
+
+def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder:
+    """Load a model of ours: `default`, a folder or a hub name.
 
     Raises:
         ModelError: the model cannot be loaded.
-        ConfigError: an unknown dtype.
+        ConfigError: an unknown precision.
     """
-    chunker = word_chunks(chunk_words) if chunk_words else None
-    chunker_name = f"{chunk_words} words" if chunk_words else "splits"
-    if model == "default" or is_ours(model):
-        from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.embedder import Embedder
 
-        path = None if model == "default" else model
-        limited = _limited(max_tokens, protocol)
-        embedder = Embedder.load(path, device=device, precision=dtype, max_tokens=limited)
+    options = options or LoadOptions()
+    path = None if model == "default" else model
+    return Embedder.load(path, device=options.device, precision=options.precision, max_tokens=options.max_tokens)
+
+
+def load_encoder(
+    model: str,
+    protocol: EvalProtocol = STANDARD,
+    options: LoadOptions | None = None,
+    *,
+    chunk_words: int | None = None,
+) -> CorpusEncoder:
+    """Load ours (`default`, or a model whose config says `avey-b`) or any sentence-transformers model.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        ConfigError: an unknown precision.
+    """
+    options = options or LoadOptions()
+    chunker = word_chunks(chunk_words) if chunk_words else None
+    chunks = f"{chunk_words} words" if chunk_words else ""
+    if is_ours(model):
+        if options.max_tokens is not None:
+            options = replace(options, max_tokens=round(protocol.length_fraction * options.max_tokens))
         return AveyEncoder(
-            embedder, protocol, chunker=chunker, chunker_name=chunker_name, max_tokens=limited, dtype=dtype
+            load_embedder(model, options),
+            protocol,
+            chunker=chunker,
+            chunks=chunks,
+            max_tokens=options.max_tokens,
+            precision=options.precision,
         )
-    loaded = _load_sentence_transformer(model, device, dtype)
-    if max_tokens is not None:
-        loaded.max_seq_length = max_tokens
-    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunker_name=chunker_name)
+    loaded = _load_sentence_transformer(model, options)
+    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunks=chunks)
 
 
 def _label(model: str) -> str:
-    """A model's name in reports: a hub name as it is, a folder by its last two parts (the last is often `model`)."""
+    """Name a model in reports: a hub name as it is, a folder by its last two parts (the last is often `model`)."""
     path = Path(model)
     return "/".join(path.resolve().parts[-2:]) if path.is_dir() else model
 
 
-def _limited(max_tokens: int | None, protocol: EvalProtocol) -> int | None:
-    return max_tokens if max_tokens is None else round(protocol.length_fraction * max_tokens)
-
-
 def is_ours(model: str) -> bool:
-    """Whether the model's configuration (a folder's, or the hub's or its cache's) says `avey-b`."""
+    """Return whether a model is `default` or its configuration (in a folder, the hub or its cache) says `avey-b`."""
+    if model == "default":
+        return True
     from transformers import PretrainedConfig
 
     try:
@@ -303,15 +360,18 @@ def is_ours(model: str) -> bool:
     return config.get("model_type") == "avey-b"
 
 
-def _load_sentence_transformer(model: str, device: str, dtype: str) -> Any:
+def _load_sentence_transformer(model: str, options: LoadOptions) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise ConfigError(f"dtype is {dtype!r}; {model} runs in float32, bfloat16 or float16")
+    if options.precision not in ("float32", "bfloat16", "float16"):
+        raise ConfigError(f"precision is {options.precision!r}; {model} runs in float32, bfloat16 or float16")
     try:
-        return SentenceTransformer(model, device=device, model_kwargs={"dtype": dtype})
+        loaded = SentenceTransformer(model, device=options.device, model_kwargs={"dtype": options.precision})
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"The model {model!r} cannot be loaded by sentence-transformers: {error}\nGive a folder, a name on the "
-            "hub (or in its cache when offline), `default` for the embedded model, or `bm25`."
+            f"sentence-transformers cannot load the model {model!r}: {error}\nGive a folder, a name on the hub (or in "
+            "its cache when offline), `default` for the embedded model, or `bm25`"
         ) from error
+    if options.max_tokens is not None:
+        loaded.max_seq_length = options.max_tokens
+    return loaded

@@ -1,29 +1,36 @@
 """One self-contained HTML page per evaluation: scores, query by query against each other, and by document length.
 
 No external resources: the page can be mailed, archived, and opened without a network. The tables are plain HTML and
-read without JavaScript; the two plots are drawn as SVG by the script in `html_assets`.
+read without JavaScript; the two plots are drawn as SVG by `report.js`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from html import escape
-from pathlib import Path
-from typing import Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.eval.html_assets import SCRIPT, STYLE
 from aveyb_retrieval.eval.report import group, setting_text, write_text
-from aveyb_retrieval.eval.runner import Result
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.eval.runner import Result
 
 
 def write_html(path: Path, results: Sequence[Result], title: str = "Retrieval evaluation") -> None:
-    """Write the page for all results; replaces `path` in one step."""
+    """Write the page for all results; `path` is replaced in one step."""
     write_text(path, render(results, title))
 
 
 def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> str:
-    """The page as one string."""
+    """Return the page as one string."""
+    assets = files("aveyb_retrieval.eval")
+    style = assets.joinpath("report.css").read_text(encoding="utf-8")
+    script = assets.joinpath("report.js").read_text(encoding="utf-8")
     groups = group(results)
     tables = "\n".join(_table(key, members) for key, members in groups.items())
     data = [_plot_data(key, members) for key, members in groups.items()]
@@ -41,7 +48,8 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>
+{style}</style>
 </head>
 <body>
 <header><h1>{escape(title)}</h1></header>
@@ -62,7 +70,8 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
 </section>
 </main>
 <script type="application/json" id="data">{payload}</script>
-<script>{SCRIPT}</script>
+<script>
+{script}</script>
 </body>
 </html>
 """
@@ -89,7 +98,8 @@ def _table(key: tuple[str, str, str], members: Sequence[Result]) -> str:
     notices = "".join(f"<li>{escape(n)}</li>" for n in dict.fromkeys(n for member in members for n in member.notices))
     return f"""<section>
 <h2>{dataset} <span class="badge">{split}</span> <span class="badge {protocol}">{protocol} protocol</span></h2>
-<p class="facts">{first.corpus_size:,} documents{reduced} · {first.queries:,} queries · depth {first.depth} ·
+<p class="facts">{plural(first.corpus_size, "document")}{reduced} · {plural(first.queries, "query", "queries")} ·
+depth {first.depth} ·
 {escape(first.source)}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Scores on {dataset} {split}, {protocol} protocol">
 <table><caption class="hidden">Mean scores on {dataset} {split}</caption>

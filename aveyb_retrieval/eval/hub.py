@@ -16,14 +16,16 @@ Two schemas cover all of them:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.eval.datasets import Corpus, Dataset, checked_qrels
 from aveyb_retrieval.eval.qrels import Qrels, collect_qrels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 MLDR_LANGUAGES = ("en", "ar", "de", "es", "fr", "hi", "it", "ja", "ko", "pt", "ru", "th", "zh")
 
@@ -90,7 +92,7 @@ REGISTRY: dict[str, HubSet] = {
 
 
 def names() -> list[str]:
-    """The known data set names."""
+    """Return the known data set names."""
     return list(REGISTRY)
 
 
@@ -115,9 +117,9 @@ def load_local_copy(name: str, folder: Path) -> Dataset:
         OptionalDependencyError: `datasets` is not installed.
     """
     if name not in REGISTRY:
-        raise InputError(f"{name!r} is not a known data set. Known: {', '.join(names())}.")
+        raise InputError(f"{name!r} is not a known data set; known are {', '.join(names())}")
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder (looking for a local copy of {name}).")
+        raise InputError(f"{folder}: no such folder (looking for a local copy of {name})")
     _require_datasets()
     entry = REGISTRY[name]
     return _LOADERS[entry.schema](name, entry, folder, f"{folder} (local copy of {entry.repo})")
@@ -148,7 +150,7 @@ def _snapshot(name: str, entry: HubSet) -> Path:
             f"{name}: {entry.repo} at revision {entry.revision} is not in the Hugging Face cache, and the hub gave no "
             f"answer{offline}: {type(error).__name__}. On a machine with the network run\n  hf download --repo-type "
             f"dataset {entry.repo} --revision {entry.revision} {include} --local-dir DIR\nand pass --data {name}=DIR, "
-            "or copy the cache folder here and point HF_HOME at it."
+            "or copy the cache folder here and point HF_HOME at it"
         ) from error
 
 
@@ -170,13 +172,13 @@ def _load_beir(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
 
 
 def _identified(table: Any) -> tuple[Any, str]:
-    """The table and the name of its id column."""
+    """Return the table and the name of its id column."""
     name = "id" if "id" in table.column_names and "_id" not in table.column_names else "_id"
     return _with_columns(table, (name,), "this data set"), name
 
 
 def _table(folder: Path, config: str, split: str | None, columns: tuple[str, ...]) -> Any:
-    """One configuration of a data set folder as a memory-mapped `datasets.Dataset`, its columns checked."""
+    """Return one configuration of a data set folder as a memory-mapped `datasets.Dataset`, its columns checked."""
     import datasets
 
     try:
@@ -186,11 +188,11 @@ def _table(folder: Path, config: str, split: str | None, columns: tuple[str, ...
     if split is None:
         if len(loaded) != 1:
             raise InputError(
-                f"{folder}: configuration {config!r} has the splits {sorted(loaded)}, expected exactly one."
+                f"{folder}: configuration {config!r} has the splits {sorted(loaded)}, expected exactly one"
             )
         split = next(iter(loaded))
     if split not in loaded:
-        raise InputError(f"{folder}: configuration {config!r} has no split {split!r}; there are {sorted(loaded)}.")
+        raise InputError(f"{folder}: configuration {config!r} has no split {split!r}; there are {sorted(loaded)}")
     return _with_columns(loaded[split], columns, f"{folder}, {config}/{split}")
 
 
@@ -215,7 +217,7 @@ def _json_lines(path: Path, columns: tuple[str, ...]) -> Any:
     import datasets
 
     if not path.is_file():
-        raise InputError(f"{path}: no such file; an MLDR copy holds mldr-v1.0-LANG/{{corpus,dev,test}}.jsonl.gz.")
+        raise InputError(f"{path}: no such file; an MLDR copy holds mldr-v1.0-LANG/{{corpus,dev,test}}.jsonl.gz")
     try:
         table = datasets.load_dataset("json", data_files=str(path), split="train")
     except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
@@ -226,7 +228,7 @@ def _json_lines(path: Path, columns: tuple[str, ...]) -> Any:
 def _with_columns(table: Any, columns: Iterable[str], where: str) -> Any:
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise InputError(f"{where}: no column {missing[0]!r}; there are {table.column_names}.")
+        raise InputError(f"{where}: no column {missing[0]!r}; there are {table.column_names}")
     return table
 
 

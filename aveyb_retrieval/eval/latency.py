@@ -1,17 +1,19 @@
-"""How long a search takes, as a user waits for it: the whole call, query encoding included."""
+"""Time searches as a user waits for them: the whole call, query encoding included."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 DEFAULT_QUERIES = (
     "how does a heat pump work",
@@ -27,7 +29,7 @@ DEFAULT_QUERIES = (
     "how to write a unit test for a function that reads a file",
     "which materials keep their strength at high temperatures",
 )
-"""Short questions on many subjects; how long a search takes hardly depends on what is asked."""
+"""Short questions on many subjects; the time of a search hardly depends on the question."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ def measure(
     """Time `calls` calls of `search` with `batch` queries each, after `warmup` untimed ones.
 
     Raises:
-        ConfigError: batch or calls below 1. InputError: no queries.
+        ConfigError: batch or calls below 1.
+        InputError: no queries.
     """
     if batch < 1 or calls < 1:
-        raise ConfigError(f"batch and calls must be at least 1, not {batch} and {calls}.")
+        raise ConfigError(f"batch and calls must be at least 1, not {batch} and {calls}")
     if not queries:
-        raise InputError("There are no queries to time.")
+        raise InputError("there are no queries to time")
     batches = [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(calls)]
     for i in range(warmup):
         search(batches[i % len(batches)])
@@ -72,9 +75,15 @@ def measure(
         times[i] = clock() - start
     p50, p95, p99 = np.percentile(times, [50, 95, 99]) * 1000
     return Latency(
-        batch, calls, float(times.mean() * 1000), float(p50), float(p95), float(p99), float(times.max() * 1000),
-        float(batch * calls / times.sum()),
-    )  # fmt: skip
+        batch=batch,
+        calls=calls,
+        mean_ms=float(times.mean() * 1000),
+        p50_ms=float(p50),
+        p95_ms=float(p95),
+        p99_ms=float(p99),
+        max_ms=float(times.max() * 1000),
+        queries_per_second=float(batch * calls / times.sum()),
+    )
 
 
 def read_query_texts(path: Path) -> list[str]:
@@ -88,9 +97,9 @@ def read_query_texts(path: Path) -> list[str]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file of queries") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason}).") from None
+        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
     if not lines:
-        raise InputError(f"{path}: no queries in this file.")
+        raise InputError(f"{path}: no queries in this file")
     if path.suffix != ".jsonl":
         return lines
     texts = []
@@ -98,8 +107,8 @@ def read_query_texts(path: Path) -> list[str]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error.msg}).") from None
+            raise InputError(f"{path}, line {number}: not JSON ({error.msg})") from None
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise InputError(f"{path}, line {number}: expected an object with a 'text' field.")
+            raise InputError(f"{path}, line {number}: expected an object with a 'text' field")
         texts.append(row["text"])
     return texts

@@ -15,14 +15,18 @@ ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, rank
 from aveyb_retrieval.eval.runs import check_run
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
 
@@ -31,8 +35,10 @@ _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
 class Scores:
     """Per-query values and means over all judged queries.
 
-    `per_query[metric][query id]` is in [0, 1]; `missing` are the judged queries that the run does not hold, which
-    scored 0; `unjudged` is the number of the run's queries without judgements, which are left out.
+    Attributes:
+        per_query: metric -> query id -> value in [0, 1].
+        missing: Judged queries that the run does not hold; they score 0.
+        unjudged: How many of the run's queries have no judgements; they are left out.
     """
 
     per_query: dict[str, dict[str, float]]
@@ -41,6 +47,7 @@ class Scores:
 
     @property
     def mean(self) -> dict[str, float]:
+        """The mean of each metric."""
         return {metric: float(np.mean(list(values.values()))) for metric, values in self.per_query.items()}
 
 
@@ -54,7 +61,7 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     import pytrec_eval
 
     if not judgements:
-        raise InputError("There are no judgements to score the run against.")
+        raise InputError("there are no judgements to score the run against")
     parsed = {metric: parse_metric(metric) for metric in metrics}
     check_run(run)
     order = {query: rank(run[query]) for query in judgements if query in run}
@@ -80,7 +87,17 @@ def parse_metric(metric: str) -> tuple[str, int | None]:
         return match[1], int(match[2])
     if metric.lower() == "map":
         return "map", None
-    raise ConfigError(f"Unknown metric {metric!r}: use ndcg@K, recall@K, success@K, mrr@K or map.")
+    raise ConfigError(f"unknown metric {metric!r}: use ndcg@K, recall@K, success@K, mrr@K or map")
+
+
+def notices(scores: Scores) -> list[str]:
+    """Return what a reader of the means must know about queries that the run or the judgements lack."""
+    found = []
+    if scores.missing:
+        found.append(f"{plural(len(scores.missing), 'judged query', 'judged queries')} without a hit: scored 0")
+    if scores.unjudged:
+        found.append(f"{plural(scores.unjudged, 'query', 'queries')} of the run without judgements: left out")
+    return found
 
 
 def _trec_measure(name: str, k: int | None) -> str:
@@ -92,14 +109,14 @@ def _trec_eval(
 ) -> dict[str, dict[str, float]]:
     """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in float32)."""
     if any(len(documents) > 2**24 for documents in order.values()):
-        raise InputError("A run deeper than 16,777,216 documents per query cannot be scored: cut it first.")
+        raise InputError("a run deeper than 16,777,216 documents per query cannot be scored: cut it first")
     ranks = {query: {doc: float(-i) for i, doc in enumerate(documents)} for query, documents in order.items()}
     evaluator = module.RelevanceEvaluator(judgements, measures)  # type: ignore[attr-defined]
     return evaluator.evaluate(ranks)
 
 
 def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, float]:
-    """nDCG over the k retrieved documents only, as the paper's evaluation code computes it. Not a metric to quote.
+    """Return nDCG over the k retrieved documents only, as the paper's evaluation code does. Not a metric to quote.
 
     A document with a grade of at least 1 gains 1. The ideal order is made from the retrieved documents, so relevant
     documents that were missed cost nothing: one relevant document at rank 1 gives 1.0 however many were not found.

@@ -15,23 +15,28 @@ an empty name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
-from aveyb_retrieval.index.types import EmbedderLike
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mteb.models.model_meta import ModelMeta
+
+    from aveyb_retrieval.index.types import EmbedderLike
 
 
 class Searcher(Protocol):
     """`Retriever`, or a stand-in: (id, score) pairs of several queries at once, higher is better."""
 
-    def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]: ...
+    def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        """Return the `k` best (id, score) pairs of each query."""
+        ...
 
 
 Build = Callable[[Iterable[Mapping[str, str]], Path], Searcher]
@@ -42,6 +47,7 @@ class EmbedderModel:
     """MTEB's `EncoderProtocol` over an `Embedder`: document vectors, query and document prompts by prompt type."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
+        """Wrap an embedder."""
         self._embedder = embedder
         self._meta = _meta(embedder.model_name, embedder.fingerprint, embedder.dim)
 
@@ -61,11 +67,11 @@ class EmbedderModel:
         return np.concatenate(rows) if rows else np.zeros((0, self._embedder.dim), dtype=np.float32)
 
     def similarity(self, a: Any, b: Any) -> np.ndarray:
-        """Cosine similarities `[n, m]` of unit rows."""
+        """Return the cosine similarities `[n, m]` of unit rows."""
         return np.atleast_2d(np.asarray(a)) @ np.atleast_2d(np.asarray(b)).T
 
     def similarity_pairwise(self, a: Any, b: Any) -> np.ndarray:
-        """Cosine similarities `[n]` of matching unit rows."""
+        """Return the cosine similarities `[n]` of matching unit rows."""
         return np.einsum("nd,nd->n", np.asarray(a), np.asarray(b))
 
 
@@ -77,6 +83,7 @@ class IndexModel:
     """
 
     def __init__(self, embedder: EmbedderLike, *, index: str = "auto", build: Build | None = None) -> None:
+        """Prepare to index with an embedder; `index` is the type of index."""
         self._meta = _meta(embedder.model_name, embedder.fingerprint, embedder.dim, suffix=f"-index-{index}")
         self._build = build or _index_builder(embedder, index)
         self._folder = tempfile.TemporaryDirectory(prefix="aveyb-mteb-")
@@ -97,15 +104,15 @@ class IndexModel:
     def search(
         self, queries: Iterable[Mapping[str, Any]], *, top_k: int, top_ranked: Any = None, **_: Any
     ) -> dict[str, dict[str, float]]:
-        """Scores of the best `top_k` documents of each query (rows with `id`, `text`).
+        """Return the scores of the best `top_k` documents of each query (rows with `id`, `text`).
 
         Raises:
             ConfigError: `index` was not called, or the task asks to rerank given documents.
         """
         if top_ranked is not None:
-            raise ConfigError("A reranking task gives the documents to order; an index searches the whole corpus.")
+            raise ConfigError("a reranking task gives the documents to order; an index searches the whole corpus")
         if self._searcher is None:
-            raise ConfigError("IndexModel.search was called before IndexModel.index.")
+            raise ConfigError("IndexModel.search was called before IndexModel.index")
         rows = [(str(row["id"]), str(row["text"])) for row in queries]
         answers = self._searcher.rank([text for _, text in rows], top_k)
         return {query: dict(answer) for (query, _), answer in zip(rows, answers, strict=True)}
@@ -123,7 +130,7 @@ def _index_builder(embedder: EmbedderLike, index: str) -> Build:
 
 
 def _pairs(batch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(prefix, text) of each document; titles go on a line of their own, as the index builds them."""
+    """Yield (prefix, text) of each document; titles go on a line of their own, as the index builds them."""
     if "title" in batch and "body" in batch:
         for title, body in zip(batch["title"], batch["body"], strict=True):
             yield f"{title}\n" if title else "", body

@@ -1,4 +1,4 @@
-"""Does the passage that is shown to the reader hold the answer? Measured in characters against true spans.
+"""Score retrieved passages against true spans of text, in characters.
 
 For a query with true ranges T (of one document) and the k passages that a system returned, P their union:
 
@@ -7,29 +7,47 @@ For a query with true ranges T (of one document) and the k passages that a syste
 all in characters, macro-averaged over queries. Overlapping passages count once. In scope `document` the system searches
 inside the document that holds the answer; in scope `corpus` everywhere, and characters of other documents count as
 retrieved and wrong. hit@k is the share of queries with any overlap.
-
-The comparison that matters: the same model, the same spans, encoded with their document (late chunking) or one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.datasets import Document
-from aveyb_retrieval.eval.encoders import Chunker, CorpusEncoder
-from aveyb_retrieval.eval.protocols import Task
-from aveyb_retrieval.eval.systems import VectorCache
-from aveyb_retrieval.eval.vectors import EncodedCorpus, search_passages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aveyb_retrieval.eval.base import SystemInfo
+    from aveyb_retrieval.eval.tasks import Task
 
 Range = tuple[int, int]
 Passage = tuple[str, int, int]
 """Document id, start, end: characters [start, end) of the document's text."""
 
 SCOPES = ("document", "corpus")
+CUTOFFS = (1, 3, 5, 10)
+
+
+class PassageSystem(Protocol):
+    """Anything that ranks passages for queries; `passage_systems` holds ours and the peers."""
+
+    @property
+    def info(self) -> SystemInfo:
+        """Everything that decides the ranking."""
+        ...
+
+    def search(
+        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, list[Passage]]:
+        """Return at most `k` passages per query, best first.
+
+        `queries` maps query ids to texts; `within` maps query ids to the documents to search, None searches them all.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,9 +61,13 @@ class PassageScores:
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serializable dictionary; `PassageScores(**value)` reads it back."""
+        return asdict(self)
+
 
 def merge(ranges: Sequence[Range]) -> list[Range]:
-    """The union of character ranges as disjoint, sorted ranges; empty ranges vanish."""
+    """Return the union of character ranges as disjoint, sorted ranges; empty ranges vanish."""
     merged: list[Range] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):
         if merged and start <= merged[-1][1]:
@@ -56,13 +78,13 @@ def merge(ranges: Sequence[Range]) -> list[Range]:
 
 
 def overlap(a: Sequence[Range], b: Sequence[Range]) -> int:
-    """Characters in both of two unions of ranges."""
+    """Count the characters in both of two unions of ranges."""
     left, right = merge(a), merge(b)
     return sum(max(0, min(e1, e2) - max(s1, s2)) for s1, e1 in left for s2, e2 in right)
 
 
 def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]) -> dict[str, float]:
-    """Precision, recall, IoU and hit of the returned passages of one query; `truth` maps document ids to ranges."""
+    """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to true ranges."""
     by_document: dict[str, list[Range]] = {}
     for doc, start, end in retrieved:
         by_document.setdefault(doc, []).append((start, end))
@@ -78,83 +100,32 @@ def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Pas
 
 
 def evaluate_passages(
-    encoder: CorpusEncoder,
-    task: Task,
-    cache: VectorCache,
-    *,
-    ks: Sequence[int] = (1, 3, 5, 10),
-    scope: str = "document",
-    name: str = "",
+    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document", name: str = ""
 ) -> PassageScores:
-    """Rank an encoder's passages for every judged query that has true spans.
+    """Score a system's passages for every judged query that has true spans.
 
     Raises:
         ConfigError: an unknown scope.
         InputError: the data set has no spans for these queries.
     """
     if scope not in SCOPES:
-        raise ConfigError(f"Unknown scope {scope!r}: use one of {', '.join(SCOPES)}.")
+        raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
     queries = {query: text for query, text in task.queries.items() if task.spans.get(query)}
     if not queries:
-        raise InputError(f"{task.source}: no spans.jsonl for the {len(task.queries)} queries of split {task.split!r}.")
-    encoded = cache.encoded(encoder, task.corpus)
-    vectors = encoder.encode_queries(list(queries.values()))
+        raise InputError(f"{task.source}: no spans.jsonl for the {len(task.queries)} queries of split {task.split!r}")
+    within = {query: list(task.spans[query]) for query in queries} if scope == "document" else None
+    found = system.search(queries, max(ks), within)
     per_query: dict[str, dict[str, float]] = {}
-    lengths: list[int] = []
-    for query, vector in zip(queries, vectors, strict=True):
-        truth = task.spans[query]
-        ranked = _ranked(encoded, vector, truth, task, max(ks), scope)
-        lengths.extend(end - start for _, start, end in ranked)
+    for query in queries:
         for k in ks:
-            for measure, value in score_passages(truth, ranked[:k]).items():
+            for measure, value in score_passages(task.spans[query], found[query][:k]).items():
                 per_query.setdefault(f"{measure}@{k}", {})[query] = value
+    lengths = [end - start for passages in found.values() for _, start, end in passages]
     return PassageScores(
-        name or encoder.info.name,
-        scope,
-        len(queries),
-        float(np.mean(lengths)) if lengths else 0.0,
-        {key: float(np.mean(list(values.values()))) for key, values in per_query.items()},
-        per_query,
+        name=name or system.info.name,
+        scope=scope,
+        queries=len(queries),
+        mean_passage_characters=float(np.mean(lengths)) if lengths else 0.0,
+        mean={key: float(np.mean(list(values.values()))) for key, values in per_query.items()},
+        per_query=per_query,
     )
-
-
-def _ranked(
-    encoded: EncodedCorpus, vector: np.ndarray, truth: Mapping[str, Sequence[Range]], task: Task, k: int, scope: str
-) -> list[Passage]:
-    """The k best passages; in scope `document` those of the documents that hold the answer (almost always one)."""
-    spare = k + 2  # a split that holds nothing but title and prompt has an empty span and cannot be shown
-    if scope == "corpus":
-        rows, scores = search_passages(encoded, vector, spare)
-    else:
-        parts = [search_passages(encoded, vector, spare, task.corpus.positions[doc]) for doc in truth]
-        rows, scores = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        rows = rows[np.argsort(-scores, kind="stable")]
-    owners = np.searchsorted(encoded.offsets, rows, side="right") - 1
-    passages = []
-    for row, owner in zip(rows, owners, strict=True):
-        start, end = (int(x) for x in encoded.spans[row])
-        if start < end:
-            passages.append((task.corpus.ids[owner], start, end))
-    return passages[:k]
-
-
-def chunks_of(encoded: EncodedCorpus, positions: Mapping[str, int]) -> Chunker:
-    """A chunker that repeats the spans of an already encoded corpus, to encode exactly those one by one."""
-
-    def chunk(document: Document) -> list[Range]:
-        position = positions[document.id]
-        rows = encoded.spans[encoded.offsets[position] : encoded.offsets[position + 1]]
-        return [(int(start), int(end)) for start, end in rows if start < end]
-
-    return chunk
-
-
-def late_against_fixed(
-    make_encoder: Callable[[Chunker | None], CorpusEncoder], task: Task, cache: VectorCache, *, scope: str = "document"
-) -> list[PassageScores]:
-    """Late chunking beside the same spans encoded one by one; `make_encoder(None)` is the late-chunking encoder."""
-    late = make_encoder(None)
-    scores = [evaluate_passages(late, task, cache, scope=scope, name=f"{late.info.name}, late chunking")]
-    chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
-    fixed = make_encoder(chunker)
-    return [*scores, evaluate_passages(fixed, task, cache, scope=scope, name=f"{fixed.info.name}, chunks one by one")]

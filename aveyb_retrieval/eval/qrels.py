@@ -1,4 +1,4 @@
-"""Reading relevance judgements (qrels) of every shape that is met in the wild, without losing a line.
+"""Read relevance judgements (qrels) in every common layout without losing a line.
 
 Two layouts exist: BEIR's `query-id<TAB>corpus-id<TAB>score` below a header row, and TREC's `qid 0 docid grade` without
 one. BEIR's own loader skips the first line whatever it says, so a file without a header silently loses a judgement;
@@ -14,12 +14,17 @@ Decisions (each one that touches the data is added to `Qrels.notices`, which rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.base import Judgements
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aveyb_retrieval.eval.base import Judgements
 
 _QUERY_NAMES = {"query-id", "query_id", "queryid", "qid", "query", "topic", "topic_id"}
 _DOCUMENT_NAMES = {"corpus-id", "corpus_id", "doc-id", "doc_id", "docid", "docno", "document-id", "pid"}
@@ -36,7 +41,7 @@ class Qrels:
 
 
 def read_qrels(path: str | Path) -> Qrels:
-    """Read a qrels file: BEIR (with or without header) or TREC column order, tabs or blanks.
+    """Read a qrels file: BEIR (with or without header) or TREC column order, separated by tabs or spaces.
 
     Raises:
         InputError: the file is missing, empty or not text, or a line has the wrong number of columns, a grade that is
@@ -76,7 +81,7 @@ def _rows(lines: list[str], source: str) -> Iterator[tuple[int, str, str, str]]:
             if width not in (3, 4):
                 raise InputError(
                     f"{source}, line {number}: {width} columns, expected 3 (query-id, corpus-id, score) or 4 (TREC: "
-                    "qid 0 docid grade). Ids that hold spaces need a tab-separated file."
+                    "qid 0 docid grade); ids that hold spaces need a tab-separated file"
                 )
             if _is_number(fields[-1]):
                 columns = (0, 1, 2) if width == 3 else (0, 2, 3)
@@ -85,8 +90,8 @@ def _rows(lines: list[str], source: str) -> Iterator[tuple[int, str, str, str]]:
                 continue
         if len(fields) != width:
             raise InputError(
-                f"{source}, line {number}: {len(fields)} columns where the file began with {width}. Ids that hold "
-                "spaces need a tab-separated file."
+                f"{source}, line {number}: {len(fields)} columns where the file began with {width}; ids that hold "
+                "spaces need a tab-separated file"
             )
         query, doc, grade = (fields[c] for c in columns)
         yield number, query, doc, grade
@@ -100,12 +105,12 @@ def _columns_of_header(names: list[str], source: str, number: int) -> tuple[int,
         if len(places) != 1:
             raise InputError(
                 f"{source}, line {number}: {names} is neither a judgement (the last field is not a number) nor a "
-                "header with query-id, corpus-id and score."
+                "header with query-id, corpus-id and score"
             )
         found.append(places[0])
     rest = [name for i, name in enumerate(lowered) if i not in found]
     if any(name not in _ITERATION_NAMES for name in rest):
-        raise InputError(f"{source}, line {number}: unknown column {rest[0]!r} in the header {names}.")
+        raise InputError(f"{source}, line {number}: unknown column {rest[0]!r} in the header {names}")
     return found[0], found[1], found[2]
 
 
@@ -121,10 +126,10 @@ def _grade(text: str, where: str) -> int:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"{where}: the grade {text!r} is not a number.") from None
-    if not value.is_integer():  # inf and nan are no integers either
+        raise InputError(f"{where}: the grade {text!r} is not a number") from None
+    if not value.is_integer():  # neither are inf and nan
         raise InputError(
-            f"{where}: the grade {text!r} is not an integer; nDCG uses grades as gains, so scale them first."
+            f"{where}: the grade {text!r} is not an integer; nDCG uses grades as gains, so scale them first"
         )
     return int(value)
 
@@ -136,7 +141,7 @@ def _collect(rows: Iterable[tuple[int, str, str, str]], source: str) -> tuple[Ju
     for number, query, doc, text in rows:
         where = f"{source}, line {number}"
         if not query or not doc:
-            raise InputError(f"{where}: empty {'query' if not query else 'document'} id.")
+            raise InputError(f"{where}: empty {'query' if not query else 'document'} id")
         grade = _grade(text, where)
         if grade < 0:
             negatives += 1
@@ -146,17 +151,17 @@ def _collect(rows: Iterable[tuple[int, str, str, str]], source: str) -> tuple[Ju
             if documents[doc] != grade:
                 raise InputError(
                     f"{where}: query {query!r}, document {doc!r} is judged {grade} here and {documents[doc]} on line "
-                    f"{first_line[query, doc]}; keep one of them."
+                    f"{first_line[query, doc]}; keep one of them"
                 )
             duplicates += 1
             continue
         documents[doc] = grade
         first_line[query, doc] = number
     if not judgements:
-        raise InputError(f"{source}: no judgements in this qrels file.")
+        raise InputError(f"{source}: no judgements in this qrels file")
     notices = []
     if duplicates:
-        notices.append(f"{source}: {duplicates} repeated judgements (same grade) kept once.")
+        notices.append(f"{source}: {plural(duplicates, 'repeated judgement')} (same grade) kept once")
     if negatives:
-        notices.append(f"{source}: {negatives} negative grades read as 0 (judged, not relevant).")
+        notices.append(f"{source}: {plural(negatives, 'negative grade')} read as 0 (judged, not relevant)")
     return judgements, tuple(notices)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.runner import RESULT_FORMAT, Result
-from aveyb_retrieval.eval.significance import Comparison
+from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from rich.console import Console
 
     from aveyb_retrieval.eval.latency import Latency
     from aveyb_retrieval.eval.passages import PassageScores
-    from aveyb_retrieval.eval.protocols import Task
+    from aveyb_retrieval.eval.significance import Comparison
+    from aveyb_retrieval.eval.tasks import Task
 
 
 def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
-    """Results that may be compared with each other: same data set, split and protocol."""
+    """Group results that may be compared with each other: same data set, split and protocol."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
@@ -28,7 +31,7 @@ def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]
 
 
 def setting_text(result: Result) -> str:
-    """What decides this system's numbers, in one line."""
+    """Return the settings that decide this system's scores, in one line."""
     info = result.system
     parts = (
         [f"max tokens {'unlimited' if info.max_tokens is None else info.max_tokens}"] if info.kind != "lexical" else []
@@ -37,8 +40,10 @@ def setting_text(result: Result) -> str:
         parts.append("prompts " + ", ".join(f"{key}={value!r}" for key, value in sorted(info.prompts.items())))
     elif info.kind != "lexical":
         parts.append("no prompts")
-    if info.dtype != "-":
-        parts.append(info.dtype)
+    if info.precision is not None:
+        parts.append(f"computed in {info.precision}")
+    if info.storage_dtype is not None:
+        parts.append(f"stored as {info.storage_dtype}")
     parts.extend(
         f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in info.settings.items()
     )
@@ -46,7 +51,7 @@ def setting_text(result: Result) -> str:
 
 
 def print_results(results: Sequence[Result], console: Console) -> None:
-    """One rich table per data set, split and protocol, the conditions above it and the systems' settings below."""
+    """Print one table per data set, split and protocol, with its conditions and the systems' settings."""
     from rich.table import Table
     from rich.text import Text
 
@@ -56,7 +61,8 @@ def print_results(results: Sequence[Result], console: Console) -> None:
             "" if first.corpus_size == first.full_corpus_size else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
         )
         caption = (
-            f"{first.corpus_size:,} documents{reduced}, {first.queries:,} queries, depth {first.depth}, {first.source}"
+            f"{plural(first.corpus_size, 'document')}{reduced}, {plural(first.queries, 'query', 'queries')}, "
+            f"depth {first.depth}, {first.source}"
         )
         table = Table(
             title=Text(f"{dataset} {split} · protocol {protocol}"),
@@ -84,17 +90,19 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 
 
 def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console) -> None:
-    """The comparison in words: means, difference with its interval, p-value, wins, ties and losses."""
+    """Print means, difference with its interval, p-value, wins, ties and losses."""
     from rich.markup import escape
     from rich.table import Table
 
     percent = f"{100 * comparison.confidence:g} %"
-    table = Table(title=f"{metric} over {comparison.queries:,} queries", title_justify="left", show_header=False)
+    table = Table(
+        title=f"{metric} over {plural(comparison.queries, 'query', 'queries')}", title_justify="left", show_header=False
+    )
     table.add_row(f"A  {escape(name_a)}", f"{comparison.mean_a:.4f}")
     table.add_row(f"B  {escape(name_b)}", f"{comparison.mean_b:.4f}")
     table.add_row("A - B", f"{comparison.difference:+.4f}")
     table.add_row(f"{percent} interval (bootstrap)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
-    table.add_row("p (paired randomisation, two-sided)", f"{comparison.p_value:.4g}")
+    table.add_row("p (paired randomization, two-sided)", f"{comparison.p_value:.4g}")
     table.add_row("A wins / ties / B wins", f"{comparison.wins} / {comparison.ties} / {comparison.losses}")
     console.print(table)
     verdict = "differ" if comparison.significant else "show no significant difference"
@@ -104,12 +112,13 @@ def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: s
 
 
 def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
-    """Precision, recall and IoU of characters at each k: a row a measure, a column a way of making passages."""
+    """Print precision, recall and IoU of characters at each k: one row per measure, one column per system."""
     from rich.table import Table
     from rich.text import Text
 
     title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
-    caption = f"{len(task.corpus):,} documents, {scores[0].queries:,} queries with spans; characters, mean over queries"
+    counts = f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')} with spans"
+    caption = f"{counts}; characters, mean over queries"
     table = Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
     table.add_column("", no_wrap=True)
     for item in scores:
@@ -121,7 +130,7 @@ def print_passages(scores: Sequence[PassageScores], task: Task, console: Console
 
 
 def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> None:
-    """Milliseconds per call by batch size."""
+    """Print milliseconds per call by batch size."""
     from rich.table import Table
     from rich.text import Text
 
@@ -135,29 +144,31 @@ def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> No
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:
-    """Write all results, per-query values included, in one JSON file; replaces `path` in one step."""
+    """Write all results, per-query values included, in one JSON file; `path` is replaced in one step."""
     document = {"format": RESULT_FORMAT, **(extra or {}), "results": [result.to_json() for result in results]}
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> list[Result]:
-    """Read a report written by `write_json`. Raises `InputError` when the file is missing or of another format."""
+    """Read a report written by `write_json`.
+
+    Raises:
+        InputError: the file is missing or of another format.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such report") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a JSON report ({error}).") from None
+        raise InputError(f"{path}: not a JSON report ({error})") from None
     if not isinstance(document, dict) or document.get("format") != RESULT_FORMAT:
         raise InputError(
-            f"{path}: not a report of format {RESULT_FORMAT}; write it again with `aveyb-eval run --report`."
+            f"{path}: not a report of format {RESULT_FORMAT}; write it again with `aveyb-eval run --report`"
         )
     return [Result.from_json(result) for result in document["results"]]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step, so that a reader never sees half of it."""
+    """Write a text file in one step, so that a reader never sees half of it; make its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_atomic(path, text.encode())

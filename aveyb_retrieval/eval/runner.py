@@ -1,20 +1,27 @@
-"""Running systems on tasks: every result carries what it depends on, and is cached by exactly that."""
+"""Run systems on tasks. A result carries everything it depends on, and is cached by exactly that."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.metrics import Scores, evaluate, parse_metric, retrieved_ndcg
-from aveyb_retrieval.eval.protocols import PAPER, Task
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
+from aveyb_retrieval.eval.tasks import PAPER
+from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.wording import plural
 
-RESULT_FORMAT = 1  # part of every cache key: raise it when the meaning of a stored value changes
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.eval.base import Run, System
+    from aveyb_retrieval.eval.tasks import Task
+
+RESULT_FORMAT = 2  # part of every cache key: raise it when the meaning of a stored value changes
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,19 @@ class Result:
         return self.mean[self.main_metric]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable dictionary; `from_json` reads it back."""
+        """Return a JSON-serializable dictionary; `from_json` reads it back."""
         return {"format": RESULT_FORMAT, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
+        """Read what `to_json` made."""
         fields = {key: value for key, value in data.items() if key != "format"}
         return cls(**{**fields, "system": SystemInfo(**fields["system"]), "notices": tuple(fields["notices"])})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of every system: run depth, metrics, and whether hits with the query's own id are dropped.
+    """Run depth, metrics, and whether hits with the query's own id are dropped: the same for every system.
 
     `ignore_identical_ids` exists for sets whose queries are documents of the corpus (ArguAna, Quora). It is off unless
     asked for: where numeric ids happen to coincide it would remove real hits.
@@ -72,20 +80,23 @@ class Settings:
     ignore_identical_ids: bool = False
 
     def __post_init__(self) -> None:
-        for metric in self.metrics:  # an unknown one should not be found out after hours of encoding
+        """Refuse an unknown metric now, not after hours of encoding."""
+        for metric in self.metrics:
             parse_metric(metric)
 
 
 class ResultCache:
     """Results with their runs in one folder, named by a fingerprint of everything they depend on.
 
-    Runs are kept as JSON: a TREC file could not carry ids with blanks, which only matter when one is asked for.
+    Runs are kept as JSON: a TREC file cannot carry ids with spaces, which matters only where one is asked for.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Keep results in `folder`/results."""
         self._folder = folder / "results"
 
     def load(self, key: str) -> tuple[Result, Run] | None:
+        """Return the result and the run of a key, or None."""
         path = self._folder / f"{key}.json"
         if not path.is_file():
             return None
@@ -93,15 +104,14 @@ class ResultCache:
         return Result.from_json(stored["result"]), stored["run"]
 
     def save(self, key: str, result: Result, run: Run) -> None:
+        """Keep a result and its run."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{key}.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"result": result.to_json(), "run": run}), encoding="utf-8")
-        partial.replace(path)
+        stored = {"result": result.to_json(), "run": run}
+        write_atomic(self._folder / f"{key}.json", json.dumps(stored).encode())
 
 
 def result_key(info: SystemInfo, task: Task, settings: Settings) -> str:
-    """The cache key: model, data, protocol and settings, by fingerprint."""
+    """Return the cache key: model, data, protocol and settings, by fingerprint."""
     return fingerprint_of([RESULT_FORMAT, info_fingerprint(info), task.fingerprint, asdict(settings)])[:32]
 
 
@@ -127,19 +137,19 @@ def run_system(
     extra = int(settings.ignore_identical_ids)  # one more hit, so that dropping the query itself leaves `depth`
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
-    notices = [*task.notices, *system.notices]
+    remarks = [*task.notices, *system.notices]
     if settings.ignore_identical_ids:
         run, dropped = _without_identical(run, settings.depth)
-        notices.append(f"{dropped} hits with the query's own id were dropped (ignore_identical_ids).")
+        remarks.append(f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)")
     _check_documents(run, task, system.info.name)
-    result = score_run(system.info, task, run, settings, notices, seconds)
+    result = score_run(system.info, task, run, settings, remarks, seconds)
     if cache is not None:
         cache.save(key, result, run)
     return result, run
 
 
 def score_run(
-    info: SystemInfo, task: Task, run: Run, settings: Settings, notices: Sequence[str] = (), seconds: float = 0.0
+    info: SystemInfo, task: Task, run: Run, settings: Settings, remarks: Sequence[str] = (), seconds: float = 0.0
 ) -> Result:
     """Score a run under the task's protocol."""
     scores = evaluate(task.judgements, run, settings.metrics)
@@ -148,12 +158,11 @@ def score_run(
         per_query = {PAPER.main_metric: retrieved_ndcg(task.judgements, run), **per_query}
         mean = Scores(per_query, scores.missing, scores.unjudged).mean
     main = task.protocol.main_metric if task.protocol.main_metric in mean else next(iter(mean))
-    notes = list(notices)
+    found = list(remarks)
     deeper = [metric for metric in settings.metrics if (parse_metric(metric)[1] or 0) > settings.depth]
     if deeper:
-        notes.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only.")
-    if scores.missing:
-        notes.append(f"{len(scores.missing)} judged queries got no hit and count as 0.")
+        found.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only")
+    found.extend(notices(scores))
     return Result(
         system=info,
         dataset=task.dataset,
@@ -171,7 +180,7 @@ def score_run(
         per_query=per_query,
         relevant_words=task.relevant_words,
         task_fingerprint=task.fingerprint,
-        notices=tuple(notes),
+        notices=tuple(found),
         seconds=seconds,
     )
 
@@ -187,7 +196,7 @@ def _check_documents(run: Run, task: Task, name: str) -> None:
                     f"{task.dataset}: was the index built from another corpus?"
                 )
     if not found:
-        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}.")
+        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}")
 
 
 def _without_identical(run: Run, depth: int) -> tuple[Run, int]:

@@ -1,4 +1,4 @@
-"""Is system A better than system B, or were the queries kind to it?
+"""Test whether system A is better than system B, or only luckier with the queries.
 
 A paired randomisation test (Fisher; Smucker, Allan and Carterette, CIKM 2007): under the null hypothesis the two
 systems are exchangeable on every query, so flipping the sign of any per-query difference is as likely as not. The
@@ -8,12 +8,16 @@ interval around the mean difference is a percentile bootstrap over queries (Efro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _BLOCK = 2**22  # sign patterns or resamples x queries held in memory at once
 
@@ -59,10 +63,11 @@ def compare(
     if a.keys() != b.keys():
         odd = sorted(a.keys() ^ b.keys())
         raise InputError(
-            f"The systems were scored on different queries: {len(odd)} belong to one only, e.g. {odd[0]!r}."
+            f"the systems were scored on different queries: {plural(len(odd), 'query', 'queries')} of one only, e.g. "
+            f"{odd[0]!r}"
         )
     if not a:
-        raise InputError("There are no queries to compare the systems on.")
+        raise InputError("there are no queries to compare the systems on")
     queries = list(a)
     first, second = (np.array([values[q] for q in queries], dtype=float) for values in (a, b))
     difference = first - second
@@ -77,7 +82,7 @@ def compare(
         low=low,
         high=high,
         confidence=confidence,
-        p_value=randomisation_p(difference, rng, resamples),
+        p_value=randomization_p(difference, rng, resamples),
         wins=int((difference > 0).sum()),
         ties=int((difference == 0).sum()),
         losses=int((difference < 0).sum()),
@@ -87,8 +92,11 @@ def compare(
     )
 
 
-def randomisation_p(difference: np.ndarray, rng: np.random.Generator, resamples: int) -> float:
-    """Two-sided p-value of per-query differences `[n]`; the observed pattern counts as one of the samples (never 0)."""
+def randomization_p(difference: np.ndarray, rng: np.random.Generator, resamples: int) -> float:
+    """Return the two-sided p-value of per-query differences `[n]`.
+
+    The observed pattern counts as one of the samples, so p is never 0.
+    """
     observed = abs(difference.sum())
     tolerance = 1e-12 * max(1.0, np.abs(difference).sum())
     extreme = 0
@@ -101,7 +109,7 @@ def randomisation_p(difference: np.ndarray, rng: np.random.Generator, resamples:
 def bootstrap_interval(
     difference: np.ndarray, rng: np.random.Generator, resamples: int, confidence: float
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `difference` `[n]`."""
+    """Return the percentile bootstrap interval of the mean of `difference` `[n]`."""
     n = len(difference)
     means = [difference[rng.integers(0, n, size=(size, n))].mean(axis=1) for size in _blocks(resamples, n)]
     tail = (1.0 - confidence) / 2

@@ -1,26 +1,24 @@
-"""Systems under test: BM25, exact dense search with any encoder, an index directory end to end, and their fusion.
+"""Systems under test: BM25, exact dense search with any encoder, an index directory end to end, and fusions.
 
-Constructing a system is cheap enough to ask for its `info`; the work (tokenising, encoding) happens at the first
+Constructing a system is cheap enough to ask for its `info`; the work (tokenizing, encoding) happens at the first
 search, so that a result which is already known costs nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, OptionalDependencyError
-from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.datasets import Corpus, Document
-from aveyb_retrieval.eval.encoders import CorpusEncoder
-from aveyb_retrieval.eval.protocols import STANDARD, EvalProtocol, joined_text
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.encoders import CorpusEncoder, LoadOptions
+from aveyb_retrieval.eval.progress import Track, no_progress
+from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import (
     EncodedCorpus,
     is_complete,
@@ -29,20 +27,20 @@ from aveyb_retrieval.eval.vectors import (
     search,
     write_corpus,
 )
+from aveyb_retrieval.wording import plural
 
-Track = Callable[[Iterable[Document], int, str], Iterable[Document]]
-"""Wraps an iterable in a progress bar: (documents, total, description)."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
-
-def no_progress(documents: Iterable[Document], total: int, description: str) -> Iterable[Document]:
-    """The `Track` that shows nothing."""
-    return documents
+    from aveyb_retrieval.eval.datasets import Corpus
+    from aveyb_retrieval.index.types import EmbedderLike
 
 
 class BM25System:
     """BM25 (Lucene's variant) over English stems without stop words, by bm25s; titles are joined to the text."""
 
     def __init__(self, corpus: Corpus, protocol: EvalProtocol = STANDARD, *, k1: float = 0.9, b: float = 0.4) -> None:
+        """Measure BM25 on a corpus; the index is made at the first search."""
         self._corpus = corpus
         self._protocol = protocol
         self._index: Any = None
@@ -54,11 +52,13 @@ class BM25System:
             "stopwords": "en",
             "title_separator": protocol.title_separator,
         }
-        self.info = SystemInfo("BM25", "lexical", "bm25s", fingerprint_of(settings), settings=settings)
+        self.info = SystemInfo(
+            name="BM25", kind="lexical", model="bm25s", fingerprint=fingerprint_of(settings), settings=settings
+        )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        """Documents that share no term with the query are not returned."""
-        bm25s, stemmer = _bm25_modules()
+        """Return at most `k` documents per query; those that share no term with it are left out."""
+        bm25s, stemmer = bm25_modules()
         if self._index is None:
             texts = [joined_text(document, self._protocol) for document in self._corpus]
             tokens = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
@@ -74,12 +74,17 @@ class BM25System:
         }
 
 
-def _bm25_modules() -> tuple[Any, Any]:
+def bm25_modules() -> tuple[Any, Any]:
+    """Return the module bm25s and an English stemmer.
+
+    Raises:
+        OptionalDependencyError: one of them is not installed.
+    """
     try:
         import bm25s
         import Stemmer
     except ImportError as error:
-        raise OptionalDependencyError("bm25s and PyStemmer", "bm25", "the BM25 baseline") from error
+        raise OptionalDependencyError(error.name or "bm25s", "bm25", "the BM25 baseline") from error
     return bm25s, Stemmer.Stemmer("english")
 
 
@@ -90,6 +95,7 @@ class VectorCache:
     """
 
     def __init__(self, folder: Path | None = None, *, reuse: bool = True, track: Track = no_progress) -> None:
+        """Keep vectors in `folder`; `track` shows the encoding of each corpus."""
         self._temporary = tempfile.TemporaryDirectory(prefix="aveyb-eval-") if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
         self._reuse = reuse
@@ -97,7 +103,7 @@ class VectorCache:
         self._open: dict[str, EncodedCorpus] = {}
 
     def encoded(self, encoder: CorpusEncoder, corpus: Corpus) -> EncodedCorpus:
-        """The corpus's vectors, computed at most once."""
+        """Return the corpus's vectors, computed at most once."""
         key = fingerprint_of([info_fingerprint(encoder.info), corpus.fingerprint])[:32]
         if key not in self._open:
             folder = self._folder / "vectors" / key
@@ -115,35 +121,44 @@ class VectorCache:
 
 
 class DenseSystem:
-    """Exact inner-product search over an encoder's vectors; `unit` as in `vectors.search`."""
+    """Exact inner-product search over an encoder's vectors; `granularity` as in `vectors.search`."""
 
     def __init__(
-        self, encoder: CorpusEncoder, corpus: Corpus, cache: VectorCache, *, unit: str = "document", name: str = ""
+        self,
+        encoder: CorpusEncoder,
+        corpus: Corpus,
+        cache: VectorCache,
+        *,
+        granularity: str = "document",
+        name: str = "",
     ) -> None:
+        """Measure an encoder on a corpus, whose vectors `cache` keeps."""
         self.encoder = encoder
         self.corpus = corpus
         self.cache = cache
-        self.unit = unit
+        self.granularity = granularity
         self.notices: list[str] = []
         self.info = replace(
-            encoder.info, name=name or encoder.info.name, settings={**encoder.info.settings, "unit": unit}
+            encoder.info,
+            name=name or encoder.info.name,
+            settings={**encoder.info.settings, "granularity": granularity},
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Return the `k` best documents per query."""
         return self._search(queries, self.encoder.encode_queries(list(queries.values())), k)
 
     def scored(
         self, queries: Mapping[str, str], k: int, others: Mapping[str, Iterable[str]]
     ) -> tuple[Run, dict[str, float]]:
-        """The k best of each query and its `others`, all with their scores, and the mean score over the corpus."""
+        """Return the k best of each query and its `others`, all with scores, and the mean score over the corpus."""
         vectors = self.encoder.encode_queries(list(queries.values()))
         run = self._search(queries, vectors, k)
         encoded = self.cache.encoded(self.encoder, self.corpus)
-        place = {doc: i for i, doc in enumerate(self.corpus.ids)}
         for query, vector in zip(queries, vectors, strict=True):
             missing = [doc for doc in others[query] if doc not in run[query]]
-            positions = np.array([place[doc] for doc in missing], dtype=np.int64)
-            scores = score_documents(encoded, vector, positions, self.unit)
+            positions = np.array([self.corpus.positions[doc] for doc in missing], dtype=np.int64)
+            scores = score_documents(encoded, vector, positions, self.granularity)
             run[query] |= {doc: float(score) for doc, score in zip(missing, scores, strict=True)}
         background = vectors @ mean_vector(encoded)
         return run, dict(zip(queries, background.tolist(), strict=True))
@@ -153,8 +168,8 @@ class DenseSystem:
         if encoded.cut_texts:
             texts = len(encoded.passages) if encoded.documents is None else len(encoded)
             limit = self.info.max_tokens
-            self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {texts:,} texts cut at {limit} tokens."]
-        positions, scores = search(encoded, vectors, k, self.unit)
+            self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {plural(texts, 'text')} cut at {limit} tokens"]
+        positions, scores = search(encoded, vectors, k, self.granularity)
         ids = self.corpus.ids
         return {
             query: {ids[p]: float(s) for p, s in zip(row, values, strict=True)}
@@ -165,80 +180,123 @@ class DenseSystem:
 class IndexSystem:
     """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
 
-    def __init__(self, path: str | Path, *, mode: str = "dense", name: str = "") -> None:
-        from aveyb_retrieval.index.storage.directory import MANIFEST, IndexDirectory
-        from aveyb_retrieval.index.storage.manifest import Manifest
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        mode: str = DEFAULT_MODE,
+        granularity: str | None = None,
+        options: LoadOptions | None = None,
+        model: EmbedderLike | None = None,
+        name: str = "",
+    ) -> None:
+        """Open an index.
+
+        Args:
+            path: The index directory.
+            mode: "hybrid", "dense" or "lexical".
+            granularity: Which vectors rank; None: those that the index has.
+            options: Where and in which precision queries are encoded and searched.
+            model: The model that made the index, loaded as `options` say; None loads the one that the index names.
+            name: What reports call it; default: the directory's name.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+            ConfigError: `options.max_tokens` is not the limit that the index was built with.
+        """
+        from aveyb_retrieval.index.storage.directory import MANIFEST
+        from aveyb_retrieval.index.storage.files import hash_file
+        from aveyb_retrieval.index.storage.info import describe
 
         self._path = Path(path)
         self._mode = mode
+        self._granularity = granularity
+        self._options = options or LoadOptions()
+        self._model = model
         self._retriever: Any = None
         self.notices: list[str] = []
-        version = IndexDirectory(self._path).current()
-        if version is None:
-            raise IndexFormatError(f"{self._path}: no index here; build one with `aveyb-index build`.")
-        manifest = Manifest.read(self._path / version)
-        model = manifest.model or {}
-        settings = {
-            "mode": mode,
-            "granularity": manifest.granularity,
-            "factory": {kind: index.factory for kind, index in manifest.indexes.items()},
-            "params": {kind: index.params for kind, index in manifest.indexes.items()},
-        }
+        facts = describe(self._path)
+        maker = facts["model"] or {}
+        limit = maker.get("max_tokens")
+        if self._options.max_tokens not in (None, limit):
+            raise ConfigError(
+                f"{self._path}: built with max_tokens {limit}, and {self._options.max_tokens} is asked for; leave it "
+                "out, or build another index"
+            )
         self.info = SystemInfo(
-            name or f"index {self._path.name}",
-            "index",
-            str(model.get("name", "unknown")),
-            hashlib.sha256((self._path / version / MANIFEST).read_bytes()).hexdigest(),
-            model.get("max_tokens"),
-            dict(model.get("prompts") or {}),
-            manifest.storage_dtype,
-            settings,
+            name=name or f"index {self._path.name}",
+            kind="index",
+            model=str(maker.get("name", "unknown")),
+            fingerprint=hash_file(self._path / facts["version"] / MANIFEST).sha256,
+            max_tokens=limit,
+            prompts=dict(maker.get("prompts") or {}),
+            precision=self._options.precision,
+            storage_dtype=facts["storage_dtype"],
+            settings={
+                "mode": mode,
+                "granularity": granularity or facts["granularity"],
+                "factory": {kind: index["factory"] for kind, index in facts["indexes"].items()},
+                "params": {kind: index["params"] for kind, index in facts["indexes"].items()},
+            },
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Return at most `k` documents per query, by `Retriever.rank`."""
         if self._retriever is None:
             from aveyb_retrieval.index.search.retriever import Retriever
 
-            self._retriever = Retriever.load(self._path)
-        answers = self._retriever.rank(list(queries.values()), k=k, mode=self._mode)
+            precision = self._options.precision if self._model is None else "float32"  # a loaded model keeps its own
+            self._retriever = Retriever.load(
+                self._path, model=self._model, device=self._options.device, precision=precision
+            )
+        answers = self._retriever.rank(list(queries.values()), k=k, mode=self._mode, granularity=self._granularity)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
 
-class HybridSystem:
+class RRFSystem:
     """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own `fusion` module."""
 
     def __init__(self, systems: Sequence[System], *, depth: int = 100, name: str = "") -> None:
+        """Fuse two or more systems.
+
+        Raises:
+            ConfigError: fewer than two.
+        """
         from aveyb_retrieval.index.search.fusion import RRF_K
 
         if len(systems) < 2:
-            raise ConfigError("A hybrid needs at least two systems.")
+            raise ConfigError(f"a fusion needs at least two systems, not {len(systems)}")
         self._systems = systems
         self.notices: list[str] = []
         infos = [system.info for system in systems]
         self.info = SystemInfo(
-            name or "RRF(" + ", ".join(info.name for info in infos) + ")",
-            "hybrid",
-            " + ".join(info.model for info in infos),
-            fingerprint_of([info_fingerprint(info) for info in infos]),
-            next((info.max_tokens for info in infos if info.max_tokens is not None), None),
-            next((info.prompts for info in infos if info.prompts), {}),
-            next((info.dtype for info in infos if info.dtype != "-"), "-"),
-            {"fusion": "rrf", "constant": RRF_K, "depth": depth, "of": [info.name for info in infos]},
+            name=name or "RRF(" + ", ".join(info.name for info in infos) + ")",
+            kind="hybrid",
+            model=" + ".join(info.model for info in infos),
+            fingerprint=fingerprint_of([info_fingerprint(info) for info in infos]),
+            max_tokens=next((info.max_tokens for info in infos if info.max_tokens is not None), None),
+            prompts=next((info.prompts for info in infos if info.prompts), {}),
+            precision=next((info.precision for info in infos if info.precision), None),
+            settings={"fusion": "rrf", "constant": RRF_K, "depth": depth, "of": [info.name for info in infos]},
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Return the `k` best documents per query by reciprocal ranks."""
         runs = [system.search(queries, self.info.settings["depth"]) for system in self._systems]
         self.notices = [notice for system in self._systems for notice in system.notices]
         return {query: _fuse([run.get(query, {}) for run in runs], k) for query in queries}
 
 
-class WeightedSystem:
-    """`Retriever`'s hybrid search with exact vectors and the evaluation's BM25: the first `depth` documents of either
-    side, each with both of its scores."""
+class HybridSystem:
+    """The index's hybrid search over exact vectors and the BM25 of bm25s.
+
+    The first `depth` documents of either side compete, each with both of its scores.
+    """
 
     def __init__(
         self, lexical: BM25System, dense: DenseSystem, *, weight: float | None = None, depth: int = 100, name: str = ""
     ) -> None:
+        """Fuse words and vectors; `weight` of the vectors, None is the index's own."""
         from aveyb_retrieval.index.search.options import WEIGHT
 
         self._lexical, self._dense = lexical, dense
@@ -258,6 +316,7 @@ class WeightedSystem:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
+        """Return the `k` best documents per query by the weighted sum of both scores."""
         from aveyb_retrieval.index.search.fusion import weighted
 
         depth, weight = self.info.settings["depth"], self.info.settings["weight"]
@@ -272,7 +331,7 @@ class WeightedSystem:
 
 
 def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
-    """The k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
+    """Return the k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
     from aveyb_retrieval.index.search.fusion import reciprocal_rank
 
     numbers: dict[str, int] = {}

@@ -8,23 +8,30 @@ back memory-mapped, so memory does not grow with the corpus; `meta.json` is writ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.index.nearest import exact
+from aveyb_retrieval.index.storage.files import write_atomic
 
-UNITS = ("document", "passage", "max")
-_SCORES_IN_MEMORY = 2**24  # scores of one block of documents for all queries, float32: 64 MiB
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+GRANULARITIES = ("document", "passage", "both")
+_ROWS = 2**14  # vectors that are scored at once ...
+_QUERIES = 2**8  # ... for this many queries: 16 MiB of scores
 
 
 class DocumentVectors(NamedTuple):
     """Vectors of one document, unit rows (zeros for a text without tokens).
 
-    document: `[d]` float32, or None where only chunks are encoded; passages: `[p, d]` float32; spans: `[p, 2]` int64,
-    character offsets [start, end) of each passage in the text.
+    Attributes:
+        document: `[d]` float32, or None where only chunks are encoded.
+        passages: `[p, d]` float32.
+        spans: `[p, 2]` int64, character offsets [start, end) of each passage in the text.
     """
 
     document: np.ndarray | None
@@ -33,13 +40,19 @@ class DocumentVectors(NamedTuple):
 
 
 class EncodedCorpus:
-    """Vectors of a whole corpus in the corpus's order.
+    """Vectors of a whole corpus in the corpus's order, mapped from disk.
 
-    documents: `[n, d]` or None; passages: `[m, d]`; spans: `[m, 2]`; offsets: `[n + 1]`, document i owns passage rows
-    offsets[i] to offsets[i + 1].
+    Attributes:
+        documents: `[n, d]` float32, or None where only chunks were encoded.
+        passages: `[m, d]` float32.
+        spans: `[m, 2]` int64, character offsets [start, end).
+        offsets: `[n + 1]` int64, document i owns passage rows offsets[i] to offsets[i + 1].
+        seconds: Wall time of the encoding.
+        cut_texts: Texts that were longer than the model's limit.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Open what `write_corpus` wrote."""
         meta = json.loads((folder / "meta.json").read_text())
         self.dim: int = meta["dim"]
         n, m = meta["documents"], meta["passages"]
@@ -51,6 +64,7 @@ class EncodedCorpus:
         self.cut_texts: int = meta["cut_texts"]
 
     def __len__(self) -> int:
+        """Return the number of documents."""
         return len(self.offsets) - 1
 
 
@@ -61,7 +75,7 @@ def _map(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether `write_corpus` finished in this folder."""
+    """Return whether `write_corpus` finished in this folder."""
     return (folder / "meta.json").is_file()
 
 
@@ -98,94 +112,83 @@ def write_corpus(
         "seconds": seconds,
         "cut_texts": cut_texts,
     }
-    partial = folder / "meta.json.partial"
-    partial.write_text(json.dumps(meta))
-    partial.replace(folder / "meta.json")
+    write_atomic(folder / "meta.json", json.dumps(meta).encode())
 
 
-def search(corpus: EncodedCorpus, queries: np.ndarray, k: int, unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """Exact top k by inner product.
+def search(corpus: EncodedCorpus, queries: np.ndarray, k: int, granularity: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the exact top k by inner product, with the index's own exact search.
 
     Args:
+        corpus: The vectors to search.
         queries: `[q, d]` float32 unit rows.
-        unit: `document` (the document's vector), `passage` (its best passage) or `max` (the better of both).
+        k: How many documents.
+        granularity: "document" (the document's vector), "passage" (its best passage) or "both" (the better of the two).
 
     Returns:
-        positions `[q, k']` int64 into the corpus and scores `[q, k']` float32, best first; k' = min(k, documents).
+        positions `[q, k']` int64 into the corpus and scores `[q, k']` float32, best first, ties by the lower position;
+        k' = min(k, documents).
 
     Raises:
-        ConfigError: an unknown unit, or one that was not encoded.
+        ConfigError: an unknown granularity, or one that was not encoded.
     """
-    if unit not in UNITS:
-        raise ConfigError(f"Unknown unit {unit!r}: use one of {', '.join(UNITS)}.")
-    if unit != "passage" and corpus.documents is None:
-        raise ConfigError(f"unit={unit!r} needs document vectors, and only chunks were encoded: use unit='passage'.")
-    if unit != "document" and not len(corpus.passages):
-        raise ConfigError(f"unit={unit!r} needs passage vectors, and only whole documents were encoded: encode chunks.")
-    n, k = len(corpus), min(k, len(corpus))
-    best_scores = np.empty((len(queries), 0), dtype=np.float32)
-    best_positions = np.empty((len(queries), 0), dtype=np.int64)
-    for start, end in _blocks(corpus, unit, max(1, _SCORES_IN_MEMORY // max(1, len(queries)))):
-        scores = _block_scores(corpus, queries, start, end, unit)
-        positions = np.broadcast_to(np.arange(start, end), scores.shape)
-        best_scores, best_positions = _top(
-            np.concatenate([best_scores, scores], axis=1), np.concatenate([best_positions, positions], axis=1), k
+    _check_granularity(corpus, granularity)
+    k = min(k, len(corpus))
+    found = []
+    for row in range(0, len(queries), _QUERIES):
+        some = queries[row : row + _QUERIES]
+        blocks = (
+            (np.arange(start, end), _block_scores(corpus, some, start, end, granularity))
+            for start, end in _blocks(corpus, granularity)
         )
-    assert best_positions.shape == (len(queries), min(k, n))
-    order = np.argsort(-best_scores, axis=1, kind="stable")
-    return np.take_along_axis(best_positions, order, axis=1), np.take_along_axis(best_scores, order, axis=1)
+        found.append(exact.best(blocks, len(some), k))
+    if not found:
+        return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
+    scores, positions = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return positions, scores
 
 
-def score_documents(corpus: EncodedCorpus, query: np.ndarray, positions: np.ndarray, unit: str) -> np.ndarray:
-    """Scores `[p]` float32 of some documents for one query `[d]`, as `search` scores them."""
-    scores = np.full(len(positions), -np.inf, dtype=np.float32)
-    if unit != "document":
-        for row, (start, end) in enumerate(zip(corpus.offsets[positions], corpus.offsets[positions + 1], strict=True)):
-            scores[row] = (corpus.passages[start:end] @ query).max(initial=-np.inf if unit == "max" else 0.0)
-    if unit != "passage":
-        assert corpus.documents is not None
-        scores = np.maximum(scores, corpus.documents[positions] @ query)
-    return scores
+def score_documents(corpus: EncodedCorpus, query: np.ndarray, positions: np.ndarray, granularity: str) -> np.ndarray:
+    """Return the scores `[p]` float32 of some documents for one query `[d]`, as `search` scores them."""
+    blocks = [_block_scores(corpus, query[None], p, p + 1, granularity)[0] for p in positions.tolist()]
+    return np.concatenate(blocks) if blocks else np.empty(0, np.float32)
 
 
 def mean_vector(corpus: EncodedCorpus) -> np.ndarray:
-    """The mean `[d]` of the document (else passage) vectors: times a query, what a document scores at random."""
+    """Return the mean `[d]` of the document (else passage) vectors: times a query, what a document scores at random."""
     vectors = corpus.passages if corpus.documents is None else corpus.documents
     return np.asarray(vectors.mean(axis=0, dtype=np.float64), dtype=np.float32)
 
 
-def search_passages(
-    corpus: EncodedCorpus, query: np.ndarray, k: int, position: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Exact top k passages for one query `[d]`, in one document (`position`) or in all of them.
-
-    Returns:
-        passage rows `[k']` int64 and scores `[k']` float32, best first.
-    """
-    start, end = (
-        (0, len(corpus.passages)) if position is None else (corpus.offsets[position], corpus.offsets[position + 1])
-    )
-    scores = np.asarray(corpus.passages[start:end]) @ query
-    order = np.argsort(-scores, kind="stable")[:k]
-    return order + start, scores[order]
+def _check_granularity(corpus: EncodedCorpus, granularity: str) -> None:
+    if granularity not in GRANULARITIES:
+        raise ConfigError(f"unknown granularity {granularity!r}: use one of {', '.join(GRANULARITIES)}")
+    if granularity != "passage" and corpus.documents is None:
+        raise ConfigError(
+            f"granularity {granularity!r} needs document vectors, and only chunks were encoded: use 'passage'"
+        )
+    if granularity != "document" and not len(corpus.passages):
+        raise ConfigError(
+            f"granularity {granularity!r} needs passage vectors, and only whole documents were encoded: encode chunks"
+        )
 
 
-def _blocks(corpus: EncodedCorpus, unit: str, rows: int) -> Iterable[tuple[int, int]]:
-    """Ranges of documents whose vectors number about `rows`."""
+def _blocks(corpus: EncodedCorpus, granularity: str) -> Iterator[tuple[int, int]]:
+    """Yield ranges of documents of about `_ROWS` vectors; they do not depend on what is searched for."""
     n = len(corpus)
-    if unit == "document":
-        yield from ((start, min(start + rows, n)) for start in range(0, n, rows))
+    if granularity == "document":
+        yield from ((start, min(start + _ROWS, n)) for start in range(0, n, _ROWS))
         return
     start = 0
     while start < n:
-        end = int(np.searchsorted(corpus.offsets, corpus.offsets[start] + rows, side="right")) - 1
-        end = min(max(end, start + 1), n, start + rows)
+        end = int(np.searchsorted(corpus.offsets, corpus.offsets[start] + _ROWS, side="right")) - 1
+        end = min(max(end, start + 1), n, start + _ROWS)
         yield start, end
         start = end
 
 
-def _block_scores(corpus: EncodedCorpus, queries: np.ndarray, start: int, end: int, unit: str) -> np.ndarray:
-    if unit == "document":
+def _block_scores(corpus: EncodedCorpus, queries: np.ndarray, start: int, end: int, granularity: str) -> np.ndarray:
+    """Score documents start to end for queries `[q, d]`: `[q, end - start]`."""
+    if granularity == "document":
         assert corpus.documents is not None
         return queries @ np.asarray(corpus.documents[start:end]).T
     offsets = corpus.offsets[start : end + 1]
@@ -194,15 +197,8 @@ def _block_scores(corpus: EncodedCorpus, queries: np.ndarray, start: int, end: i
     if filled.any():
         rows = queries @ np.asarray(corpus.passages[offsets[0] : offsets[-1]]).T
         scores[:, filled] = np.maximum.reduceat(rows, (offsets[:-1] - offsets[0])[filled], axis=1)
-    if unit == "max":
+    if granularity == "both":
         assert corpus.documents is not None
         return np.maximum(scores, queries @ np.asarray(corpus.documents[start:end]).T)
     scores[:, ~filled] = 0.0  # a document without passages has no direction: the score of a zero vector
     return scores
-
-
-def _top(scores: np.ndarray, positions: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    if scores.shape[1] <= k:
-        return scores, positions
-    keep = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-    return np.take_along_axis(scores, keep, axis=1), np.take_along_axis(positions, keep, axis=1)

@@ -1,11 +1,11 @@
-"""What a model's dtype costs in retrieval quality: float32, bfloat16 and float8 beside one another.
+"""The cost of lower precision in retrieval quality: float32, bfloat16 and float8 side by side.
 
     python benchmarks/cpu/precision.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
-The sets, queries and search of `quality.py` (dense, the better of document and passage). For every dtype: NDCG@10, the
-cosine between a document's vector and its float32 vector (mean and smallest), and the share of the ten best documents
-that float32 finds, too. A CPU rounds to float8 exactly as a GPU does and sums in float32, so the figures are those of
-the rounding; its speed is nobody's. Prints one table; writes precision.json into benchmarks/results/.
+The sets, queries and search of `quality.py` (dense, the better of document and passage). For every precision: NDCG@10,
+the cosine between a document's vector and its float32 vector (mean and smallest), and the share of the ten best
+documents that float32 also finds. A CPU rounds to float8 exactly as a GPU does and sums in float32, so the figures show
+the effect of rounding; the speed means nothing. Prints one table; writes precision.json into benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from quality import MAX_QUERIES, RESULTS, SETS
 
-from aveyb_retrieval.cli.eval import ProgressBars
-from aveyb_retrieval.eval.datasets import load_dataset
-from aveyb_retrieval.eval.encoders import load_encoder
-from aveyb_retrieval.eval.protocols import make_task
+from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
+from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.progress import ProgressBars
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
+from aveyb_retrieval.eval.tasks import make_task
 
-DTYPES = ("float32", "bfloat16", "float8")
+PRECISIONS = ("float32", "bfloat16", "float8")
 DEPTH = 10
 
 
@@ -57,8 +57,9 @@ def main() -> None:
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
             exact: tuple[np.ndarray, dict[str, dict[str, float]]] | None = None
-            for dtype in DTYPES:
-                system = DenseSystem(load_encoder(args.model, dtype=dtype), task.corpus, cache, unit="max")
+            for precision in PRECISIONS:
+                encoder = load_encoder(args.model, options=LoadOptions(precision=precision))
+                system = DenseSystem(encoder, task.corpus, cache, granularity="both")
                 result, _ = run_system(system, task)
                 fingerprint = system.info.fingerprint
                 vectors = cache.encoded(system.encoder, task.corpus).documents
@@ -69,7 +70,7 @@ def main() -> None:
                 similar = cosines(vectors, exact[0])
                 row = {
                     "set": name,
-                    "dtype": dtype,
+                    "precision": precision,
                     "ndcg@10": round(result.score, 4),
                     "mean_cosine": round(float(similar.mean()), 6),
                     "smallest_cosine": round(float(similar.min()), 6),
@@ -77,9 +78,9 @@ def main() -> None:
                 }
                 rows.append(row)
                 print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    for dtype in DTYPES:
-        mean = np.mean([row["ndcg@10"] for row in rows if row["dtype"] == dtype])
-        print(f"mean over sets, {dtype}: {mean:.4f}")
+    for precision in PRECISIONS:
+        mean = np.mean([row["ndcg@10"] for row in rows if row["precision"] == precision])
+        print(f"mean over sets, {precision}: {mean:.4f}")
     document = {"model": args.model, "fingerprint": fingerprint, "rows": rows}
     write_text(args.out / "precision.json", json.dumps(document, indent=1) + "\n")
 

@@ -24,15 +24,16 @@ from pathlib import Path
 
 import numpy as np
 
-from aveyb_retrieval.cli.eval import ProgressBars
 from aveyb_retrieval.eval.base import System
-from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder
 from aveyb_retrieval.eval.html import write_html
-from aveyb_retrieval.eval.protocols import Task, make_task
+from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.progress import ProgressBars
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache, WeightedSystem
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, RRFSystem, VectorCache
+from aveyb_retrieval.eval.tasks import Task, make_task
+from aveyb_retrieval.eval.vectors import GRANULARITIES
 
 SETS = ("scifact", "cranfield", "nq-gold", "medquad", "qmsum-long", "openstax-ccby-long")
 LONG = ("qmsum-long", "openstax-ccby-long")
@@ -55,21 +56,22 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
     minilm = DenseSystem(load_encoder(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
     yield bm25
     yield minilm
-    yield HybridSystem([bm25, minilm], name="RRF of BM25 and MiniLM")
+    yield RRFSystem([bm25, minilm], name="RRF of BM25 and MiniLM")
     if task.dataset in LONG:
         chunks = load_encoder(args.minilm, chunk_words=CHUNK_WORDS)
-        yield DenseSystem(chunks, task.corpus, cache, unit="passage", name=f"MiniLM, {CHUNK_WORDS}-word chunks")
+        yield DenseSystem(chunks, task.corpus, cache, granularity="passage", name=f"MiniLM, {CHUNK_WORDS}-word chunks")
     if args.model == "none":
         return
     ours = load_encoder(args.model)
-    for unit in ("document", "passage", "max"):
-        dense = DenseSystem(ours, task.corpus, cache, unit=unit, name=f"{ours.info.name}, {unit}")
+    for granularity in GRANULARITIES:
+        name = f"{ours.info.name}, {granularity}"
+        dense = DenseSystem(ours, task.corpus, cache, granularity=granularity, name=name)
         yield dense
-        yield WeightedSystem(bm25, dense, name=f"hybrid of BM25 and {ours.info.name}, {unit}")
+        yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
 
 
 def table(results: list[Result]) -> list[list[str]]:
-    """Rows of a table: a set per row, a system per column, and the mean over all sets where a system ran on all."""
+    """Return rows of a table: one set per row, one system per column, and the mean where a system ran on all sets."""
     names = list(dict.fromkeys(result.system.name for result in results))
     sets = list(dict.fromkeys(result.dataset for result in results))
     scores = {(result.dataset, result.system.name): result.score for result in results}

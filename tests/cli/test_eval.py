@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run, write_run
-from tests.eval.toys import ToyEmbedder, write_folder
+from tests.eval.toys import QUERIES, ToyEmbedder, write_folder
 
 
 @pytest.fixture
@@ -81,24 +81,25 @@ def toy_model(monkeypatch):
     monkeypatch.setattr(Embedder, "load", classmethod(lambda cls, model=None, **_: ToyEmbedder()))
 
 
-def test_modes_units_and_several_models(tmp_path, folder, invoke, toy_model):
+def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_model):
     pytest.importorskip("bm25s")
     common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
+    common = (*common, "--index-type", "none")
     invoke("run", *common, "--model", "default", "--model", "bm25", "--run", tmp_path / "runs")
     dense, lexical = read_json(tmp_path / "r.json")
     assert (dense.system.kind, lexical.system.kind) == ("dense", "lexical")
     assert len(list((tmp_path / "runs").glob("toy.test.*.trec"))) == 2
-    invoke("run", *common, "--mode", "hybrid", "--unit", "max")
+    invoke("run", *common, "--mode", "hybrid", "--granularity", "document")
     [hybrid] = read_json(tmp_path / "r.json")
-    assert hybrid.system.settings["of"] == ["BM25", "toy, max"]
+    assert hybrid.system.settings["of"] == ["BM25", "toy, document"]
     invoke("run", *common, "--chunk-words", "8")
     [chunks] = read_json(tmp_path / "r.json")
-    assert (chunks.system.settings["unit"], chunks.system.settings["chunks"]) == ("passage", "8 words")
+    assert (chunks.system.settings["granularity"], chunks.system.settings["chunks"]) == ("passage", "8 words")
     out = invoke("run", *common, "--protocol", "paper")
     [paper] = read_json(tmp_path / "r.json")
     assert paper.main_metric == "retrieved-ndcg@10"
     assert "protocol paper" in out and "not comparable with standard scores" in out
-    invoke("run", *common, "--mode", "lexical", "--protocol", "paper")
+    invoke("run", *common, "--model", "bm25", "--protocol", "paper")
     assert read_json(tmp_path / "r.json")[0].system.settings["title_separator"] == ". "
 
 
@@ -106,9 +107,9 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     """A real index built and searched through `Retriever` gives what exact search gives."""
     pytest.importorskip("faiss")
     common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
-    invoke("run", *common, "--unit", "max")
+    invoke("run", *common, "--index-type", "none")
     [exact] = read_json(tmp_path / "r.json")
-    invoke("run", *common, "--index-type", "flat", "--run", tmp_path / "o.trec")
+    invoke("run", *common, "--index-type", "flat", "--mode", "dense", "--run", tmp_path / "o.trec")
     [built] = read_json(tmp_path / "r.json")
     assert built.system.kind == "index"
     assert built.system.settings["factory"] == {"document": "Flat", "passage": "Flat"}
@@ -122,6 +123,51 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     assert "queries/s" in invoke("latency", index, "--calls", 2, "--mode", "lexical")
 
 
+def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeypatch):
+    """What `run` measures by default is `Retriever.search` by default, without bm25s."""
+    pytest.importorskip("faiss")
+    from aveyb_retrieval.index.search.retriever import Retriever
+
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    files = ("--cache", tmp_path / "cache", "--run", tmp_path / "o.trec", "--report", tmp_path / "r.json")
+    out = invoke("run", "--data", folder, *files, "--quiet")
+    assert "mode='hybrid'" in out and "stored as float32" in out
+    [index] = (tmp_path / "cache" / "indexes").iterdir()
+    retriever = Retriever.load(index, model=ToyEmbedder())
+    run = read_run(tmp_path / "o.trec")
+    for query in run:
+        hits = retriever.search(QUERIES[query], k=100)
+        assert run[query] == {hit.id: hit.score for hit in hits}
+    timed = json.loads(invoke("latency", index, "--calls", 1, "--batch", 1, "--json"))
+    assert timed["mode"] == read_json(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--index-type", "flat", "--chunk-words", "5"), "index type 'flat': an index makes its own passages"),
+        (("--index-type", "flat", "--protocol", "paper"), "index type 'flat': the paper protocol has its own prompts"),
+        (("--index-type", "none", "--mode", "lexical"), "name bm25 instead"),
+    ],
+)
+def test_options_that_cannot_be_honored_are_refused(tmp_path, folder, invoke, toy_model, options, message):
+    assert message in invoke("run", "--data", folder, *options, "--cache", tmp_path / "cache", "--quiet", code=2)
+
+
+def test_an_index_refuses_options_of_its_build(tmp_path, folder, invoke, toy_model):
+    pytest.importorskip("faiss")
+    common = ("run", "--data", folder, "--cache", tmp_path / "cache", "--quiet")
+    invoke(*common)
+    [index] = (tmp_path / "cache" / "indexes").iterdir()
+    for options, message in (
+        (("--index-type", "flat"), "index type 'flat' has no effect on an index that is built already"),
+        (("--chunk-words", "5"), "chunk words 5 has no effect"),
+        (("--max-tokens", "9"), "built with max_tokens None, and 9 is asked for"),
+        (("--protocol", "paper"), "an index holds the whole corpus"),
+    ):
+        assert message in invoke(*common, "--model", index, *options, code=2)
+
+
 def test_passages(tmp_path, folder, invoke, toy_model):
     rows = json.loads(invoke("passages", "--data", folder, "--json", "--quiet"))
     assert [row["name"] for row in rows] == ["toy, late chunking", "toy, chunks one by one"]
@@ -132,8 +178,8 @@ def test_score_prints_decisions(tmp_path, folder, invoke):
     run = _score_file(tmp_path, "a.trec", {"q1": {"d1": 2.0}, "other": {"d1": 1.0}})
     out = invoke("score", run, folder / "qrels" / "test.tsv")
     assert "ndcg@10      0.3333" in out
-    assert "2 judged queries are missing from the run and count as 0." in out
-    assert "1 queries of the run have no judgements and are left out." in out
+    assert "2 judged queries without a hit: scored 0" in out
+    assert "1 query of the run without judgements: left out" in out
 
 
 def test_compare(tmp_path, folder, invoke):
@@ -154,13 +200,13 @@ def test_compare(tmp_path, folder, invoke):
         (("score", "{tmp}/none.trec", "{folder}/qrels/test.tsv"), "no such run file"),
         (("score", "{folder}/qrels/test.tsv", "{folder}/qrels/test.tsv"), "expected 6"),
         (("run", "--data", "{tmp}/nowhere", "--quiet"), "neither a folder nor a known data set"),
-        (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "Unknown metric 'p@10'"),
+        (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "unknown metric 'p@10'"),
         (
             ("run", "--data", "{folder}", "--model", "{tmp}/nomodel", "--quiet"),
-            "cannot be loaded by sentence-transformers",
+            "sentence-transformers cannot load the model",
         ),
         (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
-        (("run", "--data", "{folder}", "--dtype", "int4", "--quiet"), "precision is 'int4'; choose one of"),
+        (("run", "--data", "{folder}", "--precision", "int4", "--quiet"), "is 'int4'; choose one of"),
         (("latency", "{tmp}/noindex"), "noindex"),
     ],
 )

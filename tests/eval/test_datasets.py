@@ -9,8 +9,9 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import hub
-from aveyb_retrieval.eval.datasets import Corpus, load_dataset
-from aveyb_retrieval.eval.protocols import PAPER, STANDARD, make_task
+from aveyb_retrieval.eval.datasets import Corpus
+from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
 
 
@@ -43,13 +44,13 @@ def _break(folder, name, text):
         ("corpus.jsonl", '{"_id": "", "text": "x"}\n', "'_id' must be a non-empty id"),
         ("corpus.jsonl", "[1]\n", "expected a JSON object, found list"),
         ("corpus.jsonl", "", "the corpus is empty"),
-        ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "none of the 3 judged documents is in the corpus"),
+        ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "not in the corpus: 3 judged documents .all there are."),
         (
             "queries.jsonl",
             '{"_id": "q1", "text": "a"}\n{"_id": "q1", "text": "b"}\n',
             "line 2: the query id 'q1' occurs",
         ),
-        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', "2 judged queries have no text"),
+        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', "no text in queries.jsonl for 2 judged queries"),
     ],
 )
 def test_broken_folders(tmp_path, name, text, message):
@@ -84,11 +85,11 @@ def test_judged_document_outside_the_corpus_stays_with_a_notice(tmp_path):
         file.write("q1\tgone\t2\n")
     task = make_task(load_dataset(str(folder)))
     assert task.judgements["q1"]["gone"] == 2
-    assert any("1 judged documents are not in the corpus, e.g. 'gone'" in notice for notice in task.notices)
+    assert any("not in the corpus: 1 judged document, e.g. 'gone'" in notice for notice in task.notices)
 
 
 def test_unknown_names(tmp_path):
-    with pytest.raises(InputError, match=r"neither a folder nor a known data set. Known: mldr, "):
+    with pytest.raises(InputError, match=r"neither a folder nor a known data set; known are mldr, "):
         load_dataset("nothing-like-it")
     with pytest.raises(InputError, match=r"no qrels"):
         folder = write_folder(tmp_path / "toy", dev=False)

@@ -123,7 +123,7 @@ def test_query_without_relevant_documents_counts_as_zero():
 
 @pytest.mark.parametrize("metric", ["ndcg", "ndcg@0", "ndcg@-1", "p@10", "map@5", ""])
 def test_unknown_metric(metric):
-    with pytest.raises(ConfigError, match=r"Unknown metric"):
+    with pytest.raises(ConfigError, match=r"unknown metric"):
         parse_metric(metric)
 
 

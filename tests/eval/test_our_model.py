@@ -30,11 +30,12 @@ def run(tmp_path, model_folder):
 
 
 def test_report_names_what_the_scores_depend_on(run):
-    result, _ = run()
+    result, _ = run("--index-type", "none")
+    assert (result.system.precision, result.system.storage_dtype) == ("float32", None)
     assert result.system.model.endswith("random-avey")
     assert result.system.prompts == {"query": "find: ", "document": "text: "}
     assert result.system.max_tokens is None
-    limited, _ = run("--max-tokens", 20)
+    limited, _ = run("--max-tokens", 20, "--index-type", "none")
     assert limited.system.max_tokens == 20
     assert any("5 of 5 texts cut at 20 tokens" in notice for notice in limited.notices)
     paper, _ = run("--max-tokens", 20, "--protocol", "paper")
@@ -44,12 +45,24 @@ def test_report_names_what_the_scores_depend_on(run):
 
 def test_an_index_ranks_as_exact_search_does(run):
     pytest.importorskip("faiss")
-    _, exact = run("--unit", "max")
-    result, built = run("--index-type", "flat")
+    _, exact = run("--index-type", "none")
+    result, built = run("--index-type", "flat", "--mode", "dense")
     assert result.system.prompts == {"query": "find: ", "document": "text: "}
     assert {q: list(docs) for q, docs in built.items()} == {q: list(docs) for q, docs in exact.items()}
     for query, documents in exact.items():
         assert built[query] == pytest.approx(documents, abs=1e-5)
+
+
+def test_options_reach_the_index(run):
+    """Precision, length limit and granularity are honored where an index is built, and reported."""
+    pytest.importorskip("faiss")
+    result, _ = run("--precision", "bfloat16", "--max-tokens", 20, "--granularity", "passage", "--mode", "dense")
+    assert (result.system.precision, result.system.storage_dtype) == ("bfloat16", "float32")
+    assert result.system.max_tokens == 20
+    assert result.system.settings["granularity"] == "passage"
+    _, full = run("--mode", "dense")
+    _, limited = run("--max-tokens", 20, "--mode", "dense")
+    assert full != limited
 
 
 def test_passages_of_a_real_model(tmp_path, model_folder):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
-from aveyb_retrieval.eval.passages import evaluate_passages, late_against_fixed, merge, score_passages
-from aveyb_retrieval.eval.protocols import make_task
+from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.passage_systems import (
+    ExactPassages,
+    FusedPassages,
+    VectorScorer,
+    WordScorer,
+    chunks_of,
+    late_against_fixed,
+)
+from aveyb_retrieval.eval.passages import evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.systems import VectorCache
+from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6)
@@ -41,10 +50,14 @@ def task(tmp_path):
     return make_task(load_dataset(str(write_folder(tmp_path / "toy", spans=True))))
 
 
+def exact(encoder, task, cache=None):
+    return ExactPassages(VectorScorer(encoder, task.corpus, cache or VectorCache()))
+
+
 def test_by_hand_on_the_toy_set(task):
     """The toy model ranks the passage that shares words with the query first."""
     encoder = AveyEncoder(ToyEmbedder(split_words=10))
-    scores = evaluate_passages(encoder, task, VectorCache(), ks=(1, 2))
+    scores = evaluate_passages(exact(encoder, task), task, ks=(1, 2))
     assert scores.queries == 3
     text = task.corpus.get("d1").text
     first_split = " ".join(text.split()[:10])
@@ -56,16 +69,17 @@ def test_by_hand_on_the_toy_set(task):
 
 def test_scope_corpus_counts_other_documents_as_wrong(task):
     encoder = AveyEncoder(ToyEmbedder())
-    cache = VectorCache()
-    inside = evaluate_passages(encoder, task, cache, ks=(5,))
-    everywhere = evaluate_passages(encoder, task, cache, ks=(5,), scope="corpus")
+    system = exact(encoder, task)
+    inside = evaluate_passages(system, task, ks=(5,))
+    everywhere = evaluate_passages(system, task, ks=(5,), scope="corpus")
     assert everywhere.mean["precision@5"] < inside.mean["precision@5"]
     assert (inside.scope, everywhere.scope) == ("document", "corpus")
 
 
 def test_late_and_fixed_use_the_same_spans(task):
     embedder = ToyEmbedder()
-    late, fixed = late_against_fixed(lambda chunker: AveyEncoder(embedder, chunker=chunker), task, VectorCache())
+    systems = late_against_fixed(lambda chunker: AveyEncoder(embedder, chunker=chunker), task.corpus, VectorCache())
+    late, fixed = (evaluate_passages(system, task) for system in systems)
     assert late.name == "toy, late chunking"
     assert fixed.name == "toy, chunks one by one"
     assert late.mean_passage_characters == pytest.approx(fixed.mean_passage_characters, rel=0.2)
@@ -73,13 +87,75 @@ def test_late_and_fixed_use_the_same_spans(task):
 
 
 def test_word_chunks_can_be_scored(task):
-    encoder = AveyEncoder(ToyEmbedder(), chunker=word_chunks(5), chunker_name="5 words")
-    assert evaluate_passages(encoder, task, VectorCache(), ks=(10,)).mean["hit@10"] == 1.0
+    encoder = AveyEncoder(ToyEmbedder(), chunker=word_chunks(5), chunks="5 words")
+    assert evaluate_passages(exact(encoder, task), task, ks=(10,)).mean["hit@10"] == 1.0
 
 
 def test_without_spans_it_says_so(tmp_path, task):
     plain = make_task(load_dataset(str(write_folder(tmp_path / "plain"))))
     with pytest.raises(InputError, match=r"no spans.jsonl for the 3 queries of split 'test'"):
-        evaluate_passages(AveyEncoder(ToyEmbedder()), plain, VectorCache())
-    with pytest.raises(ConfigError, match=r"Unknown scope"):
-        evaluate_passages(AveyEncoder(ToyEmbedder()), task, VectorCache(), scope="chapter")
+        evaluate_passages(exact(AveyEncoder(ToyEmbedder()), plain), plain)
+    with pytest.raises(ConfigError, match=r"unknown scope"):
+        evaluate_passages(exact(AveyEncoder(ToyEmbedder()), task), task, scope="chapter")
+
+
+def test_chunks_may_share_words(task):
+    text = "a bb ccc dd e"
+    document = task.corpus.get("d1")._replace(text=text)
+    pieces = lambda *size: [text[a:b] for a, b in word_chunks(*size)(document)]
+    assert pieces(2) == ["a bb", "ccc dd", "e"]
+    assert pieces(3, 1) == ["a bb ccc", "ccc dd e"]  # and no third chunk of the shared word alone
+    assert pieces(9, 4) == [text]
+    assert word_chunks(3, 1)(document._replace(text=" ")) == []
+    with pytest.raises(ConfigError, match=r"an overlap of 2 words"):
+        word_chunks(2, 2)
+
+
+def test_words_find_passages_by_bm25_alone(task):
+    """Only passages with a word of the query are found; within a document, only that document's."""
+    pytest.importorskip("bm25s")
+    system = ExactPassages(WordScorer(task.corpus, word_chunks(4), "4 words"))
+    text = task.corpus.get("d3").text
+    found = system.search({"q": "spring tides", "none": "zebra"}, 5)
+    assert [(doc, text[a:b]) for doc, a, b in found["q"]] == [
+        ("d3", "Spring tides come when"),
+        ("d3", "Tides follow the moon."),
+    ]
+    assert found["none"] == []
+    assert system.search({"q": "spring tides"}, 5, {"q": ["d1"]}) == {"q": []}
+    assert system.search({"q": "bees honey"}, 1, {"q": ["d1"]})["q"][0][0] == "d1"
+
+
+@pytest.mark.parametrize("weight", [None, 0.4])
+def test_fused_passages(task, weight):
+    """Words and vectors over the same passages; what either side alone puts first in both lists stays first."""
+    pytest.importorskip("bm25s")
+    cache, encoder = VectorCache(), AveyEncoder(ToyEmbedder(split_words=5))
+    dense = VectorScorer(encoder, task.corpus, cache)
+    chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
+    words = WordScorer(task.corpus, chunker, "splits")
+    fused = FusedPassages(words, dense, weight=weight)
+    queries = {"q": "slow cooling glass"}
+    best = fused.search(queries, 3)["q"]
+    assert best[0] == ExactPassages(words).search(queries, 1)["q"][0]
+    assert len(best) == 3
+    assert {doc for doc, *_ in fused.search(queries, 9, {"q": ["d4"]})["q"]} == {"d4"}
+    other = WordScorer(task.corpus, word_chunks(4), "4 words")
+    with pytest.raises(ConfigError, match=r"rank different passages"):
+        FusedPassages(other, dense).search(queries, 3)
+    assert fused.info.settings["fusion"] == ("RRF" if weight is None else "weighted fusion (0.4 vectors)")
+
+
+def test_fused_scores_by_hand(task):
+    """The weighted fusion is the index's: shares of the way from a passage at random to the best."""
+    pytest.importorskip("bm25s")
+    cache, encoder = VectorCache(), AveyEncoder(ToyEmbedder(split_words=5))
+    dense = VectorScorer(encoder, task.corpus, cache)
+    chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
+    words = WordScorer(task.corpus, chunker, "splits")
+    query = "sourdough bread and the moon"
+    [cosines], [bm25] = dense.scores([query]), words.scores([query])
+    share = np.maximum(0, cosines - cosines.mean()) / (cosines.max() - cosines.mean())
+    fused = 0.25 * share + 0.75 * np.where(np.isfinite(bm25), bm25, 0) / bm25.max()
+    expected = [dense.table.passage(row) for row in np.argsort(-fused, kind="stable")[:4]]
+    assert FusedPassages(words, dense, weight=0.25).search({"q": query}, 4)["q"] == expected

@@ -70,8 +70,8 @@ def test_decisions_are_announced(tmp_path):
     path.write_text("q1\td1\t1\nq1\td1\t1\nq1\td2\t-1\n")
     qrels = read_qrels(path)
     assert qrels.judgements == {"q1": {"d1": 1, "d2": 0}}
-    assert any("1 repeated judgements" in notice for notice in qrels.notices)
-    assert any("1 negative grades" in notice for notice in qrels.notices)
+    assert any("1 repeated judgement (same grade)" in notice for notice in qrels.notices)
+    assert any("1 negative grade read as 0" in notice for notice in qrels.notices)
 
 
 def test_ids_with_spaces_need_tabs(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.metrics import evaluate
-from aveyb_retrieval.eval.significance import bootstrap_interval, compare, randomisation_p
+from aveyb_retrieval.eval.significance import bootstrap_interval, compare, randomization_p
 
 
 def _shuffled_system(rng, n_queries, shuffle):
@@ -45,7 +45,7 @@ def test_p_equals_full_enumeration_on_few_queries():
     difference = np.array([0.3, -0.1, 0.2, 0.25, 0.05, -0.02, 0.4, 0.11])
     patterns = np.array(list(itertools.product([-1, 1], repeat=len(difference))))
     exact = np.mean(np.abs(patterns @ difference) >= difference.sum() - 1e-12)
-    assert randomisation_p(difference, np.random.default_rng(0), 100_000) == pytest.approx(exact, abs=0.004)
+    assert randomization_p(difference, np.random.default_rng(0), 100_000) == pytest.approx(exact, abs=0.004)
 
 
 def test_interval_covers_the_true_mean():

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
-from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
-from aveyb_retrieval.eval.protocols import make_task
+from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, VectorCache, WeightedSystem
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, RRFSystem, VectorCache
+from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
 from tests.eval.toys import ToyEmbedder, write_folder
 
@@ -40,11 +40,11 @@ def _write(folder, counts, dim, rng, with_documents=True):
 @given(
     counts=st.lists(st.integers(0, 5), min_size=1, max_size=30),
     k=st.integers(1, 12),
-    unit=st.sampled_from(vectors.UNITS),
+    granularity=st.sampled_from(vectors.GRANULARITIES),
     block=st.integers(1, 40),
     seed=st.integers(0, 9),
 )
-def test_blocked_search_equals_one_matrix(tmp_path_factory, counts, k, unit, block, seed):
+def test_blocked_search_equals_one_matrix(tmp_path_factory, counts, k, granularity, block, seed):
     counts = [*counts, 1]  # at least one passage
     rng = np.random.default_rng(seed)
     items, corpus = _write(tmp_path_factory.mktemp("v"), counts, 6, rng)
@@ -53,29 +53,58 @@ def test_blocked_search_equals_one_matrix(tmp_path_factory, counts, k, unit, blo
     for i, item in enumerate(items):
         best = (queries @ item.passages.T).max(axis=1) if len(item.passages) else None
         document = queries @ item.document
-        if unit == "document":
+        if granularity == "document":
             expected[:, i] = document
-        elif unit == "passage":
+        elif granularity == "passage":
             expected[:, i] = 0.0 if best is None else best
         else:
             expected[:, i] = document if best is None else np.maximum(document, best)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "_SCORES_IN_MEMORY", block)
-        positions, scores = vectors.search(corpus, queries, k, unit)
+        patch.setattr(vectors, "_ROWS", block)
+        patch.setattr(vectors, "_QUERIES", 1 + block % 3)
+        positions, scores = vectors.search(corpus, queries, k, granularity)
     wanted = -np.sort(-expected, axis=1)[:, :k]
     np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(expected, positions, axis=1), wanted, rtol=1e-5, atol=1e-6)
     assert all(len(set(row)) == len(row) for row in positions.tolist())
 
 
-def test_units_need_their_vectors(tmp_path):
+@pytest.mark.parametrize("granularity", vectors.GRANULARITIES)
+@pytest.mark.parametrize("block", [7, 13, 30, 1000])
+def test_ties_do_not_depend_on_block_size(tmp_path, monkeypatch, granularity, block):
+    """Of 60 documents with four scores between them, the lower positions win at the edge of the best eight."""
+    levels = np.random.default_rng(0).permutation(np.repeat([1.0, 2.0, 3.0, 4.0], 15)).astype(np.float32)
+    items = [
+        DocumentVectors(np.array([x]), np.array([[x], [0.5]], np.float32), np.zeros((2, 2), dtype=np.int64))
+        for x in levels
+    ]
+    write_corpus(tmp_path, iter(items), 1, lambda: (0.0, 0))
+    monkeypatch.setattr(vectors, "_ROWS", block)
+    positions, scores = vectors.search(EncodedCorpus(tmp_path), np.ones((5, 1), np.float32), 20, granularity)
+    expected = sorted(range(60), key=lambda i: (-levels[i], i))[:20]
+    assert positions.tolist() == [expected] * 5
+    assert scores.tolist() == [levels[expected].tolist()] * 5
+
+
+def test_scores_of_chosen_documents_are_those_of_search(tmp_path):
+    """Also where every passage points away from the query, or there is none."""
+    _, corpus = _write(tmp_path, [2, 0, 3, 1], 4, np.random.default_rng(3))
+    for query in np.random.default_rng(4).standard_normal((6, 4)).astype(np.float32):
+        for granularity in vectors.GRANULARITIES:
+            positions, scores = vectors.search(corpus, query[None], 4, granularity)
+            chosen = vectors.score_documents(corpus, query, positions[0], granularity)
+            np.testing.assert_allclose(chosen, scores[0], rtol=1e-5, atol=1e-6)
+    assert vectors.score_documents(corpus, query, np.array([], dtype=np.int64), "both").shape == (0,)
+
+
+def test_granularities_need_their_vectors(tmp_path):
     _, corpus = _write(tmp_path, [2, 1], 4, np.random.default_rng(0), with_documents=False)
     with pytest.raises(ConfigError, match=r"only chunks were encoded"):
         vectors.search(corpus, np.ones((1, 4), np.float32), 1, "document")
     _, whole = _write(tmp_path / "whole", [0, 0], 4, np.random.default_rng(0))
     with pytest.raises(ConfigError, match=r"only whole documents were encoded"):
-        vectors.search(whole, np.ones((1, 4), np.float32), 1, "max")
-    with pytest.raises(ConfigError, match=r"Unknown unit"):
+        vectors.search(whole, np.ones((1, 4), np.float32), 1, "both")
+    with pytest.raises(ConfigError, match=r"unknown granularity"):
         vectors.search(corpus, np.ones((1, 4), np.float32), 1, "token")
 
 
@@ -84,7 +113,7 @@ def test_dense_system_finds_the_right_documents(task):
     result, run = run_system(system, task)
     assert rank(run["q2"])[0] == "d2"
     assert result.mean["ndcg@10"] > 0.9
-    assert result.system.settings == {"title_separator": "\n", "chunks": "late", "unit": "document"}
+    assert result.system.settings == {"title_separator": "\n", "chunks": "late", "granularity": "document"}
     assert result.relevant_words["q1"] == 16
 
 
@@ -94,7 +123,7 @@ def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
     assert whole.seen[0].startswith("Bees\nHoney")
     assert whole.seen[2].startswith("Tides")  # no title, no separator
     lone = ToyEmbedder()
-    vectors_ = list(AveyEncoder(lone, chunker=word_chunks(8), chunker_name="8 words").encode_corpus(task.corpus))
+    vectors_ = list(AveyEncoder(lone, chunker=word_chunks(8), chunks="8 words").encode_corpus(task.corpus))
     assert [len(v.passages) for v in vectors_] == [2, 2, 2, 2, 2]
     assert lone.seen[:2] == [
         "Bees Honey bees dance to tell others where the",
@@ -107,7 +136,7 @@ def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7])
 def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
-    make = lambda: AveyEncoder(ToyEmbedder(), chunker=word_chunks(4), chunker_name="4 words").encode_corpus(task.corpus)
+    make = lambda: AveyEncoder(ToyEmbedder(), chunker=word_chunks(4), chunks="4 words").encode_corpus(task.corpus)
     expected = list(make())
     monkeypatch.setattr(encoders, "_TEXTS_PER_CALL", size)
     for found, wanted in zip(make(), expected, strict=True):
@@ -211,14 +240,14 @@ class Fixed:
 
 def test_fusion_by_hand():
     a, b = Fixed({"q": {"x": 9.0, "y": 8.0}}, "a"), Fixed({"q": {"y": 0.2, "z": 0.1}}, "b")
-    run = HybridSystem([a, b]).search({"q": "", "empty": ""}, 2)
+    run = RRFSystem([a, b]).search({"q": "", "empty": ""}, 2)
     assert run["q"] == {"y": pytest.approx(1 / 62 + 1 / 61), "x": pytest.approx(1 / 61)}
     assert run["empty"] == {}
-    hybrid = HybridSystem([a, b])
+    hybrid = RRFSystem([a, b])
     hybrid.search({"q": ""}, 2)
     assert hybrid.notices == ["a speaks", "b speaks"]
     with pytest.raises(ConfigError, match=r"at least two"):
-        HybridSystem([a])
+        RRFSystem([a])
 
 
 def test_foreign_documents_and_silence_are_errors(task):
@@ -232,7 +261,7 @@ def test_missing_queries_are_counted(task):
     result, _ = run_system(Fixed({"q1": {"d1": 1.0}}), task)
     assert result.missing == 2
     assert result.mean["ndcg@10"] == pytest.approx(1 / 3)
-    assert "2 judged queries got no hit and count as 0." in result.notices
+    assert "2 judged queries without a hit: scored 0" in result.notices
 
 
 def test_cut_texts_are_announced(task):
@@ -242,14 +271,14 @@ def test_cut_texts_are_announced(task):
                 yield replace(encoded, n_cut=7)
 
     result, _ = run_system(DenseSystem(AveyEncoder(Cuts(), max_tokens=9), task.corpus, VectorCache()), task)
-    assert "toy: 5 of 5 texts cut at 9 tokens." in result.notices
+    assert "toy: 5 of 5 texts cut at 9 tokens" in result.notices
 
 
 def test_settings_are_checked_before_any_work(task):
-    with pytest.raises(ConfigError, match=r"Unknown metric 'precision@10'"):
+    with pytest.raises(ConfigError, match=r"unknown metric 'precision@10'"):
         Settings(metrics=("precision@10",))
     result, _ = run_system(Fixed({"q1": {"d1": 1.0}}), task, Settings(depth=10))
-    assert "recall@100 computed on a run of depth 10 only." in result.notices
+    assert "recall@100 computed on a run of depth 10 only" in result.notices
 
 
 def test_ids_with_blanks_can_be_measured_and_cached(tmp_path):
@@ -274,16 +303,18 @@ def test_identical_ids_are_dropped_only_on_request(tmp_path):
     result, run = run_system(system, task, Settings(ignore_identical_ids=True))
     assert result.mean["mrr@10"] == 1.0
     assert run == {"d1": {"d3": 1.0}}
-    assert any("1 hits with the query's own id" in notice for notice in result.notices)
+    assert any("dropped 1 hit with the query's own id" in notice for notice in result.notices)
 
 
-@pytest.mark.parametrize("unit", ["document", "passage", "max"])
-def test_weighted_hybrid_by_hand(task, tmp_path, unit):
+@pytest.mark.parametrize("granularity", vectors.GRANULARITIES)
+def test_weighted_hybrid_by_hand(task, tmp_path, granularity):
     """Both scores of every candidate, as shares of the way from a document at random to the best one."""
     lexical = BM25System(task.corpus)
-    dense = DenseSystem(AveyEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), unit=unit)
+    dense = DenseSystem(
+        AveyEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), granularity=granularity
+    )
     queries = {"q": "sourdough bread", "none": "zebra"}
-    run = WeightedSystem(lexical, dense, weight=0.25, depth=1).search(queries, 10)
+    run = HybridSystem(lexical, dense, weight=0.25, depth=1).search(queries, 10)
     everything = dense.search(queries, len(task.corpus))
     encoded = dense.cache.encoded(dense.encoder, task.corpus)
     vectors = dense.encoder.encode_queries(list(queries.values()))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder
-from aveyb_retrieval.eval.protocols import PAPER, make_task
+from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, VectorCache
+from aveyb_retrieval.eval.tasks import PAPER, make_task
 from tests.eval.toys import write_folder
 
 BM25 = {
@@ -56,9 +56,9 @@ def test_sentence_transformers_model(tmp_path, minilm):
     system = DenseSystem(load_encoder(minilm), task.corpus, VectorCache())
     result, _ = run_system(system, task)
     assert result.score > 0.9
-    assert (result.system.max_tokens, result.system.dtype) == (256, "float32")
+    assert (result.system.max_tokens, result.system.precision) == (256, "float32")
     assert any("1 of 6 texts cut at 256 tokens" in notice for notice in result.notices)
-    chunks = DenseSystem(load_encoder(minilm, chunk_words=50), task.corpus, VectorCache(), unit="passage")
+    chunks = DenseSystem(load_encoder(minilm, chunk_words=50), task.corpus, VectorCache(), granularity="passage")
     result, _ = run_system(chunks, task)
     assert not any("cut at" in notice for notice in result.notices)
     assert load_encoder(minilm, PAPER).info.max_tokens == 253

@@ -20,6 +20,29 @@ def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray
     return np.pad(scores, missing, constant_values=-np.inf), np.pad(ids, missing, constant_values=-1)
 
 
+def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple[FloatArray, IntArray]:
+    """The `k` best of candidates that come in blocks, whatever the sizes of the blocks.
+
+    Args:
+        blocks: (ids `[m]`, scores `[n, m]`) pairs.
+        n: How many rows of scores.
+        k: How many to keep of each row.
+
+    Returns:
+        Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k`.
+    """
+    kept = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
+    for ids, scores in blocks:
+        if len(ids) > k:
+            # every score that ties with the k-th is kept, so that `top` decides between equals and not the partition
+            least = np.partition(scores, len(ids) - k, axis=1)[:, len(ids) - k]
+            columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
+            ids, scores = ids[columns], scores[:, columns]
+        rows = np.broadcast_to(ids, scores.shape)
+        kept = top(np.concatenate([kept[0], scores], axis=1), np.concatenate([kept[1], rows], axis=1), k)
+    return top(*kept, k)
+
+
 def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` vectors of highest inner product with each query.
 
@@ -29,16 +52,6 @@ def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k
         k: How many.
 
     Returns:
-        Scores and ids `[n, k]`, best first; -inf and -1 where there are fewer than `k` vectors.
+        Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k` vectors.
     """
-    best = np.full((len(queries), 0), -np.inf, dtype=np.float32), np.full((len(queries), 0), -1, dtype=np.int64)
-    for ids, vectors in blocks:
-        scores = queries @ vectors.T
-        if len(ids) > k:
-            # every score that ties with the k-th is kept, so that `top` decides between equals and not the partition
-            least = np.partition(scores, len(ids) - k, axis=1)[:, len(ids) - k]
-            columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
-            ids, scores = ids[columns], scores[:, columns]
-        rows = np.broadcast_to(ids, scores.shape)
-        best = top(np.concatenate([best[0], scores], axis=1), np.concatenate([best[1], rows], axis=1), k)
-    return top(*best, k)
+    return best(((ids, queries @ vectors.T) for ids, vectors in blocks), len(queries), k)

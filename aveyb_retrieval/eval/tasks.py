@@ -1,4 +1,4 @@
-"""What exactly is measured: the two protocols, and the task that a system is given.
+"""The two protocols, and the task that a system is given: queries, corpus and judgements under one protocol.
 
 `standard` is the one to quote: every document of the corpus competes, the model's own prompts are used, texts are read
 up to the model's limit, nDCG is trec_eval's.
@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.base import Judgements, fingerprint_of
-from aveyb_retrieval.eval.datasets import Corpus, Dataset, Document, Spans
+from aveyb_retrieval.eval.base import fingerprint_of
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.eval.base import Judgements
+    from aveyb_retrieval.eval.datasets import Corpus, Dataset, Document, Spans
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,28 @@ class EvalProtocol:
     length_fraction: float
 
 
-STANDARD = EvalProtocol("standard", "ndcg@10", None, None, " ", 1.0)
-PAPER = EvalProtocol("paper", "retrieved-ndcg@10", "Query: ", "Document: ", ". ", 0.99)
+STANDARD = EvalProtocol(
+    name="standard",
+    main_metric="ndcg@10",
+    query_prefix=None,
+    document_prefix=None,
+    title_separator=" ",
+    length_fraction=1.0,
+)
+PAPER = EvalProtocol(
+    name="paper",
+    main_metric="retrieved-ndcg@10",
+    query_prefix="Query: ",
+    document_prefix="Document: ",
+    title_separator=". ",
+    length_fraction=0.99,
+)
 PROTOCOLS = {protocol.name: protocol for protocol in (STANDARD, PAPER)}
 
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement to make: these queries against this corpus under this protocol."""
+    """Queries to search a corpus for under a protocol, and the judgements to score the answers by."""
 
     dataset: str
     source: str
@@ -96,10 +115,10 @@ def make_task(
     if max_queries is None or max_queries >= len(task.judgements):
         return task
     if max_queries < 1:
-        raise ConfigError(f"max_queries must be at least 1, not {max_queries}.")
+        raise ConfigError(f"max_queries must be at least 1, not {max_queries}")
     queries = list(task.judgements)
     drawn = [queries[i] for i in np.random.default_rng(seed).permutation(len(queries))[:max_queries]]
-    notice = f"{max_queries} of {len(queries)} judged queries drawn with seed {seed}."
+    notice = f"{max_queries} of {plural(len(queries), 'judged query', 'judged queries')} drawn with seed {seed}"
     return replace(
         task,
         queries={q: task.queries[q] for q in drawn},
@@ -114,13 +133,22 @@ def _standard_task(dataset: Dataset, split: str | None) -> Task:
     notices = list(qrels.notices)
     empty = sum(all(grade < 1 for grade in documents.values()) for documents in qrels.judgements.values())
     if empty:
-        notices.append(f"{empty} judged queries have no relevant document; they count, with a score of 0.")
+        noun = plural(empty, "judged query", "judged queries")
+        notices.append(f"{noun} without a relevant document: scored 0")
     if any(query in dataset.spans for query in queries):
-        notices.append("The true spans of these queries are known: `aveyb-eval passages` scores passages against them.")
+        notices.append("the true spans of these queries are known: `aveyb-eval passages` scores passages against them")
     return Task(
-        dataset.name, dataset.source, split, STANDARD, dataset.corpus, queries, qrels.judgements, len(dataset.corpus),
-        dataset.spans, tuple(notices),
-    )  # fmt: skip
+        dataset=dataset.name,
+        source=dataset.source,
+        split=split,
+        protocol=STANDARD,
+        corpus=dataset.corpus,
+        queries=queries,
+        judgements=qrels.judgements,
+        full_corpus_size=len(dataset.corpus),
+        spans=dataset.spans,
+        notices=tuple(notices),
+    )
 
 
 def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
@@ -131,12 +159,12 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
         judged_splits = _halves(judgements, seed)
         notices.append(
             f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
-            "does not seed this shuffle, so its halves cannot be reproduced."
+            "does not seed this shuffle, so its halves cannot be reproduced"
         )
     split = split or ("test" if "test" in judged_splits else next(iter(judged_splits)))
     if split not in judged_splits:
         raise InputError(
-            f"{dataset.source}: no split {split!r} under the paper protocol; there are {sorted(judged_splits)}."
+            f"{dataset.source}: no split {split!r} under the paper protocol; there are {sorted(judged_splits)}"
         )
     judged = {doc for judgements in judged_splits.values() for documents in judgements.values() for doc in documents}
     corpus = dataset.corpus.subset(judged)
@@ -146,15 +174,23 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
         if (binary := {doc: 1 for doc, grade in documents.items() if grade >= 1})
     }
     if not judgements:
-        raise InputError(f"{dataset.source}: split {split!r} has no relevant document.")
+        raise InputError(f"{dataset.source}: split {split!r} has no relevant document")
     notices.append(
-        f"Corpus reduced to {len(corpus)} judged documents of {len(dataset.corpus)}: not comparable with standard "
-        "scores."
+        f"corpus reduced to {plural(len(corpus), 'judged document')} of {len(dataset.corpus):,}: not comparable with "
+        "standard scores"
     )
     queries = {query: dataset.queries[query] for query in judgements}
     return Task(
-        dataset.name, dataset.source, split, PAPER, corpus, queries, judgements, len(dataset.corpus), {}, tuple(notices)
-    )  # fmt: skip
+        dataset=dataset.name,
+        source=dataset.source,
+        split=split,
+        protocol=PAPER,
+        corpus=corpus,
+        queries=queries,
+        judgements=judgements,
+        full_corpus_size=len(dataset.corpus),
+        notices=tuple(notices),
+    )
 
 
 def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:
@@ -169,5 +205,5 @@ def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:
 
 
 def joined_text(document: Document, protocol: EvalProtocol) -> str:
-    """Title and text as one string, without the protocol's prefix; an empty title leaves no separator behind."""
+    """Join title and text, without the protocol's prefix; an empty title leaves no separator behind."""
     return f"{document.title}{protocol.title_separator}{document.text}" if document.title else document.text

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.datasets import load_dataset
 from aveyb_retrieval.eval.encoders import AveyEncoder
-from aveyb_retrieval.eval.protocols import PAPER, STANDARD, make_task
+from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
+from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder, write_jsonl
 
 WORDS = ["are", "flowers", "bees", "rise", "dough", "moon", "tides", "sand", "glass", "honey", "tell", "dance"]

@@ -1,46 +1,3 @@
-"""Style sheet and script of the evaluation page (see `html.py`)."""
-
-STYLE = """
-:root { color-scheme: light dark; --bg: #fbfbfa; --fg: #1d2126; --dim: #59616b; --line: #d9dce0; --card: #fff;
-  --best: #0b6e4f; --warn: #9a3b00; --c0: #0072b2; --c1: #d55e00; --c2: #00805a; --c3: #a8478a; --c4: #7a6a00;
-  --c5: #3d5a80;
-  --c6: #8c2d04; --c7: #555; }
-@media (prefers-color-scheme: dark) { :root { --bg: #14171a; --fg: #e8eaed; --dim: #a5adb6; --line: #353b42;
-  --card: #1b1f24;
-  --best: #5fd3a6; --warn: #ffb27d; --c0: #56b4e9; --c1: #ff9a5c; --c2: #4fd1a5; --c3: #e59ac8; --c4: #e6d24a;
-  --c5: #9db8dc;
-  --c6: #ff8f6b; --c7: #b5b5b5; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--bg); color: var(--fg); font: 15px/1.5 system-ui, sans-serif; }
-header, main { max-width: 1120px; margin: 0 auto; padding: 0 20px; }
-h1 { font-size: 1.6rem; margin: 28px 0 4px; } h2 { font-size: 1.15rem; margin: 28px 0 4px; }
-.badge { font-size: .75rem; font-weight: 600; border: 1px solid var(--line); border-radius: 9px; padding: 1px 8px;
-  color: var(--dim); }
-.badge.paper, .warn { color: var(--warn); border-color: var(--warn); }
-.facts, .notices, small, figcaption { color: var(--dim); } .facts { margin: 0 0 8px; } .notices { margin: 8px 0 0;
-  padding-left: 18px; }
-.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
-table { border-collapse: collapse; width: 100%; } th, td { padding: 7px 12px; text-align: left; vertical-align: top; }
-thead th { font-size: .8rem; color: var(--dim); border-bottom: 1px solid var(--line); white-space: nowrap; }
-tbody tr + tr > * { border-top: 1px solid var(--line); }
-tbody th { font-weight: 600; min-width: 240px; } small { display: block; font-weight: 400; font-size: .75rem;
-  max-width: 60ch; }
-.number { text-align: right; font-variant-numeric: tabular-nums; } .best { font-weight: 700; color: var(--best); }
-.controls { display: flex; flex-wrap: wrap; gap: 14px; } .controls label { color: var(--dim); }
-select { font: inherit; color: var(--fg); background: var(--card); border: 1px solid var(--line);
-  border-radius: 6px; padding: 3px 6px; max-width: 320px; }
-:focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 18px;
-  padding-bottom: 40px; }
-figure { margin: 0; padding: 12px; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif;
-  } svg .strong { fill: var(--fg); font-weight: 600; }
-.axis { stroke: var(--line); } .diagonal { stroke: var(--dim); stroke-dasharray: 4 4;
-  } figcaption { font-size: .85rem; }
-.hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-"""
-
-SCRIPT = """
 "use strict";
 const groups = JSON.parse(document.getElementById("data").textContent);
 const byId = id => document.getElementById(id);
@@ -185,4 +142,3 @@ if (groups.length) {
   byId("second").addEventListener("change", draw);
   choose();
 }
-"""

@@ -1,0 +1,21 @@
+"""Counts in messages agree with their nouns."""
+
+from __future__ import annotations
+
+import pytest
+
+from aveyb_retrieval.wording import plural
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (0, ("document",), "0 documents"),
+        (1, ("document",), "1 document"),
+        (1234567, ("document",), "1,234,567 documents"),
+        (1, ("judged query", "judged queries"), "1 judged query"),
+        (2, ("judged query", "judged queries"), "2 judged queries"),
+    ],
+)
+def test_counts_agree_with_their_nouns(count, nouns, text):
+    assert plural(count, *nouns) == text
