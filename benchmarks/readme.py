@@ -1,0 +1,216 @@
+"""Write measured figures into the documentation, from the JSON files in benchmarks/results/.
+
+    python benchmarks/readme.py            # write them
+    python benchmarks/readme.py --check    # exit code 1 where a page holds other figures
+
+A page says where figures go: everything between `<!-- figures: NAME -->` and `<!-- /figures -->` is replaced by the
+block of that name below. tests/test_figures.py checks that all pages are current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SHORT = ("scifact", "cranfield", "nq-gold", "medquad")
+LONG = ("qmsum-long", "openstax-ccby-long")
+BM25 = "BM25"
+MINILM = "MiniLM, cut at 256"
+CHUNKS = "MiniLM, 180-word chunks"
+RRF = "RRF of BM25 and MiniLM"
+DENSE = "aveyb-mini-en, both"
+HYBRID = "hybrid of BM25 and aveyb-mini-en, both"
+
+_BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+@cache
+def results(name: str) -> Any:
+    """Read a file of benchmarks/results/."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def ndcg() -> dict[tuple[str, str], float]:
+    """Return (set, system) -> NDCG@10 of quality.json."""
+    rows = results("quality.json")["results"]
+    return {(row["dataset"], row["system"]["name"]): row["mean"]["ndcg@10"] for row in rows}
+
+
+def sizes() -> dict[str, str]:
+    """Return set -> documents and queries of quality.json."""
+    return {
+        row["dataset"]: f"{row['corpus_size']:,} / {row['queries']:,}" for row in results("quality.json")["results"]
+    }
+
+
+def mean(system: str, sets: Sequence[str]) -> float:
+    """Return a system's NDCG@10, averaged over sets."""
+    scores = ndcg()
+    return fmean([scores[name, system] for name in sets])
+
+
+def quality_summary() -> str:
+    """Return README's table and the sentences that follow from it."""
+    scores, sets = ndcg(), (*SHORT, *LONG)
+    systems = {
+        "aveyb-mini-en, vectors and words (default)": HYBRID,
+        'aveyb-mini-en, vectors (`mode="dense"`)': DENSE,
+        "BM25": BM25,
+        "all-MiniLM-L6-v2, cut at its 256 tokens": MINILM,
+        "all-MiniLM-L6-v2, 180-word chunks": CHUNKS,
+        "BM25 and all-MiniLM-L6-v2, reciprocal ranks": RRF,
+    }
+    rows = []
+    for label, system in systems.items():
+        groups: list[Sequence[str]] = [SHORT, *((name,) for name in LONG), sets]
+        known = [all((name, system) in scores for name in group) for group in groups]
+        cells = [f"{mean(system, group):.3f}" if there else "-" for group, there in zip(groups, known, strict=True)]
+        rows.append([label, *cells])
+    head = ["NDCG@10", f"short texts ({len(SHORT)} sets)", "meetings", "textbooks", f"all {len(sets)} sets"]
+    better = sum(scores[name, HYBRID] > scores[name, BM25] for name in sets)
+    share = mean(DENSE, SHORT) / mean(MINILM, SHORT)
+    cut = " and ".join(f"{scores[name, DENSE]:.3f} against {scores[name, MINILM]:.3f}" for name in LONG)
+    chunks = " and ".join(f"{scores[name, CHUNKS]:.3f}" for name in LONG)
+    return "\n".join(
+        [
+            table(head, rows),
+            "",
+            f"The default search finds more than BM25 on {better} of {len(sets)} sets.",
+            f"Vectors alone reach {share:.2f} of MiniLM's score on short texts.",
+            f"On the two sets of long texts they score {cut} for MiniLM cut at its 256 tokens;",
+            f"MiniLM on chunks scores {chunks}. Words are scored by bm25s here; the index's own BM25 differs slightly.",
+        ]
+    )
+
+
+def quality_card() -> str:
+    """Return the model card's table: every set, four decimals."""
+    scores = ndcg()
+    columns = {"dense": DENSE, "hybrid": HYBRID, "all-MiniLM-L6-v2": MINILM, "BM25": BM25, "RRF of the last two": RRF}
+    rows = [
+        [name, sizes()[name], *(f"{scores[name, system]:.4f}" for system in columns.values())]
+        for name in (*SHORT, *LONG)
+    ]
+    share = mean(DENSE, SHORT) / mean(MINILM, SHORT)
+    chunks = " and ".join(f"{scores[name, CHUNKS]:.4f}" for name in LONG)
+    return "\n".join(
+        [
+            table(["set", "docs / queries", *columns], rows),
+            "",
+            f"Dense alone, it reaches {share:.2f} of MiniLM on the four sets of short texts.",
+            f"On the two sets of long texts, MiniLM on 180-word chunks scores {chunks}.",
+        ]
+    )
+
+
+def quality_recipe() -> str:
+    """Return the recipe's table: every set, and the means."""
+    scores, sets = ndcg(), (*SHORT, *LONG)
+    columns = {BM25: BM25, MINILM: MINILM, CHUNKS: CHUNKS, RRF: RRF, "dense": DENSE, "hybrid": HYBRID}
+    rows = [
+        [name, *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in columns.values())] for name in sets
+    ]
+    full = [all((name, s) in scores for name in sets) for s in columns.values()]
+    means = [f"{mean(s, sets):.4f}" if there else "-" for s, there in zip(columns.values(), full, strict=True)]
+    return table(["set", *columns], [*rows, ["mean", *means]])
+
+
+def precision() -> str:
+    """Return the table of precision.json: NDCG@10, shared top ten, cosines."""
+    rows = {(row["set"], row["precision"]): row for row in results("precision.json")["rows"]}
+    sets = list(dict.fromkeys(name for name, _ in rows))
+    kinds = list(dict.fromkeys(kind for _, kind in rows))
+
+    def cell(name: str, kind: str) -> str:
+        row = rows[name, kind]
+        return f"{row['ndcg@10']:.4f}" + ("" if kind == "float32" else f" ({row['same_top_10']:.3f})")
+
+    body = []
+    for name in sets:
+        lowest = rows[name, "float8"]
+        cosines = f"{lowest['mean_cosine']:.5f}, {lowest['smallest_cosine']:.4f}"
+        body.append([name, *(cell(name, kind) for kind in kinds), cosines])
+    means = [f"{fmean([rows[name, kind]['ndcg@10'] for name in sets]):.4f}" for kind in kinds]
+    head = ["set", *kinds, "cosine of document vectors to float32's, float8: mean, smallest"]
+    return table(head, [*body, ["mean", *means, ""]])
+
+
+def passages() -> str:
+    """Return the tables of passages.json, one per set: both scopes side by side."""
+    document = results("passages.json")
+    measures = ("recall@1", "recall@5", "recall@10", "iou@1")
+    lines = []
+    for facts in document["sets"]:
+        rows = {(row["system"], row["scope"]): row for row in document["rows"] if row["set"] == facts["set"]}
+        systems = list(dict.fromkeys(system for system, _ in rows))
+        body = []
+        for system in systems:
+            means = [rows[system, scope]["mean"] for scope in ("document", "corpus")]
+            length = rows[system, "document"]["mean_passage_characters"]
+            body.append([system, f"{length:,.0f}", *(f"{part[m]:.3f}" for part in means for m in measures)])
+        head = [facts["set"], "characters", *measures, *(f"corpus: {m}" for m in measures)]
+        sampled = facts["documents"] < facts["all_documents"]
+        drawn = f" of {facts['all_documents']:,}, drawn at random" if sampled else ""
+        counts = f"{facts['documents']:,} documents{drawn}; {facts['queries']:,} questions."
+        lines += [table(head, body), "", counts, ""]
+    return "\n".join(lines).rstrip()
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "quality-summary": quality_summary,
+    "quality-card": quality_card,
+    "quality-recipe": quality_recipe,
+    "precision": precision,
+    "passages": passages,
+}
+
+
+def renew(text: str) -> str:
+    """Return a page with its blocks as the results have them.
+
+    Raises:
+        KeyError: the page names a block that is not there.
+    """
+    return _BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]()}\n{match[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that hold figures."""
+    files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*/README.md")]
+    files += ROOT.glob("aveyb_retrieval/models/*/README.md")
+    return sorted(path for path in files if "<!-- figures: " in path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page is not current")
+    args = parser.parse_args()
+    stale = []
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        current = renew(text)
+        if current != text:
+            stale.append(path)
+            if not args.check:
+                path.write_text(current, encoding="utf-8")
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}: {'other figures than the results' if args.check else 'written'}")
+    sys.exit(1 if args.check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()
