@@ -1,0 +1,84 @@
+"""Imports run one way, from the command line down to the kernels, and files do not import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "aveyb_retrieval"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+# A folder may import the folders below it in these lists, and what stands at the top of the package.
+FLOORS = ["kernels", "encoder", "index", "training", "eval", "integrations", "cli"]
+BESIDE = {("eval", "training"), ("training", "eval")}
+WINGS = ["input", "storage", "nearest", "write", "search"]
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of this package that a file imports when it runs, also inside its functions."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.orelse:
+                visit(child)
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: a relative import; name the module in full"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            found.add(node.module)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return {name for name in found if name in MODULES and name not in ("aveyb_retrieval", *packages())}
+
+
+def packages() -> set[str]:
+    """Packages of this package: importing one says nothing of what is used."""
+    return {name for name, path in MODULES.items() if path.name == "__init__.py"}
+
+
+GRAPH = {name: imports(path) - {name} for name, path in MODULES.items()}
+
+
+def folder(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_file_imports_only_what_is_below_it(module: str) -> None:
+    floor = folder(module)
+    if floor == "":
+        return  # the door: the package's own names, errors, registration
+    for imported in GRAPH[module]:
+        below = folder(imported)
+        assert below in ("", floor) or FLOORS.index(below) < FLOORS.index(floor), f"{module} imports {imported}"
+        assert (floor, below) not in BESIDE, f"{module} imports {imported}"
+
+
+def test_inside_the_index_reading_storing_and_finding_know_nothing_of_writing_and_searching() -> None:
+    def wing(module: str) -> str:
+        parts = module.split(".")
+        return parts[2] if parts[1] == "index" and len(parts) > 3 else ""
+
+    for module, imported in ((m, i) for m in GRAPH if folder(m) == "index" for i in GRAPH[m] if folder(i) == "index"):
+        above, below = wing(module), wing(imported)
+        if above and below and above != below:
+            assert WINGS.index(below) < WINGS.index(above), f"{module} imports {imported}"
+            assert (above, below) != ("search", "write"), f"{module} imports {imported}"
+
+
+def test_no_circle_of_files() -> None:
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
