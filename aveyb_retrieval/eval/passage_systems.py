@@ -6,7 +6,6 @@ passage that comes first in the corpus. `IndexPassages` measures the product ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,19 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.systems import VectorCache, bm25_modules
+from aveyb_retrieval.eval.base import DEFAULT_MODE, SystemInfo, fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.encoders import LoadOptions
+from aveyb_retrieval.eval.systems import VectorCache, bm25_modules, index_info, open_index
 from aveyb_retrieval.eval.tasks import STANDARD, joined_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
     from aveyb_retrieval.eval.datasets import Corpus, Document
     from aveyb_retrieval.eval.encoders import Chunker, CorpusEncoder
     from aveyb_retrieval.eval.passages import Passage, PassageSystem, Range
     from aveyb_retrieval.eval.vectors import EncodedCorpus
+    from aveyb_retrieval.index.types import EmbedderLike
 
 Scores = npt.NDArray[np.float32]
-Fusion = Callable[[Sequence[Scores], np.ndarray], dict[int, float]]
-"""Fuses the scores `[m]` of several scorers over the candidate rows `[c]`; returns row -> score, higher is better."""
 
 
 class PassageTable:
@@ -221,6 +223,49 @@ class FusedPassages:
             background=float(cosines.mean()),
             weight=self._weight,
         )
+
+
+class IndexPassages:
+    """Passages of an index of ours, searched end to end through `Retriever`.
+
+    A search within documents filters on the metadata field `document`: build the index of `indexed_rows`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        mode: str = DEFAULT_MODE,
+        options: LoadOptions | None = None,
+        model: EmbedderLike | None = None,
+        name: str = "",
+    ) -> None:
+        """Open an index; the arguments are those of `IndexSystem`."""
+        self._path = path
+        self._mode = mode
+        self._options = options or LoadOptions()
+        self._model = model
+        self._retriever: Any = None
+        self.info = index_info(path, mode=mode, options=self._options, name=name)
+
+    def search(
+        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, list[Passage]]:
+        """Return at most `k` passages per query, best first; see `PassageSystem`."""
+        if self._retriever is None:
+            self._retriever = open_index(self._path, self._model, self._options)
+        found = {}
+        for query, text in queries.items():
+            only = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
+            hits = self._retriever.search(text, k=k, unit="passage", mode=self._mode, **only)
+            found[query] = [(hit.id, *hit.span) for hit in hits]
+        return found
+
+
+def indexed_rows(corpus: Corpus) -> Iterator[dict[str, str]]:
+    """Yield the documents of a corpus for `build_index`, each with its id as the metadata field `document`."""
+    for document in corpus:
+        yield {"_id": document.id, "title": document.title, "text": document.text, "document": document.id}
 
 
 def chunks_of(encoded: EncodedCorpus, positions: Mapping[str, int]) -> Chunker:

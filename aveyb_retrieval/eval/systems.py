@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aveyb_retrieval.eval.datasets import Corpus
+    from aveyb_retrieval.index.search.retriever import Retriever
     from aveyb_retrieval.index.types import EmbedderLike
 
 
@@ -177,6 +178,53 @@ class DenseSystem:
         }
 
 
+def index_info(
+    path: Path, *, mode: str, granularity: str | None = None, options: LoadOptions, name: str = ""
+) -> SystemInfo:
+    """Describe an index directory that is searched in a mode.
+
+    Raises:
+        IndexFormatError: there is no index, or it is damaged.
+        ConfigError: `options.max_tokens` is not the limit that the index was built with.
+    """
+    from aveyb_retrieval.index.storage.directory import MANIFEST
+    from aveyb_retrieval.index.storage.files import hash_file
+    from aveyb_retrieval.index.storage.info import describe
+
+    facts = describe(path)
+    model = facts["model"] or {}
+    limit = model.get("max_tokens")
+    if options.max_tokens not in (None, limit):
+        raise ConfigError(
+            f"{path}: built with max_tokens {limit}, and {options.max_tokens} is asked for; leave it out, or build "
+            "another index"
+        )
+    return SystemInfo(
+        name=name or f"index {path.name}",
+        kind="index",
+        model=str(model.get("name", "unknown")),
+        fingerprint=hash_file(path / facts["version"] / MANIFEST).sha256,
+        max_tokens=limit,
+        prompts=dict(model.get("prompts") or {}),
+        precision=options.precision,
+        storage_dtype=facts["storage_dtype"],
+        settings={
+            "mode": mode,
+            "granularity": granularity or facts["granularity"],
+            "factory": {kind: index["factory"] for kind, index in facts["indexes"].items()},
+            "params": {kind: index["params"] for kind, index in facts["indexes"].items()},
+        },
+    )
+
+
+def open_index(path: Path, model: EmbedderLike | None, options: LoadOptions) -> Retriever:
+    """Open an index with a loaded model, or with the one that it names, loaded as `options` say."""
+    from aveyb_retrieval.index.search.retriever import Retriever
+
+    precision = options.precision if model is None else "float32"  # a loaded model keeps its own
+    return Retriever.load(path, model=model, device=options.device, precision=precision)
+
+
 class IndexSystem:
     """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
 
@@ -204,52 +252,19 @@ class IndexSystem:
             IndexFormatError: there is no index, or it is damaged.
             ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
-        from aveyb_retrieval.index.storage.directory import MANIFEST
-        from aveyb_retrieval.index.storage.files import hash_file
-        from aveyb_retrieval.index.storage.info import describe
-
         self._path = Path(path)
-        self._mode = mode
-        self._granularity = granularity
+        self._search: dict[str, Any] = {"mode": mode, "granularity": granularity}
         self._options = options or LoadOptions()
         self._model = model
-        self._retriever: Any = None
+        self._retriever: Retriever | None = None
         self.notices: list[str] = []
-        facts = describe(self._path)
-        maker = facts["model"] or {}
-        limit = maker.get("max_tokens")
-        if self._options.max_tokens not in (None, limit):
-            raise ConfigError(
-                f"{self._path}: built with max_tokens {limit}, and {self._options.max_tokens} is asked for; leave it "
-                "out, or build another index"
-            )
-        self.info = SystemInfo(
-            name=name or f"index {self._path.name}",
-            kind="index",
-            model=str(maker.get("name", "unknown")),
-            fingerprint=hash_file(self._path / facts["version"] / MANIFEST).sha256,
-            max_tokens=limit,
-            prompts=dict(maker.get("prompts") or {}),
-            precision=self._options.precision,
-            storage_dtype=facts["storage_dtype"],
-            settings={
-                "mode": mode,
-                "granularity": granularity or facts["granularity"],
-                "factory": {kind: index["factory"] for kind, index in facts["indexes"].items()},
-                "params": {kind: index["params"] for kind, index in facts["indexes"].items()},
-            },
-        )
+        self.info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query, by `Retriever.rank`."""
         if self._retriever is None:
-            from aveyb_retrieval.index.search.retriever import Retriever
-
-            precision = self._options.precision if self._model is None else "float32"  # a loaded model keeps its own
-            self._retriever = Retriever.load(
-                self._path, model=self._model, device=self._options.device, precision=precision
-            )
-        answers = self._retriever.rank(list(queries.values()), k=k, mode=self._mode, granularity=self._granularity)
+            self._retriever = open_index(self._path, self._model, self._options)
+        answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
 

@@ -13,9 +13,11 @@ from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
     FusedPassages,
+    IndexPassages,
     VectorScorer,
     WordScorer,
     chunks_of,
+    indexed_rows,
     late_against_fixed,
 )
 from aveyb_retrieval.eval.passages import evaluate_passages, merge, score_passages
@@ -159,3 +161,29 @@ def test_fused_scores_by_hand(task):
     fused = 0.25 * share + 0.75 * np.where(np.isfinite(bm25), bm25, 0) / bm25.max()
     expected = [dense.table.passage(row) for row in np.argsort(-fused, kind="stable")[:4]]
     assert FusedPassages(words, dense, weight=0.25).search({"q": query}, 4)["q"] == expected
+
+
+def test_passages_of_an_index(task, tmp_path, monkeypatch):
+    """The options that reach `Retriever.search`, and a real filter on the documents to search within."""
+    pytest.importorskip("faiss")
+    from aveyb_retrieval import Retriever, build_index
+
+    build_index(indexed_rows(task.corpus), tmp_path / "ix", model=ToyEmbedder(), index="Flat")
+    documents, asked = Retriever.search, []
+
+    def search(self, query, k, *, unit, **options):  # one passage of each document stands for a search of passages
+        asked.append((k, unit, options))
+        return documents(self, query, k, **options)
+
+    monkeypatch.setattr(Retriever, "search", search)
+    system = IndexPassages(tmp_path / "ix", mode="dense", model=ToyEmbedder(), name="ours")
+    doc, start, end = system.search({"q": "honey bees dance"}, 2)["q"][0]
+    assert "Honey bees dance" in task.corpus.get(doc).text[start:end]
+    scores = evaluate_passages(system, task, ks=(1, 2))
+    assert scores.name == "ours"
+    assert scores.mean["hit@1"] == 1.0
+    assert asked[0] == (2, "passage", {"mode": "dense"})
+    assert asked[1:] == [
+        (2, "passage", {"mode": "dense", "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")
+    ]
+    assert (system.info.storage_dtype, system.info.settings["mode"]) == ("float32", "dense")
