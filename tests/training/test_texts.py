@@ -30,14 +30,26 @@ def test_a_txt_file_is_one_text(tmp_path: Path) -> None:
         (b"{}\n", "line 1: field 'text'"),
         (b'{"text": "a"}\n\n{"text": 3}\n', "line 3: field 'text' must be a string, it is int"),
         (b'{"text": "a"}\nnope\n', "line 2: not JSON"),
-        (b"[1]\n", "line 1: expected an object"),
-        (b'{"text": "a"}\n{"text": "\xff"}\n', "not UTF-8"),
+        (b"[1]\n", "line 1: a JSON object is needed"),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', "line 2: invalid UTF-8"),
     ],
 )
 def test_bad_lines_name_file_and_line(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
     with pytest.raises(InputError, match=f"bad.jsonl.*{reason}"):
+        list(read_texts([path]))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
+def test_a_file_that_is_cut_short_or_damaged_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    whole = (gzip.compress if suffix.endswith("gz") else zstandard.ZstdCompressor().compress)(LINES)
+    path.write_bytes(whole[:-4])
+    with pytest.raises(InputError, match="ends in the middle"):
+        list(read_texts([path]))
+    path.write_bytes(b"no such magic number")
+    with pytest.raises(InputError, match="the file is damaged"):
         list(read_texts([path]))
 
 
@@ -72,7 +84,7 @@ def test_hub_sets_that_cannot_be_opened_or_lack_the_field(monkeypatch: pytest.Mo
     monkeypatch.setattr(datasets, "load_dataset", opened)
     assert list(read_hub("owner/set:part")) == ["one", "two"]
     assert calls == [("owner/set", "part", "train", True)]
-    with pytest.raises(InputError, match=r"'owner/set', row 0: no text in field 'body'"):
+    with pytest.raises(InputError, match=r"'owner/set', row 0: field 'body' is not a text"):
         list(read_hub("owner/set", field="body"))
     with pytest.raises(InputError, match="'owner/missing' could not be read"):
         list(read_hub("owner/missing"))

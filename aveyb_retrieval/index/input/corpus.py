@@ -13,10 +13,9 @@ import csv
 import glob
 import re
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.index.input.documents import (
@@ -28,6 +27,7 @@ from aveyb_retrieval.index.input.documents import (
     make_record,
     parse_json,
 )
+from aveyb_retrieval.index.input.json_lines import decompress, read_blocks, split_lines
 
 Item = Record | Rejected
 Source = str | Path | Iterable[Mapping[str, Any]]
@@ -37,7 +37,6 @@ _FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _COMPRESSED = (".gz", ".zst")
 _TEXT = (".txt", ".md")
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.+-]+)?")
-_BLOCK = 1 << 20
 
 
 def read_corpus(corpus: Source | Sequence[str | Path], names: FieldNames | None = None) -> Iterator[Item]:
@@ -70,7 +69,7 @@ def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
 
 def _read_source(source: str, names: FieldNames) -> Iterator[Item]:
     if source == STDIN:
-        yield from _read_jsonl(_chunks(sys.stdin.buffer), "standard input", names)
+        yield from _read_jsonl(read_blocks(sys.stdin.buffer), "standard input", names)
         return
     path = Path(source)
     if path.is_dir():
@@ -109,79 +108,18 @@ def _read_file(path: Path, names: FieldNames) -> Iterator[Item]:
             f"{', '.join(_FORMATS)}, each of the text formats also with .gz or .zst, and folders of .txt and .md"
         )
     with path.open("rb") as handle:
-        chunks = _decompressed(handle, path, compression)
+        chunks = decompress(handle, path, compression)
         if kind in (".csv", ".tsv"):
             yield from _read_table(chunks, str(path), "\t" if kind == ".tsv" else ",", names)
         else:
             yield from _read_jsonl(chunks, str(path), names)
 
 
-# --- bytes -----------------------------------------------------------------------------------------------------------
-
-
-def _chunks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
-    while block := handle.read(size):
-        yield block
-
-
-def _decompressed(handle: BinaryIO, path: Path, compression: str) -> Iterator[bytes]:
-    """Decompress block by block, several members one after the other; a file that ends too early is an error."""
-    if not compression:
-        yield from _chunks(handle)
-        return
-    make = _zstd_decompressor() if compression == ".zst" else lambda: zlib.decompressobj(wbits=31)
-    stream, fresh = make(), True
-    try:
-        for block in _chunks(handle, _BLOCK // 16):  # small: a block may grow a thousandfold
-            while block:
-                yield stream.decompress(block)
-                block, fresh = b"", False
-                if stream.eof:
-                    block = stream.unused_data
-                    stream, fresh = make(), True
-    except _compression_errors() as error:
-        raise InputError(
-            f"{path}: not valid {compression[1:]} data ({error}); the file is damaged, fetch it again"
-        ) from error
-    if not fresh:
-        raise InputError(
-            f"{path}: ends in the middle of its {compression[1:]} data; the file is cut short, fetch it again"
-        )
-
-
-def _zstd_decompressor() -> Any:
-    import zstandard
-
-    return zstandard.ZstdDecompressor().decompressobj
-
-
-def _compression_errors() -> tuple[type[Exception], ...]:
-    import zstandard
-
-    return (zlib.error, zstandard.ZstdError)
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split at newlines; the newline stays with its line."""
-    rest: list[bytes] = []  # pieces of a line longer than a block: joined once, not once per block
-    for chunk in chunks:
-        *whole, tail = chunk.split(b"\n")
-        for line in whole:
-            yield b"".join([*rest, line, b"\n"])
-            rest = []
-        if tail:
-            rest.append(tail)
-    if rest:
-        yield b"".join(rest)
-
-
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
 def _read_jsonl(chunks: Iterable[bytes], source: str, names: FieldNames) -> Iterator[Item]:
-    for number, line in enumerate(_lines(chunks), start=1):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(split_lines(chunks), start=1):
         if line.strip():
             yield _parse_line(line, SourceLocation(source, number), names)
 
@@ -227,9 +165,9 @@ def _check_header(header: list[str], location: SourceLocation, names: FieldNames
 
 def _decoded_lines(chunks: Iterable[bytes], source: str) -> Iterator[str]:
     # A quoted field may span lines, so one bad line cannot be told from the row around it: the file is refused.
-    for number, line in enumerate(_lines(chunks), start=1):
+    for number, line in enumerate(split_lines(chunks), start=1):
         try:
-            yield line.removeprefix(codecs.BOM_UTF8).decode() if number == 1 else line.decode()
+            yield line.decode()
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{source}, line {number}: invalid UTF-8 at byte {error.start}; save it as UTF-8"
