@@ -1,0 +1,1 @@
+"""Train vocabularies, encoders and sentence models."""

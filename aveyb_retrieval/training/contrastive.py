@@ -1,30 +1,27 @@
-"""Contrastive fine-tuning on pairs and triplets; the paper's protocol is `PAPER`."""
+"""Contrastive fine-tuning on pairs and triplets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.sentence_trainer import train_sentence_model
+from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.texts import read_hub_rows, read_records
 from aveyb_retrieval.training.trainer import started_processes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
+    from torch import nn
 
-# 1,000 steps on MS MARCO pairs; the learning rate is the best of these four.
-PAPER = SentenceSettings(steps=1000, learning_rate=1e-4, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1, warmup=0.1)
-PAPER_LEARNING_RATES = (2e-5, 6e-5, 1e-4, 5e-4)
-PAPER_PROMPTS = {"query": "Query: ", "document": "Document: "}
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
-# How the sides are called in data sets; the first of these names that a row has is taken.
+# Names of the sides in data sets; the first one that a row has is taken.
 SIDES = {
     "anchor": ("anchor", "query", "question"),
     "positive": ("positive", "pos", "document", "passage", "answer"),
@@ -35,17 +32,20 @@ SIDES = {
 def read_pairs(
     paths: Iterable[str | Path], *, columns: Mapping[str, str] | None = None, rows: int | None = None
 ) -> Dataset:
-    """Pairs or triplets from JSON Lines files: columns `anchor`, `positive` and, where every line has one, `negative`.
+    """Read pairs or triplets from JSON Lines files.
+
+    Columns are `anchor`, `positive` and, where every line has one, `negative`.
 
     A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
     the first line of the first file decides.
 
     Args:
+        paths: the files, read in this order.
         columns: side -> its field, for sides that are called otherwise.
-        rows: read at most so many; None: all.
+        rows: read at most this many; None: all.
 
     Raises:
-        InputError: no lines; a side is missing, empty or not a string (file, line and field are named).
+        InputError: there are no lines; a side is missing, empty or not a string (file, line and field are named).
     """
     paths = list(paths)
     records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
@@ -53,10 +53,10 @@ def read_pairs(
 
 
 def read_hub_pairs(name: str, *, columns: Mapping[str, str] | None = None, rows: int | None = None) -> Dataset:
-    """Pairs or triplets from a hub data set (`owner/set` or `owner/set:config`), streamed; see `read_pairs`.
+    """Read pairs or triplets from a hub data set (`owner/set` or `owner/set:config`), streamed; see `read_pairs`.
 
     Raises:
-        InputError: no such data set, or as in `read_pairs`.
+        InputError: the data set does not exist, or as in `read_pairs`.
     """
     records = ((f"data set {name!r}, row {number}", row) for number, row in read_hub_rows(name))
     return _pairs(records, columns, rows, f"data set {name!r}")
@@ -69,11 +69,12 @@ def ranking_loss(
     scale: float = 20.0,
     dimensions: Sequence[int] = (),
 ) -> nn.Module:
-    """InfoNCE over the batch of all processes, with gradients cached piece by piece (GradCache: Gao et al., 2021).
+    """Build InfoNCE over the batch of all processes, with gradients cached in pieces (GradCache: Gao et al., 2021).
 
     Args:
-        micro_batch: rows in a piece; bounds memory, the gradients are those of the whole batch.
-        scale: cosines are multiplied by it (one over the temperature).
+        model: the student.
+        micro_batch: rows in a piece; limits memory, the gradients are those of the whole batch.
+        scale: factor of the cosines (one over the temperature).
         dimensions: Matryoshka (Kusupati et al., 2022): the loss is the mean over vectors cut to each of these.
 
     Raises:
@@ -99,27 +100,25 @@ def train_contrastive(
     *,
     data: dict[str, Any],
     tokenizer: AveyBTokenizer | None = None,
-    settings: SentenceSettings = PAPER,
-    micro_batch: int = 32,
-    scale: float = 20.0,
-    dimensions: Sequence[int] = (),
+    settings: ContrastiveSettings | None = None,
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
-    """Fine-tunes on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
+    """Fine-tune on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
+    settings = settings or ContrastiveSettings()
     prompts = {"anchor": model.prompts.get("query") or "", "positive": model.prompts.get("document") or ""}
     if "negative" in pairs.column_names:
         prompts["negative"] = prompts["positive"]
     return train_sentence_model(
         model,
         {"pairs": pairs},
-        ranking_loss(model, micro_batch=micro_batch, scale=scale, dimensions=dimensions),
+        ranking_loss(model, micro_batch=settings.micro_batch, scale=settings.scale, dimensions=settings.matryoshka),
         folder,
         title="Contrastive fine-tuning",
         data=data,
         tokenizer=tokenizer,
         settings=settings,
-        recorded={"scale": scale, "dimensions": list(dimensions), "prompts": prompts},
+        recorded={"prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,
         resume=resume,
         device=device,
@@ -129,7 +128,7 @@ def train_contrastive(
 def _pairs(
     records: Iterable[tuple[str, dict[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
 ) -> Dataset:
-    """The sides of records, each with the place where it was read."""
+    """Pick the sides of records, each of which comes with its file and line."""
     from datasets import Dataset
 
     fields: dict[str, str] = {}
@@ -145,7 +144,7 @@ def _pairs(
                 )
         pairs.append({side: record[field] for side, field in fields.items()})
     if not pairs:
-        raise InputError(f"{source}: no pairs in there")
+        raise InputError(f"{source}: there are no pairs")
     return Dataset.from_list(pairs)
 
 

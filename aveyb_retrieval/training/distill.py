@@ -1,21 +1,14 @@
 """Learn a sentence encoder from a teacher: its vectors, its scores, and pairs that belong together.
 
-Three terms, each with a weight:
-
-- vectors: `1 - cos(W s, t)`, where W maps the student's width to the teacher's and is thrown away afterwards;
-- scores: Kullback-Leibler divergence between the teacher's and the student's distribution over the batch
-  (for pairs: anchor against every positive; for single texts: each against all others);
-- pairs: InfoNCE over the batch (van den Oord et al., 2018); a batch-mate that the teacher finds closer to the anchor
-  than its own positive is no negative (as in GISTEmbed, Solatorio, 2024).
+The three terms of the loss are those of `losses.py`.
 
 "The batch" is that of all processes: each gathers every vector and computes the whole loss. Gathering sums the
 gradients of the processes and DistributedDataParallel averages them, so the model's gradient, and that of W, which is
-no part of the wrapped model, are those of one process with the whole batch.
+outside of the wrapped model, are those of one process with the whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +16,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.losses import distillation_loss
+from aveyb_retrieval.training.sentence_trainer import train_sentence_model
+from aveyb_retrieval.training.settings import DistillSettings
 from aveyb_retrieval.training.teacher import cache_vectors, encode_with, read_vectors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sentence_transformers import SentenceTransformer
+
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.index.types import Progress
 
 
 class DistillationLoss(nn.Module):
@@ -61,6 +60,7 @@ class DistillationLoss(nn.Module):
         margin: float = 0.0,
         head: np.ndarray | None = None,
     ) -> None:
+        """Build the head; see the class for the arguments."""
         super().__init__()
         if temperature <= 0:
             raise ConfigError(f"temperature is {temperature}; it must be above 0")
@@ -69,7 +69,9 @@ class DistillationLoss(nn.Module):
         self.model = model
         dim = model.get_embedding_dimension()
         if dim is None:
-            raise ConfigError("the student does not say how wide its vectors are")
+            raise ConfigError(
+                "the student does not report the dimension of its vectors (get_embedding_dimension is None)"
+            )
         self.teacher_vectors = torch.from_numpy(teacher_vectors)
         self.head = nn.Linear(dim, teacher_vectors.shape[1], bias=False)
         if head is not None:
@@ -84,7 +86,15 @@ class DistillationLoss(nn.Module):
         self.temperature, self.margin = temperature, margin
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of the terms over the rows of all processes, a float32 scalar."""
+        """Return the weighted sum of the terms over the rows of all processes, a float32 scalar.
+
+        Args:
+            sentence_features: one for each text of a row.
+            labels: int64 `[B, columns]`, rows of the teacher's vectors.
+
+        Raises:
+            InputError: the labels do not fit the texts or the teacher's vectors.
+        """
         from sentence_transformers.util import all_gather, all_gather_with_grad
         from sentence_transformers.util.distributed import get_world_size
 
@@ -104,43 +114,16 @@ class DistillationLoss(nn.Module):
                 f"{len(self.teacher_vectors)}: the texts and the teacher's vectors do not belong together"
             )
         teachers = [self.teacher_vectors[rows[:, i]].to(s.device).float() for i, s in enumerate(students)]
-        loss = students[0].new_zeros(())
-        if self.vector_weight:
-            with torch.autocast(students[0].device.type, enabled=False):
-                cosines = [
-                    nn.functional.cosine_similarity(self.head(s), t).mean()
-                    for s, t in zip(students, teachers, strict=True)
-                ]
-            loss = loss + self.vector_weight * (1 - torch.stack(cosines).mean())
-        student_scores, teacher_scores = _batch_scores(students), _batch_scores(teachers)
-        if self.score_weight:
-            loss = loss + self.score_weight * _divergence(student_scores, teacher_scores, self.temperature)
-        if self.pair_weight and len(students) == 2:
-            loss = loss + self.pair_weight * self._pair_loss(student_scores, teacher_scores)
-        return loss
-
-    def _pair_loss(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        closer = teacher > teacher.diagonal()[:, None] + self.margin
-        logits = (student / self.temperature).masked_fill(closer, float("-inf"))
-        return nn.functional.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
-
-
-def _batch_scores(vectors: list[torch.Tensor]) -> torch.Tensor:
-    """Cosines `[B, B]`: first texts against second ones, or single texts against each other (-inf with themselves)."""
-    if len(vectors) == 1:
-        scores = vectors[0] @ vectors[0].T
-        return scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), float("-inf"))
-    return vectors[0] @ vectors[1].T
-
-
-def _divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Mean over rows of KL(teacher || student) of the softmax of scores."""
-    if len(student) == 1:
-        return student.new_zeros(())
-    target = (teacher / temperature).softmax(-1)
-    # log p is -inf where a score is (a text with itself); the target is 0 there and the product must be, too.
-    difference = (teacher / temperature).log_softmax(-1) - (student / temperature).log_softmax(-1)
-    return torch.where(target > 0, target * difference, 0).sum(-1).mean()
+        return distillation_loss(
+            students,
+            teachers,
+            self.head,
+            vector_weight=self.vector_weight,
+            score_weight=self.score_weight,
+            pair_weight=self.pair_weight,
+            temperature=self.temperature,
+            margin=self.margin,
+        )
 
 
 def token_embeddings_from_teacher(
@@ -150,21 +133,24 @@ def token_embeddings_from_teacher(
     *,
     counts: np.ndarray,
     smoothing: float = 2e-4,
-    precision: str = "fp32",
+    precision: str = "float32",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A token embedding to start from: what the teacher says of each token alone.
+    """Make a token embedding to start from: the teacher's vector of each token alone.
 
-    Every token's text is encoded by the teacher, the vectors are centred and reduced by principal components, and
+    Every token's text is encoded by the teacher, the vectors are centered and reduced by principal components, and
     frequent tokens are weighted down by `a / (a + p)` (SIF: Arora et al., 2017), so that already the plain mean of a
     text's token embeddings is a fair sentence vector. Special tokens, and pieces of characters, start at zero.
 
     Args:
+        tokenizer: gives the text of each token.
         teacher: a SentenceTransformer.
+        dim: width of the embedding.
         counts: `[vocab_size]`, how often each id occurs in the training text.
         smoothing: SIF's a.
+        precision: of the teacher's matrix products, "float32" or "bfloat16".
 
     Returns:
-        the embedding `[vocab_size, dim]` and the principal axes `[D_teacher, dim]` that lead back to the teacher's
+        The embedding `[vocab_size, dim]` and the principal axes `[D_teacher, dim]` that lead back to the teacher's
         space, both float32.
 
     Raises:
@@ -202,25 +188,33 @@ def train_distill(
     *,
     data: dict[str, Any],
     tokenizer: AveyBTokenizer | None = None,
-    settings: SentenceSettings,
-    teacher_tokens: int = 256,
-    vector_weight: float = 5.0,
-    score_weight: float = 1.0,
-    temperature: float = 0.1,
-    precision: str = "fp32",
+    settings: DistillSettings | None = None,
     resume: bool = False,
     device: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Path:
-    """Teaches `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
+    """Teach `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
 
     The teacher's vectors are cached in `folder/teacher` first (resumable by itself).
+
+    Args:
+        model: the student.
+        texts: what it learns from; blank ones are left out.
+        teacher: folder or name of a sentence-transformers model.
+        folder: the run folder.
+        data: fingerprints of what `texts` came from.
+        tokenizer: saved with the student.
+        settings: None: the defaults.
+        resume: continue from the newest checkpoint.
+        device: "cpu" keeps teacher and student off an accelerator.
+        progress: called as the teacher encodes.
 
     Raises:
         InputError: fewer texts than one batch, or a cache of another teacher or other texts.
     """
     from datasets import Dataset
 
+    settings = settings or DistillSettings()
     kept = [text for text in texts if text.strip()]
     if len(kept) < settings.batch_size:
         raise InputError(
@@ -231,24 +225,17 @@ def train_distill(
         Path(folder) / "teacher",
         model=teacher,
         device=device or "cpu",
-        max_tokens=teacher_tokens,
-        precision=precision,
+        max_tokens=settings.teacher_tokens,
+        precision=settings.teacher_precision,
         progress=progress,
     )
-    recorded = {
-        "teacher_tokens": teacher_tokens,
-        "vector_weight": vector_weight,
-        "score_weight": score_weight,
-        "temperature": temperature,
-        "precision": precision,
-    }
     torch.manual_seed(settings.seed)  # the head starts at random
     loss = DistillationLoss(
         model,
         read_vectors(cache),
-        vector_weight=vector_weight,
-        score_weight=score_weight,
-        temperature=temperature,
+        vector_weight=settings.vector_weight,
+        score_weight=settings.score_weight,
+        temperature=settings.temperature,
     )
     return train_sentence_model(
         model,
@@ -259,7 +246,6 @@ def train_distill(
         data=data,
         tokenizer=tokenizer,
         settings=settings,
-        recorded=recorded,
         resume=resume,
         device=device,
     )

@@ -1,8 +1,7 @@
-"""What a run starts from: a vocabulary, a new or saved model, a sentence-transformers folder."""
+"""Load what a run starts from: a vocabulary, a new or saved model, a sentence-transformers folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +14,8 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sentence_transformers import SentenceTransformer
 
 PRESETS = {
@@ -26,16 +27,16 @@ PRESETS = {
 
 
 def open_vocabulary(name: str) -> AveyBTokenizer:
-    """`p50k_base`, or the vocabulary in a folder."""
+    """Open `p50k_base`, or the vocabulary in a folder."""
     return AveyBTokenizer.p50k_base() if name == "p50k_base" else AveyBTokenizer.load(name)
 
 
 def masked_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int) -> AveyBForMaskedLM:
-    """A saved model, or a new one of a preset with as many embeddings as the vocabulary has rows.
+    """Load a saved model, or make a new one of a preset with as many embeddings as the vocabulary has rows.
 
     Raises:
         ConfigError: unknown preset.
-        ModelError: the saved model has another vocabulary size.
+        ModelError: the saved model has fewer embeddings than the vocabulary has rows.
     """
     if model is None:
         if preset not in PRESETS:
@@ -54,16 +55,19 @@ def masked_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, s
 def sentence_model(
     model: str | Path | None, work: Path, prompts: dict[str, str]
 ) -> tuple[SentenceTransformer, AveyBTokenizer]:
-    """A sentence-transformers view, in float32, of any folder that holds an Avey-B encoder, and its tokenizer.
+    """Open a folder with an Avey-B encoder as a float32 sentence-transformers model; return it and its tokenizer.
 
     Args:
         model: such a folder (a plain encoder gets mean pooling), or a hub name; None: the embedded model.
-        work: where the view is written.
+        work: where its sentence-transformers form is written.
         prompts: "query" and "document" texts that replace the folder's own.
+
+    Raises:
+        ModelError: the folder is not a model folder.
     """
     folder = model_folder(model)
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json: it is not a model folder")
+        raise ModelError(f"{folder} lacks config.json: it is not a model folder")
     encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
     return sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts}), tokenizer

@@ -9,7 +9,6 @@ every mode, because a BM25 score says nothing about a positive that shares no wo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,69 +16,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.model import Model, load_model
-from aveyb_retrieval.index.search.options import Mode, Options
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.model import load_model
+from aveyb_retrieval.index.search.options import Options
 from aveyb_retrieval.index.search.retriever import Retriever
 from aveyb_retrieval.index.storage.files import write_atomic
-from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Progress, silent
+from aveyb_retrieval.index.types import silent
 from aveyb_retrieval.index.write.build import build_index
+from aveyb_retrieval.training.settings import MiningRules
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from datasets import Dataset
 
-_ANCHORS = 256  # searched at once
+    from aveyb_retrieval.index.model import Model
+    from aveyb_retrieval.index.search.options import Mode
+    from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Progress
 
-
-@dataclass(frozen=True)
-class Rules:
-    """Which of the texts found for an anchor become its negatives.
-
-    negatives: so many, the nearest of those that are left.
-    range_min, range_max: ranks `[range_min, range_max)` are looked at, counted from 0 without the anchor's positives.
-    relative_margin, absolute_margin: with p the lowest cosine of the anchor's positives, a negative's is at most
-        p - relative_margin |p| and p - absolute_margin. None: no such limit.
-    max_score: nor is it above this.
-    """
-
-    negatives: int = 1
-    range_min: int = 0
-    range_max: int = 50
-    relative_margin: float | None = 0.05
-    absolute_margin: float | None = None
-    max_score: float | None = None
-
-    def check(self) -> None:
-        """Raises ConfigError where a number is out of range."""
-        if self.negatives < 1:
-            raise ConfigError(f"negatives is {self.negatives}; it must be at least 1")
-        if not 0 <= self.range_min <= self.range_max - self.negatives:
-            raise ConfigError(
-                f"range_min {self.range_min} and range_max {self.range_max} leave {self.range_max - self.range_min} "
-                f"ranks for {self.negatives} negatives; range_min starts at 0, range_max must be higher"
-            )
-        for name in ("relative_margin", "absolute_margin"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ConfigError(f"{name} is {value}; it must be at least 0, or None")
-
-    def limit(self, positive: float) -> float:
-        """The highest cosine of a negative where the lowest of a positive is `positive`."""
-        relative, absolute = self.relative_margin, self.absolute_margin
-        return min(
-            np.inf if relative is None else positive - relative * abs(positive),
-            np.inf if absolute is None else positive - absolute,
-            np.inf if self.max_score is None else self.max_score,
-        )
+_ANCHORS = 256  # per search
 
 
 @dataclass(frozen=True)
 class Mined:
-    """What was found.
+    """The triplets found, and what was missing.
 
     triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct pair.
-    texts: how many distinct texts were searched. anchors: how many distinct anchors there are.
-    short: anchors with some negatives, but fewer than asked for. left_out: those with none, which have no row.
+    texts: number of distinct texts searched.
+    anchors: number of distinct anchors.
+    short: anchors with some negatives, but fewer than asked for.
+    left_out: anchors without a negative, and so without a row.
     """
 
     triplets: Dataset
@@ -89,7 +55,7 @@ class Mined:
     left_out: list[str]
 
     def save(self, path: str | Path) -> None:
-        """Writes the triplets as JSON Lines, whole or not at all."""
+        """Write the triplets as JSON Lines, whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.triplets).encode())
@@ -97,7 +63,7 @@ class Mined:
 
 def mine_negatives(
     pairs: Dataset,
-    rules: Rules | None = None,
+    rules: MiningRules | None = None,
     *,
     model: Model = None,
     corpus: Iterable[str] = (),
@@ -105,26 +71,26 @@ def mine_negatives(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Mined:
-    """Searches every anchor in an index over all positives, and keeps what the rules allow.
+    """Search an index of all positives with every anchor, and keep what the rules allow.
 
-    The index stands in a temporary folder; the texts' vectors `[n, d]` float32 are held in memory as well.
+    The index is made in a temporary folder; the texts' vectors `[n, d]` float32 are held in memory as well.
 
     Args:
         pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
-            not looked at, so that triplets can be mined anew with a better model.
-        rules: None is `Rules()`.
-        model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
-        corpus: more texts that may be negatives; blank ones and repetitions are passed over, and so is a text equal
-            to the anchor, which would teach nothing.
+            ignored, so that triplets can be mined again with a better model.
+        rules: None: the defaults.
+        model: model folder or name, or a loaded `Embedder`; None: the embedded default.
+        corpus: more texts that may be negatives; blank and repeated ones are left out, and so is a text equal to the
+            anchor, from which nothing can be learned.
         mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
         device: where the model runs and vectors are searched.
         progress: called as the work goes on.
 
     Raises:
         ConfigError: a rule is out of range, or the mode unknown.
-        InputError: no anchor has a negative.
+        InputError: none of the anchors has a negative.
     """
-    rules = rules or Rules()
+    rules = rules or MiningRules()
     rules.check()
     Options.check("document", rules.range_max, mode=mode)  # now, not after the encoding
     embedder = load_model(model, device=device)
@@ -160,16 +126,18 @@ def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> Flo
     return vectors
 
 
-def _choose(ranked: list[int], positives: list[int], vectors: FloatArray, query: FloatArray, rules: Rules) -> list[int]:
-    """The negatives among texts in their order, for the query `[d]` of an anchor."""
+def _choose(
+    ranked: list[int], positives: list[int], vectors: FloatArray, query: FloatArray, rules: MiningRules
+) -> list[int]:
+    """Choose the negatives among texts in their order, for the query `[d]` of an anchor."""
     known = set(positives)
-    looked_at = [i for i in ranked if i not in known][rules.range_min : rules.range_max]
+    considered = [i for i in ranked if i not in known][rules.range_min : rules.range_max]
     limit = rules.limit(float((vectors[positives] @ query).min()))
-    near = vectors[looked_at] @ query
-    return [i for i, cosine in zip(looked_at, near.tolist(), strict=True) if cosine <= limit][: rules.negatives]
+    near = vectors[considered] @ query
+    return [i for i, cosine in zip(considered, near.tolist(), strict=True) if cosine <= limit][: rules.negatives]
 
 
-def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: Rules) -> Mined:
+def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: MiningRules) -> Mined:
     from datasets import Dataset
 
     rows = [

@@ -1,53 +1,28 @@
-"""Masked-language modelling on transformers' Trainer; the defaults are the paper's recipe."""
+"""Masked-language modeling on transformers' Trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.packing import IGNORED_LABEL, MaskedSequences, pack_texts
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import (
-    CheckedSteps,
-    RunSettings,
-    optimizer_and_schedule,
-    run_to_end,
-    shared_arguments,
-)
+from aveyb_retrieval.training.settings import MLMSettings
+from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
-TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what runs.py lists
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
-@dataclass(frozen=True)
-class MLMSettings(RunSettings):
-    """What decides a run. The defaults are the paper's; `batch_size` counts sequences over all processes.
-
-    One step sees `batch_size * length` tokens (512K in the paper). A process takes `batch_size / processes` of them,
-    `micro_batch` at a time. Every `evaluate_every` steps the held-out documents are looked at (0: at the end only).
-    """
-
-    steps: int = 90_000
-    length: int = 2048
-    batch_size: int = 256
-    micro_batch: int = 8
-    mask_rate: float = 0.2
-    learning_rate: float = 5e-4
-    schedule: str = "cosine"
-    betas: tuple[float, float] = (0.95, 0.95)
-    eps: float = 1e-18
-    weight_decay: float = 0.01
-    gradient_checkpointing: bool = False
-    held_out_every: int = 100
-    evaluate_every: int = 0
+TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
 
 
 def train_mlm(
@@ -61,22 +36,25 @@ def train_mlm(
     resume: bool = False,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Trains `model` (an `AveyBForMaskedLM`, or any transformers model for masked language modelling) and saves it.
+    """Train a model and save it in the run folder.
 
     Args:
-        texts: documents; tokenised once into the run folder.
-        folder: the run folder (see `runs.py`).
+        model: an `AveyBForMaskedLM`, or any transformers model for masked language modeling.
+        tokenizer: of the model.
+        texts: documents; tokenized once into the run folder.
+        folder: the run folder (see `run_folder.py`).
         data: fingerprints of what `texts` came from.
-        resume: go on from the newest checkpoint; the run then equals one that was never stopped.
+        settings: None: the paper's.
+        resume: continue from the newest checkpoint; the run then equals one that was never stopped.
         device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
 
     Returns:
-        held-out `loss` and `accuracy` over masked tokens; nothing where fewer tokens than one sequence were held
+        Held-out `loss` (nats) and `accuracy` over masked tokens; empty where fewer tokens than one sequence were held
         out, or the run was interrupted.
 
     Raises:
-        ConfigError, InputError: settings out of range, too little text, a loss that is no number, or a resume that does
-            not fit.
+        ConfigError: settings are out of range, or the run folder holds another run.
+        InputError: too little text, a loss that is not a number, or a resume that does not fit.
     """
     settings = settings or MLMSettings()
     _check(model, tokenizer, settings)
@@ -85,9 +63,7 @@ def train_mlm(
         run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
         train_file = run.path / TRAIN
         if run.main and not (resume and train_file.exists()):
-            partial = train_file.with_suffix(".part")
-            pack_texts(texts, tokenizer, partial, run.path / HELD_OUT, every=settings.held_out_every)
-            partial.replace(train_file)
+            pack_texts(texts, tokenizer, train_file, run.path / HELD_OUT, every=settings.held_out_every)
 
     held_out = held_out_sequences(run.path, tokenizer, settings)
     if settings.evaluate_every and held_out is None:
@@ -112,16 +88,16 @@ def train_mlm(
         return {}
     figures: dict[str, float] = {}
     if held_out is not None:
-        figures = evaluate_mlm(model, held_out, batch_size=settings.micro_batch, bf16=settings.bf16)
+        figures = evaluate_mlm(model, held_out, batch_size=settings.micro_batch, precision=settings.precision)
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
-        run.finish("Masked-language modelling", figures)
+        run.finish("Masked-language modeling", figures)
     return figures
 
 
 def held_out_sequences(run: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> MaskedSequences | None:
-    """The held-out documents of a run folder, masked as every evaluation sees them; None: less than one sequence."""
+    """Open the held-out documents of a run folder, masked alike in every evaluation; None: less than one sequence."""
     file = run / HELD_OUT
     if file.stat().st_size // 4 < settings.length:
         return None
@@ -130,9 +106,9 @@ def held_out_sequences(run: Path, tokenizer: AveyBTokenizer, settings: MLMSettin
 
 @torch.inference_mode()
 def evaluate_mlm(
-    model: nn.Module, sequences: MaskedSequences, *, batch_size: int, bf16: bool = False
+    model: nn.Module, sequences: MaskedSequences, *, batch_size: int, precision: str = "float32"
 ) -> dict[str, float]:
-    """Mean cross entropy (nats) and accuracy over the masked tokens of `sequences`."""
+    """Return the mean cross entropy (nats) and the accuracy over the masked tokens of `sequences`."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
@@ -140,7 +116,7 @@ def evaluate_mlm(
     # A generator of its own: the loader draws a seed, and the run's random numbers must not depend on evaluations.
     for batch in DataLoader(sequences, batch_size=batch_size, generator=torch.Generator()):
         labels = batch["labels"].to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             logits = model(input_ids=batch["input_ids"].to(device), labels=labels).logits
         asked = labels[labels != IGNORED_LABEL]
         if logits.dim() == 3:  # a model that gives logits everywhere
@@ -153,13 +129,13 @@ def evaluate_mlm(
 
 
 class _Trainer(CheckedSteps, Trainer):
-    """Looks at the held-out documents with `evaluate_mlm`."""
+    """Measures the held-out documents with `evaluate_mlm`."""
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Logs and returns `eval_loss` and `eval_accuracy`."""
+        """Log and return `eval_loss` and `eval_accuracy`."""
         assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, MaskedSequences)
-        size, bf16 = self.args.per_device_train_batch_size, bool(self.args.bf16)
-        figures = evaluate_mlm(self.model, self.eval_dataset, batch_size=size, bf16=bf16)
+        size, precision = self.args.per_device_train_batch_size, "bfloat16" if self.args.bf16 else "float32"
+        figures = evaluate_mlm(self.model, self.eval_dataset, batch_size=size, precision=precision)
         figures = {f"eval_{name}": value for name, value in figures.items()}
         self.log(figures)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)

@@ -1,22 +1,23 @@
-"""Optimizers and learning-rate schedules: the paper's AdamW with cosine decay, and StableAdamW and a trapezoid."""
+"""Optimizers and learning-rate schedules: AdamW and cosine decay as in the paper, StableAdamW, and a trapezoid."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.training.settings import OPTIMIZERS, SCHEDULES
 
-OPTIMIZERS = ("adamw", "stable_adamw")
-SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import nn
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay on matrices only; biases, norms and scalars are left alone."""
+    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
@@ -27,7 +28,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(
     model: nn.Module, name: str, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """One of `OPTIMIZERS` over `parameter_groups`.
+    """Build one of `OPTIMIZERS` over `parameter_groups`.
 
     Raises:
         ConfigError: unknown name.
@@ -41,9 +42,11 @@ def build_optimizer(
 
 
 def learning_rate_factor(name: str, steps: int, warmup: float) -> Callable[[int], float]:
-    """step -> factor of the peak learning rate; the first `warmup` share of the steps rises linearly from zero.
+    """Return a function from a step to its factor of the peak learning rate.
 
-    `trapezoidal` stays at the peak and falls as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix).
+    The factor rises linearly over the first `warmup` share of the steps. `trapezoidal` then stays at the peak and falls
+    as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix). After the warm-up these are the schedules of
+    `transformers.get_scheduler`; those start the warm-up at 0, so that a run's first step would change nothing.
 
     Raises:
         ConfigError: unknown name, or a share outside 0 to 1.
@@ -84,11 +87,12 @@ class StableAdamW(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
+        """Take the arguments of `torch.optim.AdamW`."""
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step over every parameter with a gradient; returns the closure's loss, if one is given."""
+        """Update every parameter that has a gradient; return the closure's loss, if one is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

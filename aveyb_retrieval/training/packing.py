@@ -1,4 +1,4 @@
-"""Packed sequences for masked-language modelling: a file of token ids, and batches that are pure functions of a number.
+"""Packed sequences for masked-language modeling: a file of token ids, and samples that depend on their number alone.
 
 `pack_texts` writes all documents one after another, each closed by [SEP], as int32 on disk; memory does not grow
 with the text. `MaskedSequences[i]` is sample number i of an endless run: which N tokens, and which of them are masked,
@@ -8,15 +8,20 @@ unbroken one sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.storage.files import atomic_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 IGNORED_LABEL = -100
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
@@ -25,13 +30,20 @@ _ORDER, _MASK = 0, 1  # two independent streams of random numbers
 def pack_texts(
     texts: Iterable[str], tokenizer: AveyBTokenizer, train: Path, held_out: Path, *, every: int = 100
 ) -> tuple[int, int]:
-    """Tokenises `texts` into two int32 files; every `every`-th document is held out (0: none).
+    """Tokenize `texts` into two int32 files; `train` appears last, when both are complete.
+
+    Args:
+        texts: documents.
+        tokenizer: gives their ids.
+        train: file of the training documents.
+        held_out: file of the others.
+        every: every `every`-th document is held out (0: none).
 
     Returns:
-        tokens written to each.
+        Numbers of tokens written to each.
     """
     sizes = [0, 0]
-    with train.open("wb") as kept, held_out.open("wb") as aside:
+    with atomic_writer(train) as kept, atomic_writer(held_out) as aside:  # left in reverse: `train` is renamed last
         for number, text in enumerate(texts, start=1):
             ids = np.append(tokenizer.encode_ids(text), np.int32(tokenizer.sep_id))
             which = int(bool(every) and number % every == 0)
@@ -41,7 +53,7 @@ def pack_texts(
 
 
 class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
-    """Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where nothing is asked.
+    """Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where a token is not masked.
 
     Exactly `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so every sequence weighs
     the same. Sequences come in a new random order every epoch.
@@ -49,8 +61,10 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
     Args:
         file: what `pack_texts` wrote.
         length: N, tokens in a sequence; the remainder at the end of the file is not used.
-        samples: how long the run is; None: once through the file, in order.
         mask_id: the [MASK] token.
+        mask_rate: share of the tokens that is masked.
+        seed: decides the order and the masks.
+        samples: length of the run; None: once through the file, in order.
 
     Raises:
         ConfigError: length or rate out of range.
@@ -67,6 +81,7 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
         seed: int = 0,
         samples: int | None = None,
     ) -> None:
+        """Validate the settings and measure the file."""
         self.masked = round(mask_rate * length)
         if length < 1 or not 0 < self.masked < length:
             raise ConfigError(
@@ -86,22 +101,24 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return self.samples
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """Return sample `index`."""
         if not 0 <= index < self.samples:
             raise IndexError(index)
         if self._tokens is None:  # opened where it is used: worker processes map the file themselves
             self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
-        place = index if self.in_order else self._place(index)
-        ids = torch.from_numpy(self._tokens[place * self.length : (place + 1) * self.length].astype(np.int64))
+        row = index if self.in_order else self._row(index)
+        ids = torch.from_numpy(self._tokens[row * self.length : (row + 1) * self.length].astype(np.int64))
         chosen = np.random.default_rng([self.seed, _MASK, index]).permutation(self.length)[: self.masked]
         labels = torch.full_like(ids, IGNORED_LABEL)
         labels[chosen] = ids[chosen]
         ids[chosen] = self.mask_id
         return {"input_ids": ids, "labels": labels}
 
-    def _place(self, index: int) -> int:
+    def _row(self, index: int) -> int:
         epoch, position = divmod(index, self.sequences)
         if epoch != self._epoch:
             self._epoch = epoch

@@ -1,14 +1,15 @@
-"""The folder a training run leaves: settings, data fingerprints, metrics, curves, a model card, checkpoints.
+"""The folder that a training run leaves: settings, data fingerprints, metrics, curves, a model card, checkpoints.
 
 run.json        settings, fingerprints of the data, versions
-metrics.jsonl   one line a log step: step, loss, learning rate, tokens or texts a second, seconds
+metrics.jsonl   one line per log step: step, loss, learning rate, tokens or rows per second, seconds
 loss.png        the curves
-checkpoints/    the trainer's own, the newest ones
+checkpoints/    the newest ones, in the trainer's own format
 model/          the result
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import platform
@@ -16,32 +17,36 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from safetensors import safe_open
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, OptionalDependencyError
-from aveyb_retrieval.training.progress import Progress
+from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.training.step_display import StepDisplay
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch import nn
 
 SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
-_MAY_CHANGE = {"save_every", "log_every", "keep"}  # of no influence on the result: free to differ on resume
+_MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ on resume: the result is the same
 
 
 class RunFolder:
-    """Opens a new run folder, or an old one to go on with.
+    """A new run folder, or an old one to continue in.
 
     Args:
         path: the folder.
         settings: everything that decides the result, as JSON values.
         data: name -> fingerprint of each input.
-        resume: go on from the newest checkpoint; the settings and the data must be the same.
-        main: this process looks after the folder; of several processes only the first one does.
+        resume: continue from the newest checkpoint; the settings and the data must be the same.
+        main: whether this process writes to the folder (of several, the one of rank 0).
 
     Raises:
         ConfigError: a new run into a folder that holds one, or a resume with other settings.
@@ -51,40 +56,50 @@ class RunFolder:
     def __init__(
         self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
     ) -> None:
+        """Write the record of a new run, or compare that of an old one."""
         self.path, self.main = Path(path), main
         record = {"settings": settings, "data": data, "versions": _versions()}
         file = self.path / SETTINGS
         if resume:
             self._check(file, record)
         elif main and (self.path / METRICS).exists():  # settings alone: a start that failed, nothing is lost
-            raise ConfigError(
-                f"{self.path} already holds a run: add --resume to go on with it, or choose another folder"
-            )
+            raise ConfigError(f"{self.path} already holds a run: add --resume to continue it, or choose another folder")
         elif main:
             self.path.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            write_atomic(file, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
         self.checkpoint = get_last_checkpoint(str(self.checkpoints)) if resume else None
         if resume and self.checkpoint is None:
             raise InputError(
-                f"{self.checkpoints} holds no checkpoint to resume from: start the run anew without --resume"
+                f"{self.checkpoints} holds no checkpoint to resume from: start the run again without --resume"
             )
 
     @property
     def checkpoints(self) -> Path:
-        """Where the trainer keeps its checkpoints."""
+        """Folder of the trainer's checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
     def model(self) -> Path:
-        """Where the trained model goes."""
+        """Folder of the trained model."""
         return self.path / MODEL
 
+    def drop_metrics_after(self, step: int) -> None:
+        """Drop the metrics that a resumed run will measure again; the file exists afterwards."""
+        path = self.path / METRICS
+        kept = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
+        write_atomic(path, "".join(json.dumps(m) + "\n" for m in kept).encode())
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Append one line to the metrics."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+
     def finish(self, title: str, figures: dict[str, float]) -> None:
-        """Draws the curves and writes the card of a finished run."""
+        """Draw the curves and write the card of a finished run."""
         metrics = read_metrics(self.path / METRICS)
         draw_curves(metrics, self.path / CURVES, title)
         record = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
-        (self.path / "README.md").write_text(_card(title, record, figures), encoding="utf-8")
+        write_atomic(self.path / "README.md", _card(title, record, figures).encode())
 
     def _check(self, file: Path, record: dict[str, Any]) -> None:
         if not file.is_file():
@@ -102,37 +117,36 @@ class RunFolder:
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, shows progress, saves on Ctrl-C; `release` it when the run has ended.
+    """Writes metrics.jsonl, shows the steps, saves on Ctrl-C; `release` it when the run has ended.
 
     Args:
         run: the folder.
-        units_per_step: tokens (or texts) in one step, for the speed.
+        units_per_step: tokens (or rows) in one step, for the speed.
         unit: their name.
     """
 
     def __init__(self, run: RunFolder, *, units_per_step: float = 0, unit: str = "tokens") -> None:
+        """Prepare; the clock starts with the training."""
         self.run = run
         self.units_per_step, self.unit = units_per_step, unit
         self.interrupted = False
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._first_step = 0
         self._previous_handler: Any = None
-        self._progress: Progress | None = None
+        self._display: StepDisplay | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Starts the clock and takes over Ctrl-C; a resumed run drops the lines after its checkpoint."""
-        self._begun, self._first_step = time.perf_counter(), state.global_step
+        """Start the clock and take over Ctrl-C; in a resumed run, drop the metrics after its checkpoint."""
+        self._started, self._first_step = time.perf_counter(), state.global_step
         try:
             self._previous_handler = signal.signal(signal.SIGINT, self._interrupt)
         except ValueError:  # not in the main thread: then Ctrl-C is not ours to catch
             self._previous_handler = None
         if state.is_world_process_zero:
-            path = self.run.path / METRICS
-            kept = [m for m in read_metrics(path) if m["step"] <= state.global_step] if path.exists() else []
-            path.write_text("".join(json.dumps(m) + "\n" for m in kept), encoding="utf-8")
-            self._progress = Progress(state.max_steps, state.global_step, self.unit)
+            self.run.drop_metrics_after(state.global_step)
+            self._display = StepDisplay(state.max_steps, state.global_step, self.unit)
 
     def on_log(
         self,
@@ -142,34 +156,33 @@ class RunCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """One line of metrics.jsonl."""
+        """Append one line to metrics.jsonl."""
         if not state.is_world_process_zero or not logs:
             return
-        seconds = time.perf_counter() - self._begun
+        seconds = time.perf_counter() - self._started
         line: dict[str, Any] = {"step": state.global_step, "seconds": round(seconds, 2)}
         line |= {name: float(value) for name, value in logs.items() if _is_number(value)}
         done = state.global_step - self._first_step
         if self.units_per_step and done:
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
-        with (self.run.path / METRICS).open("a", encoding="utf-8") as out:
-            out.write(json.dumps(line) + "\n")
-        if self._progress is not None and "loss" in line:
-            self._progress.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
+        self.run.log(line)
+        if self._display is not None and "loss" in line:
+            self._display.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """One step more; after Ctrl-C: save, then stop."""
-        if self._progress is not None:
-            self._progress.advance(state.global_step)
+        """Show one step more; after Ctrl-C: save, then stop."""
+        if self._display is not None:
+            self._display.advance(state.global_step)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
         return control
 
     def release(self) -> None:
-        """Gives Ctrl-C back and leaves the progress on the screen, however the run ended."""
-        if self._progress is not None:
-            self._progress.close()
+        """Give Ctrl-C back and leave the last state on the screen, however the run ended."""
+        if self._display is not None:
+            self._display.close()
         if self._previous_handler is not None:
             signal.signal(signal.SIGINT, self._previous_handler)
             self._previous_handler = None
@@ -181,7 +194,7 @@ class RunCallback(TrainerCallback):
 
 
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
-    """Whether the weights of a trainer's checkpoint can be those of `model`.
+    """Check that the weights of a trainer's checkpoint can be those of `model`.
 
     Raises:
         ModelError: they have other shapes; one that differs is named.
@@ -194,20 +207,20 @@ def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
                 have[shape] -= 1
                 if have[shape] < 0:
                     raise ModelError(
-                        f"{path}: {name} has the shape {list(shape)}, the model to train has no such weight (left): "
+                        f"{path}: {name} has the shape {list(shape)}, which no (further) weight of the model has: "
                         "the checkpoint belongs to a model of other sizes; resume with the one that the run started "
                         "with, or start another run"
                     )
     left = [list(shape) for shape, count in have.items() if count > 0]
     if left:
         raise ModelError(
-            f"{checkpoint}: no weights of the shapes {left}, which the model to train has: the checkpoint belongs to a "
-            "model of other sizes; resume with the one that the run started with, or start another run"
+            f"{checkpoint}: weights of the shapes {left}, which the model to train has, are missing: the checkpoint "
+            "belongs to a model of other sizes; resume with the one that the run started with, or start another run"
         )
 
 
 def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
-    """Stops a run whose loss is no longer a number.
+    """Stop a run whose loss is not a number.
 
     Raises:
         InputError: names the step and the last good checkpoint.
@@ -221,7 +234,7 @@ def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; a last line cut by a crash is left out."""
+    """Read the lines of a metrics file; a last line cut by a crash is left out."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -232,7 +245,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Training and held-out loss over steps, as a PNG.
+    """Draw training and held-out loss over steps, as a PNG.
 
     Raises:
         OptionalDependencyError: matplotlib is not installed.
@@ -251,7 +264,9 @@ def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
-    figure.savefig(path, dpi=120)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_atomic(path, image.getvalue())
 
 
 def _is_number(value: Any) -> bool:

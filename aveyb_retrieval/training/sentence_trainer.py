@@ -1,36 +1,27 @@
-"""One training run on sentence-transformers' trainer: what contrastive learning and distillation share."""
+"""One training run on sentence-transformers' trainer, shared by contrastive learning and distillation."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import (
-    CheckedSteps,
-    RunSettings,
-    optimizer_and_schedule,
-    run_to_end,
-    shared_arguments,
-)
+from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
+    from torch import nn
 
-
-@dataclass(frozen=True)
-class SentenceSettings(RunSettings):
-    """What decides a run; every row of a batch is a negative of the others, whichever process it is on."""
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.training.settings import RunSettings
 
 
 def train_sentence_model(
@@ -41,31 +32,37 @@ def train_sentence_model(
     *,
     title: str,
     data: dict[str, Any],
-    settings: SentenceSettings,
+    settings: RunSettings,
     tokenizer: AveyBTokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
-    """Trains `model` with `loss` on batches drawn from `sets` in proportion to their sizes.
+    """Train `model` with `loss` on batches drawn from `sets` in proportion to their sizes.
+
+    Every row of a batch is a negative of the others, whichever process it is on.
 
     Args:
+        model: the student.
         sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the label.
-        folder: the run folder (see `runs.py`).
+        loss: takes the features of a row's columns and the labels; what it learns besides the model is saved, too.
+        folder: the run folder (see `run_folder.py`).
         title: of the model card and the curves.
         data: fingerprints of the inputs.
-        tokenizer: saved with the model, whose own save keeps transformers' view of it only.
+        settings: of the run.
+        tokenizer: saved with the model, which by itself saves only transformers' form of it.
         recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
-        resume: go on from the newest checkpoint.
+        resume: continue from the newest checkpoint.
         device: "cpu" keeps the run off an accelerator.
 
     Returns:
-        the folder of the trained model, or of the run if it was interrupted.
+        The folder of the trained model, or of the run if it was interrupted.
 
     Raises:
-        ConfigError, InputError: settings out of range, less than one batch of data, or a resume that does not fit.
+        ConfigError: settings are out of range, or the run folder holds another run.
+        InputError: less than one batch of data, a loss that is not a number, or a resume that does not fit.
     """
     _check(sets, settings)
     arguments = SentenceTransformerTrainingArguments(
@@ -106,22 +103,23 @@ def train_sentence_model(
 
 
 class LossParameters(TrainerCallback):
-    """Keeps what the loss learns beside the model, a distillation head say: the trainer's checkpoints lack it."""
+    """Keeps what the loss learns beside the model (a distillation head): the trainer's checkpoints lack it."""
 
     file = "loss.safetensors"
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        """Find the parameters of `loss` that are not those of `model`."""
         of_model = {id(parameter) for parameter in model.parameters()}
         self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Writes them into the checkpoint just made."""
+        """Write them into the checkpoint just made."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
             save_file({name: p.detach().contiguous() for name, p in self.parameters.items()}, folder / self.file)
 
     def load(self, checkpoint: Path) -> None:
-        """Restores them.
+        """Restore them.
 
         Raises:
             InputError: the checkpoint was made by another loss.
@@ -142,7 +140,7 @@ class _Trainer(CheckedSteps, SentenceTransformerTrainer):
     """sentence-transformers' trainer with the checks that all runs share."""
 
 
-def _check(sets: dict[str, Dataset], settings: SentenceSettings) -> None:
+def _check(sets: dict[str, Dataset], settings: RunSettings) -> None:
     settings.check()
     for name, rows in sets.items():
         if len(rows) < settings.batch_size:

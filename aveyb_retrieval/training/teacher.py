@@ -1,4 +1,4 @@
-"""A teacher's vectors for a list of texts, cached on disk in shards so that an interrupted run goes on where it was.
+"""A teacher's vectors for a list of texts, cached on disk in shards so that an interrupted run can be continued.
 
 The folder holds `teacher.json` (which teacher, which texts, what shape) and `vectors-00000.npy`, ... of `shard_size`
 rows each, float16, unit length (a cosine of two such rows is right to about 1e-3).
@@ -7,22 +7,30 @@ rows each, float16, unit length (a cosine of two such rows is right to about 1e-
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Callable, Sequence
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.storage.files import rename, write_atomic
+from aveyb_retrieval.training.settings import check_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aveyb_retrieval.index.types import Progress
 
 SETTINGS = "teacher.json"
 
 
 @dataclass(frozen=True)
 class TeacherSettings:
-    """What makes two caches the same."""
+    """The facts that identify a cache: two caches are the same if all of them are."""
 
     teacher: str  # name and fingerprint of the weights
     dim: int
@@ -34,7 +42,7 @@ class TeacherSettings:
 
 
 def texts_digest(texts: Sequence[str]) -> str:
-    """SHA-256 over the texts and their borders."""
+    """Return the SHA-256 (hex) over the texts and their borders."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", errors="surrogatepass")
@@ -44,7 +52,7 @@ def texts_digest(texts: Sequence[str]) -> str:
 
 
 def load_teacher(model: str, *, device: str, max_tokens: int) -> tuple[Any, str]:
-    """A SentenceTransformer that cuts at `max_tokens`, and its name with a fingerprint of its weights."""
+    """Load a SentenceTransformer that cuts at `max_tokens`; return it and its name with a hash of its weights."""
     from sentence_transformers import SentenceTransformer
 
     teacher = SentenceTransformer(model, device=device)
@@ -57,12 +65,15 @@ def load_teacher(model: str, *, device: str, max_tokens: int) -> tuple[Any, str]
 
 
 def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_size: int = 64) -> np.ndarray:
-    """Unit vectors [n, dim] float32; `precision` bf16 runs under autocast (weights stay float32)."""
+    """Return unit vectors `[n, dim]` float32; "bfloat16" runs under autocast (weights stay float32).
+
+    Raises:
+        ConfigError: `precision` is unknown.
+    """
     import torch
 
-    if precision not in ("fp32", "bf16"):
-        raise ConfigError(f"precision is {precision!r}; choose fp32 or bf16")
-    with torch.autocast(teacher.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+    check_precision(precision)
+    with torch.autocast(teacher.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         vectors = teacher.encode(list(texts), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
     return vectors.cpu().numpy()
@@ -75,15 +86,23 @@ def cache_vectors(
     model: str,
     device: str = "cpu",
     max_tokens: int = 256,
-    precision: str = "fp32",
+    precision: str = "float32",
     shard_size: int = 2048,
     part: tuple[int, int] = (0, 1),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Encode what is missing; complete shards are kept.
 
     Args:
-        part: (i, n) takes every n-th shard from the i-th, so that n processes can share the work.
+        texts: what the teacher encodes; a row each, in this order.
+        folder: of the cache; made if needed.
+        model: folder or name of a sentence-transformers model.
+        device: where the teacher runs.
+        max_tokens: the teacher reads this many tokens of a text.
+        precision: of its matrix products, "float32" or "bfloat16".
+        shard_size: rows in a shard.
+        part: (i, n) takes every n-th shard from the i-th, so that n processes, on any machines, can share the work.
+        progress: called after each shard.
 
     Raises:
         ConfigError: `part` or `precision` is out of range.
@@ -108,28 +127,28 @@ def cache_vectors(
                 f"{path} was made with {was}, this run has {now}: choose another folder or delete this one"
             )
     else:
-        path.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
     for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
         shard = _shard(folder, start // shard_size)
         if not shard.exists():
             vectors = encode_with(teacher, texts[start : start + shard_size], precision=precision)
-            partial = shard.with_suffix(".part")
-            with partial.open("wb") as file:
-                np.save(file, vectors.astype(np.float16), allow_pickle=False)
-            partial.replace(shard)
+            array = io.BytesIO()
+            np.save(array, vectors.astype(np.float16), allow_pickle=False)
+            _write(shard, array.getvalue())
         if progress:
-            progress(min(start + shard_size, len(texts)), len(texts))
+            progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
 
 
 def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarray:
-    """The cached vectors [n, dim] float16, in the order of the texts.
+    """Read the cached vectors `[n, dim]` float16, in the order of the texts.
 
     Args:
+        folder: of the cache.
         allow_partial: take the complete shards from the front where later ones are still missing.
 
     Raises:
-        InputError: no cache there, a missing shard, or a shard of another shape.
+        InputError: the folder is not a cache, a shard is missing, or one has another shape.
     """
     folder = Path(folder)
     settings = _read_settings(folder)
@@ -150,6 +169,13 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
     return np.concatenate(shards)
 
 
+def _write(path: Path, data: bytes) -> None:
+    """Write a file atomically, also while another process writes the same: each has a temporary name of its own."""
+    own = path.with_name(f"{path.name}.{os.getpid()}")
+    write_atomic(own, data)
+    rename(own, path)
+
+
 def _shard(folder: Path, number: int) -> Path:
     return folder / f"vectors-{number:05d}.npy"
 
@@ -159,6 +185,6 @@ def _read_settings(folder: Path) -> TeacherSettings:
     try:
         return TeacherSettings(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise InputError(f"{path} is missing: {folder} holds no teacher vectors") from None
+        raise InputError(f"{path} is missing: {folder} does not hold teacher vectors") from None
     except (json.JSONDecodeError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({error}); delete the folder and cache the vectors again") from error

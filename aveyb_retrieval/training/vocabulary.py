@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from aveyb_retrieval.encoder.capitals import mark
 from aveyb_retrieval.encoder.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, printable_bytes, words_pattern
 from aveyb_retrieval.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SMALLEST = 256 + len(SPECIAL_TOKENS)
 
@@ -21,13 +24,14 @@ def train_vocabulary(
     capitals: str = "bytes",
     name: str = "aveyb",
 ) -> AveyBTokenizer:
-    """Byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
+    """Learn byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
         pattern: pre-tokenisation; merges never cross its pieces. None: the usual one for `capitals`.
         capitals: "bytes" or "marks", see `AveyBTokenizer`.
+        name: of the vocabulary.
 
     Raises:
         ConfigError: `vocab_size` leaves no room for merges.

@@ -122,7 +122,7 @@ def main() -> None:
     texts = [split for window in found for split in window.splits]
     if not cache.exists():
         teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
-        np.save(cache, encode_with(teacher, texts, precision="bf16"))
+        np.save(cache, encode_with(teacher, texts, precision="bfloat16"))
     taught = torch.from_numpy(np.load(cache, allow_pickle=False)).float()
     if len(taught) != len(texts):
         raise SystemExit(f"{cache} holds {len(taught)} vectors for {len(texts)} texts: remove it")

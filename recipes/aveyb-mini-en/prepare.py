@@ -330,14 +330,14 @@ def main() -> None:
     for text in generator.sample(prose, min(len(prose), 20_000)):
         sentences += [s for s in SENTENCE.split(" ".join(text.split())) if 5 <= len(s.split()) <= 40]
     teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
-    topics = Topics(listed, encode_with(teacher, listed, precision="bf16"))
+    topics = Topics(listed, encode_with(teacher, listed, precision="bfloat16"))
     add_synthetic(collector, topics, sentences, int(30_000 * args.scale), generator)
 
     generator = random.Random(2)
     rare = args.rare_words.read_text(encoding="utf-8").split()
     add_rare_words(collector, rare, listed, int(30_000 * args.scale), generator)
     mixed = listed + generator.sample(rare, min(len(rare), RARE_TOPICS))
-    topics = Topics(mixed, encode_with(teacher, mixed, precision="bf16"))
+    topics = Topics(mixed, encode_with(teacher, mixed, precision="bfloat16"))
     add_synthetic(collector, topics, sentences, int(20_000 * args.scale), generator)
 
     place = list(range(collector.group + 1))

@@ -23,11 +23,11 @@ def main() -> None:
     texts = list(read_texts([args.data / "texts.jsonl"]))
     begun = time.time()
 
-    def progress(done: int, total: int) -> None:
+    def progress(stage: str, done: int, total: int | None, tokens: int) -> None:
         print(f"{done:,} of {total:,} texts, {time.time() - begun:.0f} s", flush=True)
 
     cache_vectors(
-        texts, args.data / "teacher", model=args.teacher, precision="bf16", part=tuple(args.part), progress=progress
+        texts, args.data / "teacher", model=args.teacher, precision="bfloat16", part=tuple(args.part), progress=progress
     )
 
 

@@ -27,7 +27,8 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher
-from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.sentence_trainer import train_sentence_model
+from aveyb_retrieval.training.settings import RunSettings
 from aveyb_retrieval.training.teacher import load_teacher, read_vectors
 from aveyb_retrieval.training.texts import fingerprint, read_records
 
@@ -53,7 +54,7 @@ def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str])
         counts = sum(np.bincount(tokenizer.encode_ids(t), minlength=tokenizer.vocab_size) for t in texts)
         teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
         embedding, head = token_embeddings_from_teacher(
-            tokenizer, teacher, 256, counts=np.asarray(counts), precision="bf16"
+            tokenizer, teacher, 256, counts=np.asarray(counts), precision="bfloat16"
         )
         np.savez(path, embedding=embedding, head=head)
     with np.load(path, allow_pickle=False) as saved:
@@ -198,7 +199,7 @@ def main() -> None:
         temperature=args.temperature,
         head=head,
     )
-    settings = SentenceSettings(
+    settings = RunSettings(
         steps=args.steps,
         batch_size=args.batch,
         learning_rate=args.lr,

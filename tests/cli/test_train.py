@@ -1,6 +1,7 @@
 """aveyb-train: every command end to end on a tiny text, and what it says about bad input."""
 
 import json
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.training.settings import ContrastiveSettings, DistillSettings, MiningRules, MLMSettings
 from tests.training.conftest import SENTENCES, tiny_config
 from tests.training.test_contrastive import TRIPLETS
 from tests.training.test_mlm import StopAfter
@@ -49,13 +51,32 @@ def encoder(vocabulary: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-RUN = ("--steps", 2, "--batch-size", 4, "--fp32", "--threads", 1, "--device", "cpu")
+RUN = ("--steps", 2, "--batch-size", 4, "--precision", "float32", "--threads", 1, "--device", "cpu")
 
 
-def test_help_is_fast_and_names_the_commands() -> None:
+def test_help_names_the_commands() -> None:
     result = call("--help")
     for command in ("tokenizer", "mlm", "mine", "contrastive", "distill"):
         assert command in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "defaults"),
+    [
+        ("mlm", MLMSettings()),
+        ("contrastive", ContrastiveSettings()),
+        ("distill", DistillSettings()),
+        ("mine", MiningRules()),
+    ],
+)
+def test_options_are_the_described_settings_with_their_defaults(command: str, defaults: object) -> None:
+    options = {option.name: option for option in main.commands[command].params}
+    described = {f.name for base in type(defaults).__mro__ if is_dataclass(base) for f in fields(base) if f.metadata}
+    for name in described:
+        assert options[name].default == getattr(defaults, name), name
+        assert options[name].help, name
+    shown = call(command, "--help").output
+    assert ("--learning-rate" in shown and "[float32|bfloat16]" in shown) == (command != "mine")
 
 
 def test_tokenizer_writes_both_views_and_overwrites_nothing(text: Path, vocabulary: Path) -> None:

@@ -51,7 +51,7 @@ def text_file(tmp_path: Path) -> Path:
 
 def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:
     """Calls a test module's function with `folder` in two processes that gloo connects, one thread each."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     worker = folder / "worker.py"
     worker.write_text(
         "import sys, torch\nfrom pathlib import Path\n"

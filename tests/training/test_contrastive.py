@@ -11,19 +11,16 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.contrastive import (
-    PAPER,
-    ranking_loss,
-    read_hub_pairs,
-    read_pairs,
-    train_contrastive,
-)
+from aveyb_retrieval.training.contrastive import ranking_loss, read_hub_pairs, read_pairs, train_contrastive
 from aveyb_retrieval.training.run_folder import read_metrics
+from aveyb_retrieval.training.settings import ContrastiveSettings
 
 from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
 from .test_mlm import NaNAt, StopAfter, same, same_to
 
-SETTINGS = replace(PAPER, steps=6, batch_size=8, learning_rate=1e-3, bf16=False, log_every=1, save_every=100)
+SETTINGS = ContrastiveSettings(
+    steps=6, batch_size=8, learning_rate=1e-3, precision="float32", log_every=1, save_every=100
+)
 DATA = {"pairs": "written in the tests"}
 # MS MARCO's schema: a question, the sentence that answers it, and one that shares words with it but does not.
 TRIPLETS = [
@@ -68,8 +65,7 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
         read_pairs([write(tmp_path / "train.jsonl", trained)]),
         tmp_path / "run",
         data=DATA,
-        settings=replace(SETTINGS, steps=40, batch_size=16, learning_rate=5e-3, log_every=20),
-        micro_batch=8,
+        settings=replace(SETTINGS, steps=40, batch_size=16, learning_rate=5e-3, log_every=20, micro_batch=8),
         device="cpu",
     )
     assert ndcg_at_10(model, *question) > before + 0.1
@@ -138,9 +134,7 @@ def two_process_run(folder: Path) -> None:
         pairs,
         folder / name,
         data=DATA,
-        settings=replace(SETTINGS, steps=20),
-        micro_batch=3,
-        dimensions=[16, 32],
+        settings=replace(SETTINGS, steps=20, micro_batch=3, matryoshka=(16, 32)),
         device="cpu",
     )
 

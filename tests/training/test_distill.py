@@ -16,14 +16,21 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.distill import DistillationLoss, token_embeddings_from_teacher, train_distill
 from aveyb_retrieval.training.loading import sentence_model
-from aveyb_retrieval.training.sentence_trainer import SentenceSettings, train_sentence_model
+from aveyb_retrieval.training.sentence_trainer import train_sentence_model
+from aveyb_retrieval.training.settings import DistillSettings
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
 from .test_mlm import StopAfter, same, same_to
 
 TEXTS = SENTENCES[:48]
-SETTINGS = SentenceSettings(
-    steps=6, batch_size=8, learning_rate=3e-3, betas=(0.9, 0.98), eps=1e-8, bf16=False, log_every=1, save_every=100
+SETTINGS = DistillSettings(
+    steps=6,
+    batch_size=8,
+    learning_rate=3e-3,
+    schedule="linear",
+    precision="float32",
+    log_every=1,
+    save_every=100,
 )
 DATA = {"text": "written in the tests"}
 

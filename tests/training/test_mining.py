@@ -14,7 +14,8 @@ from datasets import Dataset
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.precomputed import PrecomputedDocument
 from aveyb_retrieval.index.types import FloatArray
-from aveyb_retrieval.training.mining import Mined, Rules, mine_negatives
+from aveyb_retrieval.training.mining import Mined, mine_negatives
+from aveyb_retrieval.training.settings import MiningRules
 
 # cosine to any anchor
 COSINES = {
@@ -25,7 +26,7 @@ COSINES = {
     "birds sing": 0.3,
 }
 TEA, COFFEE, STEEL, BOATS, BIRDS = COSINES
-NO_MARGIN = Rules(negatives=9, relative_margin=None)
+NO_MARGIN = MiningRules(negatives=9, relative_margin=None)
 
 
 class Angles:
@@ -46,7 +47,7 @@ class Angles:
         raise AssertionError("mining does not rerank")
 
 
-def mine(pairs: Iterable[tuple[str, str]], rules: Rules, **options: object) -> Mined:
+def mine(pairs: Iterable[tuple[str, str]], rules: MiningRules, **options: object) -> Mined:
     rows = Dataset.from_list([{"anchor": anchor, "positive": positive} for anchor, positive in pairs])
     return mine_negatives(rows, rules, model=Angles(), **options)
 
@@ -82,23 +83,23 @@ def test_a_text_equal_to_the_anchor_is_no_negative() -> None:
     ],
 )
 def test_limits(rules: dict[str, float | None], expected: list[str]) -> None:
-    mined = mine([("drink", COFFEE)], Rules(negatives=3, **rules), corpus=COSINES)
+    mined = mine([("drink", COFFEE)], MiningRules(negatives=3, **rules), corpus=COSINES)
     assert negatives(mined, "drink", COFFEE) == expected
 
 
 def test_the_lowest_of_several_positives_sets_the_limit() -> None:
-    mined = mine([("drink", TEA), ("drink", BOATS)], Rules(negatives=9), corpus=COSINES)
+    mined = mine([("drink", TEA), ("drink", BOATS)], MiningRules(negatives=9), corpus=COSINES)
     assert negatives(mined, "drink", TEA) == [BIRDS]
 
 
 def test_margin_of_a_positive_below_zero() -> None:
-    assert Rules(relative_margin=0.5).limit(-0.2) == pytest.approx(-0.3)
+    assert MiningRules(relative_margin=0.5).limit(-0.2) == pytest.approx(-0.3)
 
 
 def test_ranks_are_counted_without_positives_and_before_margins() -> None:
-    mined = mine([("drink", COFFEE)], Rules(range_min=1, range_max=3, relative_margin=None), corpus=COSINES)
+    mined = mine([("drink", COFFEE)], MiningRules(range_min=1, range_max=3, relative_margin=None), corpus=COSINES)
     assert negatives(mined, "drink", COFFEE) == [STEEL]  # tea has rank 0
-    mined = mine([("drink", COFFEE)], Rules(negatives=2, range_max=2), corpus=COSINES)
+    mined = mine([("drink", COFFEE)], MiningRules(negatives=2, range_max=2), corpus=COSINES)
     assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == ["drink"]  # the margin took tea, of two
 
 
@@ -107,13 +108,13 @@ def test_words_propose_and_cosines_decide() -> None:
     lexical = mine(pairs, NO_MARGIN, corpus=COSINES, mode="lexical")
     assert negatives(lexical, "tea brewed", STEEL) == [TEA, COFFEE]  # the others hold none of the words
     with pytest.raises(InputError, match=r"none of 1 anchors has a negative among 5 texts, ranks 0 to 50"):
-        mine(pairs, Rules(), corpus=COSINES, mode="lexical")
-    hybrid = mine(pairs, Rules(negatives=2), corpus=COSINES, mode="hybrid")
+        mine(pairs, MiningRules(), corpus=COSINES, mode="lexical")
+    hybrid = mine(pairs, MiningRules(negatives=2), corpus=COSINES, mode="hybrid")
     assert set(negatives(hybrid, "tea brewed", STEEL)) == {BOATS, BIRDS}
 
 
 def test_anchors_without_negatives_are_named() -> None:
-    mined = mine([("song", BIRDS), ("drink", TEA)], Rules())
+    mined = mine([("song", BIRDS), ("drink", TEA)], MiningRules())
     assert mined.left_out == ["song"] and mined.short == []
     assert list(mined.triplets) == [{"anchor": "drink", "positive": TEA, "negative": BIRDS}]
 
@@ -147,7 +148,7 @@ def test_saved_triplets_are_read_as_pairs(tmp_path: Path) -> None:
 )
 def test_rules_out_of_range(rules: dict[str, float], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        mine([("drink", TEA)], Rules(**rules))
+        mine([("drink", TEA)], MiningRules(**rules))
 
 
 def test_unknown_mode_is_refused_before_anything_is_encoded() -> None:

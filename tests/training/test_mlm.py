@@ -1,4 +1,4 @@
-"""Masked-language modelling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
+"""Masked-language modeling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
 
 import json
 import re
@@ -13,13 +13,22 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.mlm import MLMSettings, evaluate_mlm, held_out_sequences, train_mlm
+from aveyb_retrieval.training.mlm import evaluate_mlm, held_out_sequences, train_mlm
 from aveyb_retrieval.training.run_folder import RunCallback, read_metrics
+from aveyb_retrieval.training.settings import MLMSettings
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
 
 SETTINGS = MLMSettings(
-    steps=8, length=40, batch_size=4, micro_batch=2, learning_rate=3e-3, bf16=False, log_every=1, save_every=4, eps=1e-8
+    steps=8,
+    length=40,
+    batch_size=4,
+    micro_batch=2,
+    learning_rate=3e-3,
+    precision="float32",
+    log_every=1,
+    save_every=4,
+    eps=1e-8,
 )
 TWENTY_STEPS = replace(SETTINGS, steps=20, save_every=1000)
 DATA = {"text": "written in the tests"}

@@ -34,6 +34,26 @@ def test_schedules_rise_and_fall(name: str) -> None:
         assert values[85] == 1.0 and values[95] < 1.0
 
 
+def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
+    import transformers
+
+    steps, rising = 100, 10
+
+    def theirs(name: str) -> list[float]:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=1.0)
+        if name == "trapezoidal":
+            schedule = transformers.get_wsd_schedule(
+                optimizer, rising, 9, num_stable_steps=81, decay_type="1-sqrt", min_lr_ratio=0.0
+            )
+        else:
+            schedule = transformers.get_scheduler(name, optimizer, rising, steps)
+        return [schedule.lr_lambdas[0](step) for step in range(rising, steps + 1)]
+
+    for name in ("cosine", "linear", "trapezoidal"):
+        factor = learning_rate_factor(name, steps, rising / steps)
+        assert [factor(step) for step in range(rising, steps + 1)] == pytest.approx(theirs(name), abs=1e-9), name
+
+
 def test_stable_adamw_first_step_equals_adamw() -> None:
     # On the first step g^2 / v is one everywhere, so nothing is bounded and the two agree.
     weights = [nn.Parameter(torch.arange(1.0, 5.0)) for _ in range(2)]

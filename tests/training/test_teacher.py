@@ -59,11 +59,11 @@ def test_another_cache_is_refused(teacher: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="texts_sha256"):
         cache_vectors([*TEXTS[:-1], "changed"], tmp_path, model=teacher, shard_size=10)
     with pytest.raises(InputError, match="precision"):
-        cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10, precision="bf16")
+        cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10, precision="bfloat16")
 
 
 def test_damage_is_named(teacher: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no teacher vectors"):
+    with pytest.raises(InputError, match="does not hold teacher vectors"):
         read_vectors(tmp_path)
     cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
     np.save(tmp_path / "vectors-00002.npy", np.zeros((5, 7), dtype=np.float16))

@@ -1,0 +1,198 @@
+"""Settings of every training objective: defaults, limits, and the help that `aveyb-train` shows.
+
+Nothing heavy is imported here, so that the command line can derive its options from these classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPTIMIZERS = ("adamw", "stable_adamw")
+SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
+PRECISIONS = ("float32", "bfloat16")
+
+
+def setting(default: Any, text: str, *, choices: Sequence[str] = (), kind: type | None = None) -> Any:
+    """Declare a field that users may set, with its help text.
+
+    Args:
+        default: its value where none is given.
+        text: help text, one line.
+        choices: the values allowed; empty: any.
+        kind: type of a value (of one item, for a tuple) where `default` does not show it.
+    """
+    return field(default=default, metadata={"help": text, "choices": tuple(choices), "kind": kind})
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive fine-tuning.
+
+    `batch_size` counts rows over all processes, `warmup` is a share of the steps, `betas` and `eps` are Adam's, `clip`
+    limits the norm of the gradient (0: no limit) and `keep` is the number of checkpoints kept.
+    """
+
+    steps: int = setting(1000, "Optimizer steps.")
+    batch_size: int = setting(128, "Rows per step, over all processes.")
+    learning_rate: float = setting(1e-4, "Peak learning rate.")
+    schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
+    warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.")
+    optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-5
+    weight_decay: float = setting(0.1, "Weight decay of matrices; biases, norms and scalars have none.")
+    clip: float = 1.0
+    precision: str = setting("bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS)
+    seed: int = setting(0, "Seed of every random choice.")
+    log_every: int = setting(10, "Steps between lines of metrics.jsonl.")
+    save_every: int = setting(500, "Steps between checkpoints.")
+    keep: int = 2
+
+    def check(self, *more: str) -> None:
+        """Validate the numbers.
+
+        Args:
+            more: further fields that must be above 0.
+
+        Raises:
+            ConfigError: a number that must be above 0 is not, or the precision is unknown.
+        """
+        for name in ("steps", "batch_size", "learning_rate", "log_every", "save_every", "keep", *more):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        check_precision(self.precision)
+
+
+@dataclass(frozen=True)
+class MLMSettings(RunSettings):
+    """Masked-language modeling; the defaults are the paper's recipe.
+
+    A row is a packed sequence of `length` tokens, so one step sees `batch_size * length` tokens (512K in the paper). A
+    process takes `batch_size / processes` of the rows, `micro_batch` at a time.
+    """
+
+    length: int = setting(2048, "Tokens per packed sequence.")
+    micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.")
+    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].")
+    gradient_checkpointing: bool = setting(False, "Use less memory and a third more time.")
+    held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).")
+    evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.")
+    steps: int = 90_000
+    batch_size: int = 256
+    learning_rate: float = 5e-4
+    schedule: str = "cosine"
+    betas: tuple[float, float] = (0.95, 0.95)
+    eps: float = 1e-18
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class ContrastiveSettings(RunSettings):
+    """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
+
+    micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.")
+    scale: float = setting(20.0, "Factor applied to the cosines.")
+    matryoshka: tuple[int, ...] = setting((), "Also train vectors truncated to N dimensions. Repeatable.", kind=int)
+
+
+@dataclass(frozen=True)
+class DistillSettings(RunSettings):
+    """Distillation of a teacher's vectors and scores."""
+
+    vector_weight: float = setting(5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
+    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
+    temperature: float = setting(0.1, "Temperature of the score distributions.")
+    teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.")
+    teacher_precision: str = setting("float32", "Precision of the teacher's matrix products.", choices=PRECISIONS)
+    steps: int = 2000
+    learning_rate: float = 5e-4
+    schedule: str = "cosine"
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class PackedSettings(RunSettings):
+    """Distillation from packed texts (see `packed_loop.py`); the weights of the loss are the embedded model's."""
+
+    vector_weight: float = setting(10.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
+    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
+    pair_weight: float = setting(0.5, "Weight of InfoNCE over pairs.")
+    temperature: float = setting(0.15, "Temperature of the score distributions and of InfoNCE.")
+    steps: int = 2000
+    batch_size: int = 192
+    learning_rate: float = 5e-4
+    schedule: str = "cosine"
+    warmup: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class MiningRules:
+    """Rules by which some of the texts found for an anchor become its negatives.
+
+    Ranks `[range_min, range_max)` are considered, counted from 0 without the anchor's positives. With p the lowest
+    cosine of the anchor's positives, a negative's cosine is at most `p - relative_margin |p|`, `p - absolute_margin`
+    and `max_score`; None means no such limit. Of what is left, the `negatives` nearest are taken.
+    """
+
+    negatives: int = setting(1, "Negatives per pair; each becomes a row of its own.")
+    range_min: int = setting(0, "Skip the best N texts, positives not counted.")
+    range_max: int = setting(50, "Consider the best N texts.")
+    relative_margin: float | None = setting(
+        0.05,
+        "Keep a negative only if its cosine is below the positive's by this share; closer texts may be answers.",
+    )
+    absolute_margin: float | None = setting(
+        None, "Keep it only if its cosine is below the positive's by this much.  [default: no limit]", kind=float
+    )
+    max_score: float | None = setting(
+        None, "Keep it only if its cosine is at most this.  [default: no limit]", kind=float
+    )
+
+    def check(self) -> None:
+        """Validate the numbers.
+
+        Raises:
+            ConfigError: one is out of range.
+        """
+        if self.negatives < 1:
+            raise ConfigError(f"negatives is {self.negatives}; it must be at least 1")
+        if not 0 <= self.range_min <= self.range_max - self.negatives:
+            raise ConfigError(
+                f"range_min {self.range_min} and range_max {self.range_max} leave {self.range_max - self.range_min} "
+                f"ranks for {self.negatives} negatives; range_min starts at 0, range_max must be higher"
+            )
+        for name in ("relative_margin", "absolute_margin"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"{name} is {value}; it must be at least 0, or None")
+
+    def limit(self, positive: float) -> float:
+        """Return the highest cosine of a negative where the lowest cosine of a positive is `positive`."""
+        relative, absolute = self.relative_margin, self.absolute_margin
+        return min(
+            math.inf if relative is None else positive - relative * abs(positive),
+            math.inf if absolute is None else positive - absolute,
+            math.inf if self.max_score is None else self.max_score,
+        )
+
+
+def check_precision(precision: str) -> None:
+    """Validate the name of a precision.
+
+    Raises:
+        ConfigError: it is unknown.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")
