@@ -1,0 +1,282 @@
+"""Texts and their teacher vectors in a few files that travel well: token ids, quantized vectors, pairs.
+
+A folder holds `part-000.safetensors`, ... and `packed.json`, written last. A part holds consecutive texts:
+
+    ids      uint16 `[T]`      token ids of its texts, one text after another
+    lengths  uint16 `[n]`      tokens of each text
+    vectors  int8 `[n, D]`     with scales float32 `[n]`, or float16 `[n, D]` without: the teacher's, unit length
+    pairs    int32 `[m, 2]`    (anchor, positive), numbers of texts within the part
+
+To read them needs numpy and safetensors; the texts, their tokenizer and the teacher stay where the parts were made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MANIFEST = "packed.json"
+STORAGE_DTYPES = ("int8", "float16")
+SMALLEST_COSINE = 0.999  # of a stored vector to the teacher's own
+_OVERHEAD = 1024  # bytes of a part's header
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file: its name, size, SHA-256 and contents."""
+
+    name: str
+    bytes: int
+    sha256: str
+    texts: int
+    tokens: int
+    pairs: int
+
+
+class PartWriter:
+    """Writes texts into parts of at most `part_bytes` each; `finish` writes the manifest.
+
+    Args:
+        folder: where the parts go; made if needed.
+        part_bytes: size of a part at most.
+        storage_dtype: "int8" or "float16", of the vectors.
+
+    Raises:
+        ConfigError: an unknown storage dtype.
+    """
+
+    def __init__(self, folder: str | Path, *, part_bytes: int, storage_dtype: str = "int8") -> None:
+        """Start with an empty part."""
+        if storage_dtype not in STORAGE_DTYPES:
+            raise ConfigError(f"storage_dtype is {storage_dtype!r}; choose one of {', '.join(STORAGE_DTYPES)}")
+        self.folder, self.part_bytes, self.storage_dtype = Path(folder), part_bytes, storage_dtype
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / MANIFEST).unlink(missing_ok=True)  # until `finish`, the folder is incomplete
+        self.parts: list[Part] = []
+        self.pairs_left_out = 0
+        self._ids: list[np.ndarray] = []
+        self._vectors: list[np.ndarray] = []
+        self._pairs: list[tuple[int, int]] = []
+        self._first, self._bytes = 0, _OVERHEAD
+
+    def add(self, ids: np.ndarray, vector: np.ndarray) -> None:
+        """Add the next text.
+
+        Args:
+            ids: its token ids, below 65,536.
+            vector: `[D]`, the teacher's.
+
+        Raises:
+            InputError: the text has no tokens or too many, an id does not fit, or the text alone exceeds a part.
+        """
+        number = self._first + len(self._ids)
+        if not 0 < len(ids) < 2**16 or int(ids.max()) >= 2**16:
+            raise InputError(f"text {number} has {len(ids)} tokens; 1 to 65,535 tokens with ids below 65,536 fit")
+        size = 2 * len(ids) + 2 + (len(vector) + 4 if self.storage_dtype == "int8" else 2 * len(vector))
+        if _OVERHEAD + size > self.part_bytes:
+            raise InputError(f"text {number} takes {size:,} bytes, a part at most {self.part_bytes:,}")
+        if self._bytes + size > self.part_bytes:
+            self._write()
+        self._ids.append(ids.astype(np.uint16))
+        self._vectors.append(vector)
+        self._bytes += size
+
+    def pair(self, anchor: int, positive: int) -> None:
+        """Pair two texts that were added, by their numbers over all parts; a pair across two parts is left out."""
+        if min(anchor, positive) < self._first or self._bytes + 8 > self.part_bytes:
+            self.pairs_left_out += 1
+        else:
+            self._pairs.append((anchor - self._first, positive - self._first))
+            self._bytes += 8
+
+    def finish(self, facts: dict[str, Any]) -> None:
+        """Write the last part and the manifest.
+
+        Args:
+            facts: fingerprints of texts, teacher and vocabulary, kept in the manifest.
+
+        Raises:
+            InputError: no text was added.
+        """
+        if self._ids:
+            self._write()
+        if not self.parts:
+            raise InputError(f"{self.folder}: there are no texts to pack")
+        manifest = {"facts": facts, "storage_dtype": self.storage_dtype, "parts": [asdict(part) for part in self.parts]}
+        write_atomic(self.folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+    def _write(self) -> None:
+        arrays = {
+            "ids": np.concatenate(self._ids),
+            "lengths": np.array([len(ids) for ids in self._ids], np.uint16),
+            "pairs": np.array(self._pairs, np.int32).reshape(-1, 2),
+            **quantize(np.stack(self._vectors), self.storage_dtype),
+        }
+        name = f"part-{len(self.parts):03d}.safetensors"
+        info = write_atomic(self.folder / name, save(arrays))
+        counts = len(self._ids), len(arrays["ids"]), len(self._pairs)
+        self.parts.append(Part(name, info.bytes, info.sha256, *counts))
+        self._first += len(self._ids)
+        self._ids, self._vectors, self._pairs, self._bytes = [], [], [], _OVERHEAD
+
+
+def quantize(vectors: np.ndarray, storage_dtype: str) -> dict[str, np.ndarray]:
+    """Return `vectors` and, for int8, `scales`, as a part stores them.
+
+    Raises:
+        InputError: a stored vector's cosine to its own is below `SMALLEST_COSINE`.
+    """
+    vectors = vectors.astype(np.float32)
+    if storage_dtype == "float16":
+        stored = {"vectors": vectors.astype(np.float16)}
+    else:
+        scales = np.maximum(np.abs(vectors).max(1), 1e-12) / 127
+        stored = {"vectors": np.rint(vectors / scales[:, None]).astype(np.int8), "scales": scales.astype(np.float32)}
+    cosines = (dequantize(stored) * vectors).sum(1) / np.linalg.norm(vectors, axis=1)
+    if not cosines.min() >= SMALLEST_COSINE:
+        raise InputError(
+            f"as {storage_dtype}, a teacher's vector keeps a cosine of {cosines.min():.5f} to itself, "
+            f"{SMALLEST_COSINE} is needed: store float16, or look for vectors that are zero or not numbers"
+        )
+    return stored
+
+
+def dequantize(stored: dict[str, np.ndarray]) -> np.ndarray:
+    """Return stored vectors as float32 unit rows `[n, D]`."""
+    vectors = stored["vectors"].astype(np.float32)
+    if "scales" in stored:
+        vectors *= stored["scales"][:, None]
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class PackedTexts:
+    """All texts of some parts, in memory.
+
+    ids: uint16 `[T]`. starts: int64 `[n + 1]`, text i has the ids from `starts[i]` to `starts[i + 1]`.
+    vectors: float16 `[n, D]` unit rows. pairs: int64 `[m, 2]`. facts: what the manifest and the parts say of the data.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    vectors: np.ndarray
+    pairs: np.ndarray
+    facts: dict[str, Any]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, int64 `[n]`."""
+        return np.diff(self.starts)
+
+    @classmethod
+    def load(cls, folder: str | Path, names: Sequence[str] | None = None) -> PackedTexts:
+        """Read parts and check their hashes.
+
+        Args:
+            folder: with a manifest.
+            names: of the parts; None: all that the manifest lists.
+
+        Raises:
+            InputError: the manifest or a part is missing, or a part is not the one that the manifest lists.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            raise InputError(f"{folder / MANIFEST} is missing: {folder} does not hold packed texts, or only part of them")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        listed = {entry["name"]: entry for entry in manifest["parts"]}
+        chosen = list(listed) if names is None else list(names)
+        unknown = [name for name in chosen if name not in listed]
+        if unknown or not chosen:
+            raise InputError(f"{folder / MANIFEST} lists {', '.join(listed)}; asked for: {', '.join(chosen) or 'none'}")
+        arrays = [_read_part(folder / name, listed[name]["sha256"]) for name in chosen]
+        firsts = np.cumsum([0, *(len(part["lengths"]) for part in arrays)])
+        lengths = np.concatenate([part["lengths"] for part in arrays]).astype(np.int64)
+        return cls(
+            np.concatenate([part["ids"] for part in arrays]),
+            np.concatenate([[0], lengths.cumsum()]),
+            np.concatenate([dequantize(part).astype(np.float16) for part in arrays]),
+            np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts[:-1], strict=True)]).astype(int),
+            manifest["facts"] | {name: listed[name]["sha256"] for name in chosen},
+        )
+
+    def padded(self, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids int64 `[B, T]` and mask bool `[B, T]` of some texts, padded to the longest."""
+        texts = [self.ids[self.starts[row] : self.starts[row + 1]] for row in rows]
+        width = max(map(len, texts))
+        ids, mask = np.zeros((len(texts), width), np.int64), np.zeros((len(texts), width), bool)
+        for i, text in enumerate(texts):
+            ids[i, : len(text)], mask[i, : len(text)] = text, True
+        return ids, mask
+
+
+class BatchOrder:
+    """The batches of an endless run; batch number i depends on the texts, the seed and i alone.
+
+    A batch holds either pairs or single texts (those in no pair), of similar length. Every epoch sees each of them once,
+    but for the rest that does not fill a batch, in an order of its own.
+
+    Args:
+        texts: the data.
+        batch_size: pairs or texts per batch.
+        seed: decides the order.
+
+    Raises:
+        InputError: there are fewer pairs, and fewer single texts, than a batch.
+    """
+
+    _NEIGHBORHOOD = 32  # batches whose rows are sorted by length together: little padding, random enough
+
+    def __init__(self, texts: PackedTexts, batch_size: int, seed: int) -> None:
+        """Find the single texts."""
+        single = np.ones(len(texts.starts) - 1, bool)
+        single[texts.pairs.ravel()] = False
+        self._kinds = [rows for rows in (texts.pairs, np.flatnonzero(single)[:, None]) if len(rows) >= batch_size]
+        if not self._kinds:
+            raise InputError(
+                f"{len(texts.pairs)} pairs and {single.sum()} single texts are both less than one batch of {batch_size}: "
+                "give more texts or a smaller batch"
+            )
+        self._lengths, self._batch_size, self._seed = texts.lengths, batch_size, seed
+        self.per_epoch = sum(len(rows) // batch_size for rows in self._kinds)
+        self._epoch, self._batches = -1, list[np.ndarray]()
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        """Return the rows of batch `number`: int64 `[B, 2]` of pairs or `[B, 1]` of single texts."""
+        epoch, position = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self._shuffled(epoch)
+        return self._batches[position]
+
+    def _shuffled(self, epoch: int) -> list[np.ndarray]:
+        generator = np.random.default_rng([self._seed, epoch])
+        batches: list[np.ndarray] = []
+        for rows in self._kinds:
+            rows = generator.permutation(rows)[: len(rows) // self._batch_size * self._batch_size]
+            size = self._NEIGHBORHOOD * self._batch_size
+            for start in range(0, len(rows), size):
+                near = rows[start : start + size]
+                near = near[np.argsort(self._lengths[near].max(1), kind="stable")]
+                batches += np.split(near, len(near) // self._batch_size)
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _read_part(path: Path, sha256: str) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"{path} is missing: copy it from where the texts were packed, or pack them again")
+    data = path.read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise InputError(f"{path} has SHA-256 {found}, {MANIFEST} says {sha256}: copy it again, or pack the texts again")
+    return load(data)

@@ -1,0 +1,212 @@
+"""Distillation from packed texts in a plain torch loop: for machines that have torch and little else, for minutes at a time.
+
+A run goes on where it was, after a kill as after its time limit: state and batches depend on the number of the step
+alone, so it ends with the weights of a run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+from transformers.trainer_utils import get_last_checkpoint
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.storage.files import rename, write_atomic
+from aveyb_retrieval.training.losses import distillation_loss, fit_head
+from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
+from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.training.settings import PackedSettings
+
+STATE = "state.safetensors"
+HEAD = "head.safetensors"  # beside the model: maps its vectors to the teacher's
+_HEAD_TEXTS = 4096  # on which the head is fitted before the first step
+
+
+def train_packed(
+    model: AveyBModel,
+    texts: PackedTexts,
+    folder: str | Path,
+    *,
+    settings: PackedSettings,
+    device: str = "cpu",
+    minutes: float | None = None,
+) -> int:
+    """Train until the last step or the time limit, from the newest checkpoint if there is one.
+
+    Args:
+        model: where a new run starts from; a continued one takes the weights of its checkpoint.
+        texts: with the teacher's vectors.
+        folder: the run folder; `model/` appears in it with the last step.
+        settings: `log_every`, `save_every` and `keep` may change when a run is continued.
+        device: "cpu", "cuda", ...
+        minutes: stop with a checkpoint after about this long; None: at the last step.
+
+    Returns:
+        The number of steps done so far; `settings.steps` if the run is complete.
+
+    Raises:
+        ConfigError: settings are out of range, or not those that the run was started with.
+        InputError: the run was started on other texts, or the loss is not a number.
+    """
+    settings.check("temperature")
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    checkpoints = Path(folder) / CHECKPOINTS
+    resume = checkpoints.is_dir() and get_last_checkpoint(str(checkpoints)) is not None
+    run = RunFolder(folder, asdict(settings), texts.facts, resume=resume)
+    order = BatchOrder(texts, settings.batch_size, settings.seed)
+    model = model.to(device).train()
+    head = nn.Linear(model.config.hidden_size, texts.vectors.shape[1], bias=False, device=device)
+    trained = nn.ModuleDict({"model": model, "head": head})
+    optimizer = build_optimizer(
+        trained,
+        settings.optimizer,
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
+    if run.checkpoint is None:
+        with torch.no_grad():
+            head.weight.copy_(_first_head(model, texts, settings).to(device))
+        step = 0
+        _save(checkpoints, step, trained, optimizer, settings.keep)
+    else:
+        step = _restore(Path(run.checkpoint), trained, optimizer)
+    run.drop_metrics_after(step)
+    started, tokens, losses = time.monotonic(), 0, list[float]()
+    while step < settings.steps and (deadline is None or time.monotonic() < deadline):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * factor(step)
+        rows = order[step]
+        loss = _loss(model, head, texts, rows, settings)
+        check_loss(loss, step + 1, checkpoints)
+        loss.backward()
+        if settings.clip:
+            nn.utils.clip_grad_norm_(trained.parameters(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        losses.append(loss.item())
+        tokens += int(texts.lengths[rows].sum())
+        if step % settings.log_every == 0 or step == settings.steps:
+            seconds = time.monotonic() - started
+            run.log({
+                "step": step,
+                "loss": float(np.mean(losses)),
+                "learning_rate": optimizer.param_groups[0]["lr"],
+                "seconds": round(seconds, 2),
+                "tokens_per_second": round(tokens / seconds, 1),
+            })  # fmt: skip
+            losses.clear()
+        if step % settings.save_every == 0 or step == settings.steps:
+            _save(checkpoints, step, trained, optimizer, settings.keep)
+    if step < settings.steps:
+        _save(checkpoints, step, trained, optimizer, settings.keep)
+        return step
+    model.eval().save_pretrained(run.model)
+    write_atomic(run.model / HEAD, save({"head": head.weight.detach().cpu().contiguous()}))
+    return step
+
+
+def mean_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> torch.Tensor:
+    """Return the mean of each text's token vectors, float32 unit rows `[B, D]`.
+
+    Args:
+        model: the student.
+        ids: int64 `[B, T]`.
+        mask: bool `[B, T]`, which of them are tokens.
+    """
+    tokens, exist = torch.from_numpy(ids).to(model.device), torch.from_numpy(mask).to(model.device)
+    hidden = model(input_ids=tokens, attention_mask=exist).last_hidden_state.float()
+    mean = (hidden * exist[..., None]).sum(1) / exist.sum(1, keepdim=True)
+    return nn.functional.normalize(mean, dim=-1)
+
+
+def _loss(
+    model: AveyBModel, head: nn.Linear, texts: PackedTexts, rows: np.ndarray, settings: PackedSettings
+) -> torch.Tensor:
+    """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; both sides of pairs go through the model together."""
+    columns = rows.shape[1]
+    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
+        students = mean_vectors(model, *texts.padded(rows.T.ravel())).chunk(columns)
+    teachers = torch.from_numpy(texts.vectors[rows.T.ravel()]).to(model.device).float().chunk(columns)
+    return distillation_loss(
+        students,
+        teachers,
+        head,
+        vector_weight=settings.vector_weight,
+        score_weight=settings.score_weight,
+        pair_weight=settings.pair_weight,
+        temperature=settings.temperature,
+    )
+
+
+@torch.no_grad()
+def _first_head(model: AveyBModel, texts: PackedTexts, settings: PackedSettings) -> torch.Tensor:
+    """Fit the head on some texts, drawn evenly, for the weights that the run starts from."""
+    rows = np.random.default_rng(settings.seed).permutation(len(texts.lengths))[:_HEAD_TEXTS]
+    rows = rows[np.argsort(texts.lengths[rows], kind="stable")]
+    parts = np.array_split(rows, -(-len(rows) // settings.batch_size))
+    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
+        students = torch.cat([mean_vectors(model, *texts.padded(part)).cpu() for part in parts])
+    return fit_head(students, torch.from_numpy(texts.vectors[rows]))
+
+
+def _save(checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> None:
+    """Write a checkpoint, whole or not at all, and delete all but the newest."""
+    work = checkpoints / f".checkpoint-{step}"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    tensors = {f"weights.{name}": value for name, value in trained.state_dict().items()}
+    for number, values in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {"step": str(step)})
+    write_atomic(work / STATE, data)
+    target = checkpoints / f"checkpoint-{step}"
+    if target.exists():  # written again by a run whose newest checkpoint it is: the same bytes
+        shutil.rmtree(work)
+    else:
+        rename(work, target)
+    found = sorted(checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    for old in found[:-keep]:
+        shutil.rmtree(old)
+
+
+def _restore(checkpoint: Path, trained: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load a checkpoint; return its step.
+
+    Raises:
+        InputError: its weights are those of a model of other sizes.
+    """
+    tensors = load_file(checkpoint / STATE)
+    weights = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
+    shapes = {name: tuple(value.shape) for name, value in trained.state_dict().items()}
+    for name in sorted({*shapes, *weights}):
+        found = tuple(weights[name].shape) if name in weights else None
+        if found != shapes.get(name):
+            raise InputError(
+                f"{checkpoint / STATE}: {name} has the shape {found}, the model to train {shapes.get(name)}: the "
+                "checkpoint belongs to a model of other sizes; continue with the one that the run started with"
+            )
+    trained.load_state_dict(weights)
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            number, _, key = rest.partition(".")
+            state.setdefault(int(number), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return int(checkpoint.name.partition("-")[2])

@@ -1,0 +1,50 @@
+"""Cache the teacher's vectors of texts.jsonl in shards; run it again after an interruption.
+
+Several processes, on one machine or several, share the work with --part I N; shards made elsewhere are copied into the
+folder `teacher`. Another teacher, other texts or another precision are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from aveyb_retrieval.training.settings import PRECISIONS
+from aveyb_retrieval.training.teacher import cache_vectors
+from aveyb_retrieval.training.texts import read_texts
+
+
+def main() -> None:
+    """Parse the arguments and encode what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=Path, required=True, help="output folder of make_texts.py")
+    parser.add_argument("--teacher", required=True, help="folder or name of the sentence-transformers teacher")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--shard-size", type=int, default=2048, help="texts per shard")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "N"), help="every N-th shard from I")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    started = time.monotonic()
+
+    def show(stage: str, done: int, total: int | None, tokens: int) -> None:
+        print(f"{stage}: {done:,} of {total:,} texts, {time.monotonic() - started:.0f} s", flush=True)
+
+    cache_vectors(
+        list(read_texts([args.texts / "texts.jsonl"])),
+        args.texts / "teacher",
+        model=args.teacher,
+        device=args.device,
+        precision=args.precision,
+        shard_size=args.shard_size,
+        part=tuple(args.part),
+        progress=show,
+    )
+
+
+if __name__ == "__main__":
+    main()

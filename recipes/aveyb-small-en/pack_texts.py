@@ -1,0 +1,54 @@
+"""Pack token ids and teacher vectors into parts for train_packed.py.
+
+Texts without a vector yet are left out from the first missing shard on, so that training can begin while the teacher
+still works. --part-mib is what one upload may hold beside the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from make_texts import SPLIT, as_seen
+
+from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter
+from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
+from aveyb_retrieval.training.texts import read_records, read_texts
+
+
+def main() -> None:
+    """Parse the arguments and write the parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=Path, required=True, help="output folder of make_texts.py, with teacher/ in it")
+    parser.add_argument("--vocabulary", type=Path, required=True, help="folder of the student's vocabulary")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part-mib", type=float, default=40.0)
+    parser.add_argument("--storage-dtype", choices=STORAGE_DTYPES, default="int8", help="of the teacher's vectors")
+    args = parser.parse_args()
+    tokenizer = AveyBTokenizer.load(args.vocabulary)
+    vectors = read_vectors(args.texts / "teacher", allow_partial=True)
+    positives: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by the later text of the pair
+    for _, pair in read_records(args.texts / "pairs.jsonl"):
+        positives[max(pair["anchor"], pair["positive"])].append((pair["anchor"], pair["positive"]))
+    writer = PartWriter(args.out, part_bytes=int(args.part_mib * 2**20), storage_dtype=args.storage_dtype)
+    shortened = 0
+    for number, (text, vector) in enumerate(zip(read_texts([args.texts / "texts.jsonl"]), vectors, strict=False)):
+        ids = tokenizer.encode_ids(as_seen(text))
+        shortened += len(ids) > SPLIT  # a split that began inside a word: alone, it may take a token or two more
+        writer.add(ids[:SPLIT], vector)
+        for pair in positives[number]:
+            writer.pair(*pair)
+    teacher = json.loads((args.texts / "teacher" / SETTINGS).read_text(encoding="utf-8"))
+    vocabulary = hash_file(args.vocabulary / VOCAB_FILE).sha256
+    writer.finish({"teacher": teacher["teacher"], "texts": teacher["texts_sha256"], "vocabulary": vocabulary})
+    for part in writer.parts:
+        print(f"{part.name}: {part.bytes / 2**20:.1f} MiB, {part.texts:,} texts, {part.tokens:,} tokens, {part.pairs:,} pairs")
+    print(f"cut to {SPLIT} tokens: {shortened:,}; pairs across two parts, left out: {writer.pairs_left_out:,}")
+
+
+if __name__ == "__main__":
+    main()

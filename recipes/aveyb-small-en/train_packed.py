@@ -1,0 +1,55 @@
+"""Train the whole model on packed texts; the same command continues a run that was stopped.
+
+Needs torch, transformers, safetensors and numpy, and of this project its own files only. --minutes ends a call in time,
+with a checkpoint. When the last step is done, `pieces.py` cuts the model into files that may travel back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import torch
+
+from aveyb_retrieval.cli.settings import settings_options
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.training.packed import PackedTexts
+from aveyb_retrieval.training.packed_loop import train_packed
+from aveyb_retrieval.training.settings import PackedSettings
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.option("--packed", type=FOLDER, required=True, help="Output folder of pack_texts.py.")
+@click.option("--only", multiple=True, help="Name of a part to train on. Repeatable.  [default: all]")
+@click.option("--model", required=True, help="Model folder to start from.")
+@click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--minutes", type=float, help="Stop after about N minutes.  [default: at the last step]")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: torch's choice]")
+@settings_options("settings", PackedSettings())
+def main(
+    packed: Path,
+    only: tuple[str, ...],
+    model: str,
+    out: Path,
+    device: str,
+    minutes: float | None,
+    threads: int | None,
+    settings: PackedSettings,
+) -> None:
+    """Train on the parts in --packed, starting from --model or from the newest checkpoint in --out."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    texts = PackedTexts.load(packed, only or None)
+    student = AveyBModel.from_pretrained(model, dtype=torch.float32)
+    done = train_packed(student, texts, out, settings=settings, device=device, minutes=minutes)
+    if done < settings.steps:
+        click.echo(f"stopped after {done:,} of {settings.steps:,} steps; the same command continues")
+    else:
+        click.echo(f"model in {out / 'model'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The recipe of aveyb-small-en from raw texts to a model, at toy size, and the limits of its plan for a GPU."""
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import zstandard
+
+from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.sentence import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
+
+from .conftest import SENTENCES, tiny_config
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "aveyb-small-en"
+SPLIT = 32
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch):
+    """Import a stage of the recipe by its name."""
+    monkeypatch.syspath_prepend(str(RECIPE))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def run(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+    module.main()
+
+
+def write(path: Path, records: list[dict]) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The files of the data folder, with texts of our own."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    body = "# Mornings\n" + " ".join(SENTENCES[:20]) + "\n## Later\n" + " ".join(SENTENCES[20:40])
+    for name in ("wikipedia_articles.texts.0", "abstracts.texts", "papers_biomed.texts", "factbook.texts"):
+        write(folder / f"{name}.jsonl.zst", [{"title": f"{name} {i}", "text": f"{i} {body}"} for i in range(2)])
+    for name in ("openstax_books", "squad", "fairytale", "wikiqa"):
+        write(folder / f"{name}.docs.jsonl.zst", [{"_id": name, "title": name, "text": body}])
+        question = {"query": f"{name}: who crosses the river?", "document_id": name, "spans": [[12, 90]]}
+        write(folder / f"{name}.questions.jsonl.zst", [question, {**question, "query": f"{name}?", "spans": [[90, 200]]}])
+    for name, first in (("qa", 50), ("trivia_wikipedia", 60), ("definitions", 70)):
+        pairs = [{"query": f"{name} {i}?", "positive": SENTENCES[first + i]} for i in range(6)]
+        write(folder / f"{name}.pairs.jsonl.zst", pairs)
+    return folder
+
+
+def test_from_texts_to_a_model(
+    stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("make_texts", "pack_texts"):
+        monkeypatch.setattr(stage(name), "SPLIT", SPLIT)
+    vocabulary, teacher, start = tmp_path / "vocabulary", tmp_path / "teacher", tmp_path / "start"
+    tokenizer.save(vocabulary)
+    sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, teacher)
+    prompts = {"query": " ", "document": " "}
+    sentence_transformer(AveyBModel(tiny_config(split_size=SPLIT)), tokenizer, start, prompts=prompts)
+    texts, packed, out = tmp_path / "texts", tmp_path / "packed", tmp_path / "run"
+
+    run(monkeypatch, stage("make_texts"), "--data", data, "--vocabulary", vocabulary, "--out", texts)
+    before = {path.name: path.read_bytes() for path in texts.iterdir()}
+    run(monkeypatch, stage("make_texts"), "--data", data, "--vocabulary", vocabulary, "--out", texts)
+    assert before == {path.name: path.read_bytes() for path in texts.iterdir()}
+    report = json.loads(before["report.json"])
+    assert report["passage_share"] >= 1 / 3
+    assert {"passage", "question", "definition", "heading", "positive"} == set(report["tokens"])
+
+    for part in (1, 0):
+        label = ("--texts", texts, "--teacher", teacher, "--shard-size", 16, "--part", part, 2)
+        run(monkeypatch, stage("label_texts"), *label)
+    with pytest.raises(InputError, match="was made with"):
+        run(monkeypatch, stage("label_texts"), "--texts", texts, "--teacher", start, "--shard-size", 16)
+
+    common = ("--texts", texts, "--vocabulary", vocabulary, "--out", packed)
+    run(monkeypatch, stage("pack_texts"), *common, "--part-mib", 0.01)
+    loaded = PackedTexts.load(packed)
+    assert len(loaded.lengths) == sum(report["texts"].values()) and loaded.lengths.max() <= SPLIT
+    assert (packed / "part-001.safetensors").is_file()
+
+    train = ["--packed", packed, "--model", start, "-o", out, "--steps", 6, "--batch-size", 4, "--threads", 1]
+    train += ["--precision", "float32", "--save-every", 2, "--log-every", 1]
+    command = stage("train_packed").main
+    command([*map(str, train), "--minutes", "0"], standalone_mode=False)
+    assert not (out / "model").exists()
+    command([*map(str, train)], standalone_mode=False)
+
+    pieces = stage("pieces")
+    cut = pieces.cut(out / "model" / "model.safetensors", tmp_path / "pieces", 20_000)
+    assert len(cut) > 1 and all(piece.stat().st_size <= 20_000 for piece in cut)
+    back = tmp_path / "back"
+    back.mkdir()
+    pieces.join(tmp_path / "pieces", back / "model.safetensors")
+    assert (back / "model.safetensors").read_bytes() == (out / "model" / "model.safetensors").read_bytes()
+    cut[0].write_bytes(cut[1].read_bytes())
+    with pytest.raises(InputError, match="copy them again"):
+        pieces.join(tmp_path / "pieces", back / "other")
+    cut[0].unlink()
+    with pytest.raises(InputError, match="lacks model.safetensors.000"):
+        pieces.join(tmp_path / "pieces", back / "other")
+    assert [path.name for path in back.iterdir()] == ["model.safetensors"]
+
+    run(monkeypatch, stage("assemble"), "--weights", out / "model", "--start", start, "--out", tmp_path / "final")
+    embedder = Embedder.load(tmp_path / "final")
+    assert embedder.prompts == prompts
+    student = embedder.encode_queries(["the heron"])
+    assert student.shape == (1, 32) and not np.allclose(student, Embedder.load(start).encode_queries(["the heron"]))
+
+    plan = ("--packed", packed, "--tree", RECIPE, "--parameters", 50_000)
+    for speed, code in ((1e6, 0), (0.1, 1)):
+        with pytest.raises(SystemExit) as ended:
+            run(monkeypatch, stage("plan_gpu"), *plan, "--speed", speed)
+        assert ended.value.code == code
+    assert (packed / MANIFEST).is_file()
+
+
+def test_the_plan_keeps_to_uploads_and_minutes(stage) -> None:
+    gpu = stage("plan_gpu")
+    limits, rates, mib = gpu.Limits(), gpu.Rates(training=1e6), gpu.MIB
+    parts = {f"part-{i}": 40 * mib for i in range(3)}
+    calls = gpu.plan(parts, 20 * mib, 0, 300_000_000, limits, rates)
+    assert [len(call.parts) for call in calls] == [1, 1, 1]
+    assert sum(call.training_minutes for call in calls) == pytest.approx(5.0)
+    assert gpu.broken(calls, 33 * mib, limits) == []
+    more = gpu.plan(parts, 20 * mib, 0, 900_000_000, limits, rates)
+    assert len(more) == 4 and all(call.minutes <= 10 for call in more)
+    assert sum(call.training_minutes for call in more) == pytest.approx(15.0)
+    large = gpu.plan({"part": 50 * mib}, 20 * mib, 0, 1_000, limits, rates)
+    assert any("uploads 70.0 MiB, 64 are allowed" in line for line in gpu.broken(large, mib, limits))
+    long = gpu.plan(parts, 20 * mib, 0, 2_000_000_000, limits, rates)
+    assert any("minutes, 30 are allowed" in line for line in gpu.broken(long, mib, limits))
+    assert any("comes back in 11 files, 8 are allowed" in line for line in gpu.broken(calls, 144 * mib, limits))
+    with pytest.raises(SystemExit, match="used up by"):
+        gpu.plan(parts, 20 * mib, 0, 1_000_000_000, replace(limits, call_minutes=0.5), rates)
