@@ -1,15 +1,17 @@
-"""Embedder: texts in, vectors out, streaming. One vector per document and one per split, with its character span.
+"""Embedder: texts in, vectors out, streaming. One vector per document and one per passage, with its character span.
 
-A split's vector has already seen the earlier splits its document retrieved (late chunking). Documents of any length
+A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in, and these have seen the earlier
+splits that their document retrieved (late chunking): one encoding serves passages of any size. Documents of any length
 share batches, because after the ranker every split is processed alone; memory does not depend on how many texts come.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 from transformers.utils import logging
 
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
@@ -41,12 +44,13 @@ class EncodedDocument:
     """What the encoder knows of one text.
 
     vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without tokens.
-    passages: float32 `[n, d]`, unit rows: the mean of each split's token vectors.
+    passages: float32 `[n, d]`, unit rows: the mean of each passage's token vectors.
     norms: float32 `[n]`, the lengths of those means before they were scaled to one.
-    spans: int64 `[n, 2]`, character offsets `[start, end)` of each split in the text; empty for a split that holds
+    spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty for a passage that holds
         nothing but prompt or prefix.
     n_tokens: tokens encoded, prompt and prefix included.
     n_cut: tokens left out because of `max_tokens`.
+    headings: for each passage the nearest heading at its start or above, "" where there is none.
     """
 
     vector: np.ndarray
@@ -55,19 +59,27 @@ class EncodedDocument:
     spans: np.ndarray
     n_tokens: int
     n_cut: int
+    headings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Tokenised:
+    """A text's tokens int32 `[T]` and passages, of which the first may be known: their sums float32 `[m, d]`."""
+
     ids: np.ndarray
-    spans: np.ndarray
+    cuts: Cuts
     n_cut: int
-    kept_passages: np.ndarray | None = None
-    kept_norms: np.ndarray | None = None
+    known: np.ndarray | None = None
 
     @property
-    def n_kept(self) -> int:
-        return 0 if self.kept_norms is None else len(self.kept_norms)
+    def first_needed(self) -> int:
+        """The first token whose output is needed."""
+        return 0 if self.known is None or not len(self.known) else int(self.cuts.ranges[len(self.known) - 1, 1])
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Where runs of tokens that lie in the same passages begin; int64 `[n]`."""
+        return np.unique(np.append(self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1]))
 
 
 class Embedder:
@@ -75,6 +87,7 @@ class Embedder:
 
     Attributes:
         dim: width of the vectors. split_size: tokens in a full split.
+        passage_size: how long passages are; None: each split is one.
         model_name: what `load` was given. fingerprint: SHA-256 over configuration, weights, tokenizer and prompts.
         prompts: text put before every "query" and "document".
     """
@@ -89,6 +102,7 @@ class Embedder:
         fingerprint: str,
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
+        passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> None:
         if max_tokens is not None and max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
@@ -101,6 +115,7 @@ class Embedder:
         self.fingerprint = fingerprint
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
+        self.passage_size = passage_size
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
 
@@ -114,6 +129,7 @@ class Embedder:
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         cuda_graphs: bool = False,
+        passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> Embedder:
         """Loads a model folder, or a model of the Hugging Face hub by its name.
 
@@ -125,6 +141,7 @@ class Embedder:
             max_tokens: read at most this many tokens of a text; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
+            passage_size: how long passages are; None: each split is one.
 
         Raises:
             ModelError: the folder is missing, incomplete, or pools in another way.
@@ -150,7 +167,14 @@ class Embedder:
             fingerprint=_fingerprint(folder, prompts),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
+            passage_size=passage_size,
         )
+
+    def with_passage_size(self, size: PassageSize | None) -> Embedder:
+        """The same model with passages of another size; None: each split is one."""
+        other = copy.copy(self)
+        other.passage_size = size
+        return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         """Encodes (prefix, text) pairs as they come, in order.
@@ -160,45 +184,56 @@ class Embedder:
         Raises:
             InputError: a text cannot be tokenised.
         """
-        yield from self._stream(self._tokenise(prefix, text) for prefix, text in documents)
+        yield from self._stream(self._cut(prefix, text) for prefix, text in documents)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
-        """Encodes a text whose first splits are known already, running the layers only on the others.
+        """Encodes a text whose first passages are known already, running the layers only on splits that hold others.
 
-        A split depends on itself and on earlier splits alone, so the vectors of unchanged leading full splits stay
-        valid when the text grows behind them.
+        A split depends on itself and on earlier splits alone, so the vectors of passages that lie in unchanged leading
+        full splits stay valid when the text grows behind them.
 
         Args:
             prefix, text: as for `encode_documents`, the whole new text.
-            passages: float32 `[m, d]` and norms: float32 `[m]`, the results for the first m splits; these must be full
-                splits of the same tokens.
+            passages: float32 `[m, d]` and norms: float32 `[m]`, the results for the first m passages, as many as
+                `unchanged_passages` allows.
 
         Returns:
             the whole document, equal to what `encode_documents` gives.
 
         Raises:
-            ConfigError: more splits are given than the new text has full ones.
+            ConfigError: more passages are given than the new text has, or passages overlap.
         """
-        tokens = self._tokenise(prefix, text)
-        if len(norms) > len(tokens.ids) // self.split_size or len(norms) != len(passages):
+        tokens = self._cut(prefix, text)
+        if len(norms) != len(passages) or len(norms) > len(tokens.cuts):
             raise ConfigError(
                 f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
-                f"{len(tokens.ids) // self.split_size} full splits of {self.split_size} tokens"
+                f"{len(tokens.cuts)} passages"
             )
-        known = _Tokenised(tokens.ids, tokens.spans, tokens.n_cut, passages, norms)
-        return next(self._encode([known]))
+        if len(norms) and self._overlap:
+            raise ConfigError("encode_grown: passages that overlap cannot be kept; encode the whole text")
+        lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
+        return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
 
-    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading full splits of two (prefix, text) pairs hold the same tokens, whose vectors can be kept."""
-        before, after = (self._tokenise(prefix, text).ids for prefix, text in (old, new))
-        shared = min(len(before), len(after))
-        different = np.flatnonzero(before[:shared] != after[:shared])
-        return int(different[0] if len(different) else shared) // self.split_size
+    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading passages of two (prefix, text) pairs have the same vectors, for `encode_grown`."""
+        if self._overlap:
+            return 0
+        before, after = self._cut(*old), self._cut(*new)
+        shared = min(len(before.ids), len(after.ids))
+        different = np.flatnonzero(before.ids[:shared] != after.ids[:shared])
+        same_tokens = (different[0] if len(different) else shared) // self.split_size * self.split_size
+        count = min(len(before.cuts), len(after.cuts))
+        ranges = after.cuts.ranges[:count]
+        same = (before.cuts.ranges[:count] == ranges).all(axis=1) & (ranges[:, 1] <= same_tokens)
+        return int(same.argmin()) if not same.all() else count
+
+    @property
+    def _overlap(self) -> int:
+        return self.passage_size.overlap if self.passage_size else 0
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
-        tokenised = (self._tokenise("", query, prompt="query") for query in queries)
-        vectors = [encoded.vector for encoded in self._stream(tokenised)]
+        vectors = [encoded.vector for encoded in self._stream(self._whole(query, "query") for query in queries)]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
@@ -209,7 +244,7 @@ class Embedder:
             prompt: "query" or "document".
         """
         vectors: list[np.ndarray] = []
-        for batch in self._batches(self._tokenise("", text, prompt=prompt) for text in texts):
+        for batch in self._batches(self._whole(text, prompt) for text in texts):
             with torch.inference_mode():
                 table, slots, pieces = self._forward(batch)
                 out = torch.zeros(table.ids.numel(), self.dim)
@@ -221,14 +256,29 @@ class Embedder:
                 vectors += [part.numpy() for part in out[slots.cpu()].split(counts)]
         return vectors
 
-    def _tokenise(self, prefix: str, text: str, *, prompt: str = "document") -> _Tokenised:
-        before = self.prompts[prompt] + prefix
+    def _cut(self, prefix: str, text: str) -> _Tokenised:
+        """A document's tokens and passages."""
+        before = self.prompts["document"] + prefix
         ids, offsets = self.tokenizer.encode(before + text)
-        kept = len(ids) if self.max_tokens is None else min(len(ids), self.max_tokens)
-        starts = np.arange(0, kept, self.split_size)
-        ends = np.minimum(starts + self.split_size, kept)
-        spans = np.stack([offsets[starts, 0], offsets[ends - 1, 1]], axis=1) - len(before)
-        return _Tokenised(ids[:kept], spans.clip(0, len(text)), len(ids) - kept)
+        kept = self._limited(len(ids))
+        offsets = offsets[:kept] - len(before)
+        if self.passage_size is None:
+            cuts = cut_splits(text, offsets, self.split_size)
+        else:
+            cuts = cut_passages(text, offsets, self.passage_size)
+        return _Tokenised(ids[:kept], cuts, len(ids) - kept)
+
+    def _whole(self, text: str, prompt: str) -> _Tokenised:
+        """A text's tokens as a single passage."""
+        text = self.prompts[prompt] + text
+        ids = self.tokenizer.encode_ids(text)
+        kept = self._limited(len(ids))
+        some = min(kept, 1)
+        cuts = Cuts(np.array([[0, kept]])[:some], np.array([[0, len(text)]])[:some], ("",) * some)
+        return _Tokenised(ids[:kept], cuts, len(ids) - kept)
+
+    def _limited(self, length: int) -> int:
+        return length if self.max_tokens is None else min(length, self.max_tokens)
 
     def _stream(self, tokenised: Iterable[_Tokenised]) -> Iterator[EncodedDocument]:
         for batch in self._batches(tokenised):
@@ -254,45 +304,54 @@ class Embedder:
         needed = torch.ones(len(table.lengths), dtype=torch.bool)
         start = 0
         for item in batch:
-            needed[start : start + item.n_kept] = False
-            start += len(item.spans)
+            needed[start : start + item.first_needed // self.split_size] = False
+            start += -(-len(item.ids) // self.split_size)
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
         return table, slots, self.model.encode_splits(table, retrieved, needed.to(device))
 
-    def _split_means(self, batch: list[_Tokenised]) -> tuple[torch.Tensor, np.ndarray]:
-        """float32 `[n, d]`, the mean of each split's token vectors, and int64 `[n]`, its tokens."""
-        if len(batch) == 1 and batch[0].n_kept == 0:  # one query, most often: no table of splits is needed
+    def _sums(self, batch: list[_Tokenised]) -> np.ndarray:
+        """float32 `[n, d]`: the sums of token vectors over the runs of each text (see `_Tokenised.edges`)."""
+        runs = [np.diff(np.append(item.edges, len(item.ids))) for item in batch]
+        lengths = torch.from_numpy(np.concatenate(runs)).to(self.model.device)
+        owner = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)  # the run of a token
+        sums = torch.zeros(len(lengths), self.dim, device=lengths.device)
+        if len(batch) == 1 and batch[0].first_needed == 0:  # one query, most often: no table of splits is needed
             ids = torch.from_numpy(batch[0].ids.astype(np.int64))[None].to(self.model.device)
             if self.model.is_short(ids):
-                return self.model.encode_short(ids).float().mean(1), np.array([ids.shape[1]])
-        table, _, pieces = self._forward(batch)
-        means = torch.zeros(len(table.lengths), self.dim, device=self.model.device)
+                return sums.index_add_(0, owner, self.model.encode_short(ids)[0].float()).cpu().numpy()
+        table, slots, pieces = self._forward(batch)
+        owners = owner.new_zeros(table.ids.numel())
+        owners[slots] = owner
+        owners = owners.view_as(table.ids)
         for rows, hidden, valid in pieces:
-            means[rows] = (hidden.float() * valid[..., None]).sum(1) / table.lengths[rows, None]
-        return means, table.lengths.cpu().numpy()
+            sums.index_add_(0, owners[rows, : hidden.shape[1]][valid], hidden[valid].float())
+        return sums.cpu().numpy()
 
     def _encode(self, batch: list[_Tokenised]) -> Iterator[EncodedDocument]:
         with torch.inference_mode():
-            means, lengths = self._split_means(batch)
-            norms = torch.linalg.vector_norm(means, dim=1)
-            units = (means / norms.clamp_min(_MIN_NORM)[:, None]).cpu().numpy()
-            weights = norms.cpu().numpy()
+            sums = self._sums(batch)
         start = 0
         for item in batch:
-            rows_of = slice(start, start + len(item.spans))
-            start = rows_of.stop
-            passages, norm = units[rows_of].copy(), weights[rows_of].copy()
-            if item.kept_passages is not None and item.kept_norms is not None:
-                passages[: item.n_kept], norm[: item.n_kept] = item.kept_passages, item.kept_norms
-            total = (norm * lengths[rows_of])[None] @ passages
+            edges = item.edges
+            runs = sums[start : start + len(edges)].copy()
+            start += len(edges)
+            if item.known is not None:
+                runs[: len(item.known)] = item.known  # nothing overlaps, so a run is a passage
+            ranges = item.cuts.ranges
+            first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
+            totals = np.stack([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]) if len(ranges) else runs
+            means = totals / np.diff(ranges, axis=1)
+            norms = np.linalg.norm(means, axis=1)
+            total = runs.sum(axis=0)
             length = float(np.linalg.norm(total))
             yield EncodedDocument(
-                vector=(total[0] / length if length else total[0]).astype(np.float32),
-                passages=passages,
-                norms=norm,
-                spans=item.spans,
+                vector=total / length if length else total,
+                passages=means / np.maximum(norms, _MIN_NORM)[:, None],
+                norms=norms,
+                spans=item.cuts.spans,
                 n_tokens=len(item.ids),
                 n_cut=item.n_cut,
+                headings=item.cuts.headings,
             )
 
 
