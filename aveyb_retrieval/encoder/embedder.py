@@ -8,7 +8,6 @@ share batches, because after the ranker every split is processed alone; memory d
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
+from aveyb_retrieval.encoder.device import check_device
+from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
@@ -29,6 +30,7 @@ from aveyb_retrieval.errors import ConfigError, ModelError
 DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-mini-en"
 _MODEL_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
+_HUB_FILES = ["*.json", "*.safetensors", "*.tiktoken", "*.txt", "*.model", "*.jinja"]  # nothing pickled, no code
 _MIN_NORM = 1e-12
 # What a model is kept in; "float8": its linear maps multiply in float8, everything else is bfloat16.
 _DTYPES = {
@@ -115,7 +117,7 @@ class Embedder:
         self.fingerprint = fingerprint
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
-        self.passage_size = passage_size
+        self.passage_size = _checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
 
@@ -150,6 +152,7 @@ class Embedder:
         """
         if precision not in _DTYPES:
             raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
+        check_device(device)
         folder = model_folder(model)
         with _no_progress_bar():
             encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
@@ -164,7 +167,7 @@ class Embedder:
             tokenizer,
             prompts=prompts,
             model_name=str(model) if model is not None else DEFAULT_MODEL.name,
-            fingerprint=_fingerprint(folder, prompts),
+            fingerprint=fingerprint(folder, (*_MODEL_FILES, *_TOKENIZER_FILES), prompts),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
@@ -173,7 +176,7 @@ class Embedder:
     def with_passage_size(self, size: PassageSize | None) -> Embedder:
         """The same model with passages of another size; None: each split is one."""
         other = copy.copy(self)
-        other.passage_size = size
+        other.passage_size = _checked(size)
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -355,6 +358,12 @@ class Embedder:
             )
 
 
+def _checked(size: PassageSize | None) -> PassageSize | None:
+    if size is not None and size.late is False:
+        raise ConfigError("late=False: an Avey-B model always encodes passages within their document; leave late out")
+    return size
+
+
 def model_folder(model: str | Path | None) -> Path:
     """The local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
 
@@ -372,7 +381,7 @@ def model_folder(model: str | Path | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.tiktoken"]))
+        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(f"{model}: no such folder, and the hub did not give it: {error}") from error
 
@@ -398,17 +407,3 @@ def _no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _fingerprint(folder: Path, prompts: dict[str, str]) -> str:
-    digest = hashlib.sha256()
-    for name in (*_MODEL_FILES, *_TOKENIZER_FILES):
-        path = folder / name
-        if path.is_file():
-            digest.update(name.encode())
-            with path.open("rb") as file:
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-    for name, prompt in sorted(prompts.items()):
-        digest.update(f"{name}={prompt}\n".encode())
-    return digest.hexdigest()

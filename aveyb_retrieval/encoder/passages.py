@@ -49,6 +49,7 @@ class PassageSize:
     tokens: at most so many tokens in a passage (16 to 8,192), most have between half and all of it.
     overlap: a passage begins with the last whole sentences of the one before, up to so many tokens; at most half of
         `tokens`.
+    late: encode passages within their document (True), or one by one (False); None: as the model usually does.
 
     Raises:
         ConfigError: one of the two is out of range.
@@ -56,6 +57,7 @@ class PassageSize:
 
     tokens: int = DEFAULT_TOKENS
     overlap: int = 0
+    late: bool | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST <= self.tokens <= LARGEST:

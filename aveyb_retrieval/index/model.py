@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.types import EmbedderLike
+from aveyb_retrieval.index.types import EmbedderLike, PassageCutter
 
 Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""
@@ -21,10 +22,23 @@ def load_model(
         ModelError: there is no usable model there.
     """
     if model is None or isinstance(model, (str, Path)):
-        from aveyb_retrieval.encoder.embedder import Embedder
+        from aveyb_retrieval.encoder.loading import load_encoder
 
-        return Embedder.load(model, device=device, precision=precision, max_tokens=max_tokens)
+        return load_encoder(model, device=device, precision=precision, max_tokens=max_tokens)
     check_loaded(model, device=device, precision=precision, max_tokens=max_tokens)
+    return model
+
+
+def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
+    """Return the same model, cutting passages of this size; None: in its own way.
+
+    Raises:
+        ConfigError: the model has no such choice.
+    """
+    if isinstance(model, PassageCutter):
+        return model if model.passage_size == size else model.with_passage_size(size)
+    if size is not None:
+        raise ConfigError(f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only")
     return model
 
 

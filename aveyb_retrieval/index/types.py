@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
 
 FloatArray = npt.NDArray[np.float32]
@@ -62,6 +63,20 @@ class EmbedderLike(Protocol):
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
         """Encode texts into one `[T, d]` float32 array of unit rows each, for late interaction."""
+        ...
+
+
+@runtime_checkable
+class PassageCutter(Protocol):
+    """A model that cuts passages of any size. One without these members cuts them in its own way."""
+
+    @property
+    def passage_size(self) -> PassageSize | None:
+        """How long passages are; None: in its own way."""
+        ...
+
+    def with_passage_size(self, size: PassageSize | None) -> EmbedderLike:
+        """The same model, cutting passages of another size."""
         ...
 
 

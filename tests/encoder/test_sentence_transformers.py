@@ -14,6 +14,7 @@ import torch
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
@@ -92,7 +93,7 @@ def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path, fi
 
 def test_spans_are_the_characters_of_each_split(embedder: Embedder) -> None:
     text = "naïve café " * 20
-    (document,) = embedder.encode_documents([("Title\n", text)])
+    (document,) = embedder.with_passage_size(None).encode_documents([("Title\n", text)])
     data = ("text: Title\n" + text).encode()
     assert document.n_tokens == len(data)
     assert len(document.passages) == len(document.spans) == -(-len(data) // 32)
@@ -141,27 +142,73 @@ def test_an_empty_text_is_a_document_of_zeros(folder: Path) -> None:
     assert bare.encode_queries([]).shape == (0, 32)
 
 
-def test_a_grown_text_reuses_the_vectors_of_its_unchanged_splits(embedder: Embedder) -> None:
-    text = TEXTS[5] * 3
+SENTENCES = "".join(f"Sentence {i} is about {'xyz'[i % 3] * (i % 11)}. " for i in range(40))
+
+
+@pytest.mark.parametrize("size", [PassageSize(24), PassageSize(40, 15), PassageSize(200)])
+def test_a_passage_is_the_mean_of_its_own_token_vectors(embedder: Embedder, size: PassageSize) -> None:
+    """Unit token vectors would lose their lengths, so the outputs themselves are taken from the model."""
+    embedder = embedder.with_passage_size(size)
+    (document,) = embedder.encode_documents([("T\n", SENTENCES)])
+    before = embedder.prompts["document"] + "T\n"
+    ids, offsets = embedder.tokenizer.encode(before + SENTENCES)
+    with torch.inference_mode():
+        outputs = embedder.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].numpy()
+    cuts = cut_passages(SENTENCES, offsets - len(before), size)
+    assert document.spans.tolist() == cuts.spans.tolist()
+    assert len(document.passages) > 3
+    means = np.stack([outputs[first:end].mean(axis=0) for first, end in cuts.ranges])
+    assert np.abs(document.norms - np.linalg.norm(means, axis=1)).max() <= 1e-5
+    assert np.abs(document.passages * document.norms[:, None] - means).max() <= 1e-5
+    whole = outputs.mean(axis=0)
+    assert np.abs(document.vector - whole / np.linalg.norm(whole)).max() <= 1e-5
+
+
+@pytest.mark.parametrize("size", [None, PassageSize(24), PassageSize(100)])
+def test_a_grown_text_reuses_the_vectors_of_its_unchanged_passages(
+    embedder: Embedder, size: PassageSize | None
+) -> None:
+    embedder = embedder.with_passage_size(size)
+    text = SENTENCES
     (before,) = embedder.encode_documents([("T\n", text[:-100])])
     (whole,) = embedder.encode_documents([("T\n", text)])
-    kept = embedder.unchanged_splits(("T\n", text[:-100]), ("T\n", text))
-    assert kept == len(before.passages) - 1, "all but the short last split"
-    assert embedder.unchanged_splits(("T\n", text), ("S\n", text)) == 0
-    assert embedder.unchanged_splits(("T\n", text), ("T\n", text[:70] + "!" + text[71:])) == 2
+    kept = embedder.unchanged_passages(("T\n", text[:-100]), ("T\n", text))
+    assert len(before.passages) - 4 <= kept < len(before.passages), "all but the last ones"
+    assert embedder.unchanged_passages(("T\n", text), ("S\n", text)) == 0
+    changed = embedder.unchanged_passages(("T\n", text), ("T\n", text[:300] + "!" + text[301:]))
+    assert 0 < changed <= (len("text: T\n") + 300) // 32 or size == PassageSize(100)
     grown = embedder.encode_grown("T\n", text, before.passages[:kept], before.norms[:kept])
     assert np.abs(grown.vector - whole.vector).max() <= 1e-6
     assert np.abs(grown.passages - whole.passages).max() <= 1e-5
     assert np.array_equal(grown.spans, whole.spans)
-    marked = np.full_like(before.passages[:kept], 7)
-    assert (embedder.encode_grown("T\n", text, marked, before.norms[:kept]).passages[:kept] == 7).all()
-    with pytest.raises(ConfigError, match="full splits"):
+    marked = np.full_like(before.passages[:kept], 32**-0.5)
+    got = embedder.encode_grown("T\n", text, marked, before.norms[:kept]).passages
+    assert np.abs(got[:kept] - 32**-0.5).max() <= 1e-6
+    assert np.abs(got[kept:] - whole.passages[kept:]).max() <= 1e-5
+    with pytest.raises(ConfigError, match="the text has 1 passages"):
         embedder.encode_grown("", "short", before.passages, before.norms)
+
+
+def test_passages_that_overlap_are_not_kept_when_a_text_grows(embedder: Embedder) -> None:
+    embedder = embedder.with_passage_size(PassageSize(40, 15))
+    (before,) = embedder.encode_documents([("", SENTENCES)])
+    assert embedder.unchanged_passages(("", SENTENCES), ("", SENTENCES + "More.")) == 0
+    with pytest.raises(ConfigError, match="overlap"):
+        embedder.encode_grown("", SENTENCES, before.passages[:1], before.norms[:1])
+
+
+def test_headings_come_with_the_passages(embedder: Embedder) -> None:
+    (document,) = embedder.with_passage_size(PassageSize(24)).encode_documents(
+        [("", "# One\n\nA first sentence. A second one.\n\n# Two\n\nThe end of it.")]
+    )
+    assert document.headings == ("One", "One", "Two")
 
 
 def test_what_max_tokens_cuts_is_counted(folder: Path) -> None:
     (document,) = Embedder.load(folder, max_tokens=40).encode_documents([("", "x" * 100)])
     assert (document.n_tokens, document.n_cut) == (40, 66)
+    assert document.spans.tolist() == [[0, 34]]
+    (document,) = Embedder.load(folder, max_tokens=40, passage_size=None).encode_documents([("", "x" * 100)])
     assert document.spans.tolist() == [[0, 26], [26, 34]]
 
 

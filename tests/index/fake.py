@@ -41,7 +41,7 @@ class FakeEmbedder:
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> FakeDocument:
         return self._document(prefix, text, passages, norms)
 
-    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         before, after = _words("".join(old)), _words("".join(new))
         same = next(
             (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a[0] != b[0]),

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.index.input.documents import FieldNames
 from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
-from aveyb_retrieval.index.model import Model, load_model
+from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
@@ -48,6 +49,9 @@ def build_index(
     overwrite: bool = False,
     restart: bool = False,
     max_tokens: int | None = None,
+    passage_tokens: int | None = None,
+    passage_overlap: int = 0,
+    late: bool | None = None,
     device: str = "cpu",
     precision: str = "float32",
     progress: Progress = silent,
@@ -71,6 +75,11 @@ def build_index(
         overwrite: Replace an index that is already there.
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
+        passage_tokens: Passages are runs of whole sentences of at most this many tokens, 16 to 8,192. None is what the
+            model was loaded with, 128 by default.
+        passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens.
+        late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
+            with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
         device: Where the model runs.
         precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
             and queries may differ in it.
@@ -90,6 +99,8 @@ def build_index(
     embedder = None
     if ready is None or model is not None:
         embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
+        embedder = _cutting(embedder, passage_tokens, passage_overlap, late)
+    size = getattr(embedder, "passage_size", None)
     settings = Settings(
         granularity=granularity,
         dim=_dimension(ready, embedder),
@@ -100,6 +111,9 @@ def build_index(
         model=model_description(embedder) if embedder else None,
         model_source=str(model) if isinstance(model, (str, Path)) else None,
         max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
+        passage_tokens=size.tokens if size else None,
+        passage_overlap=size.overlap if size else 0,
+        late=size.late if size else None,
     )
     source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
     if ready is not None and granularity != "document":
@@ -144,6 +158,9 @@ def describe_job(
         "index": settings.index,
         "recall": settings.recall,
         "max_tokens": settings.max_tokens,
+        "passage_tokens": settings.passage_tokens,
+        "passage_overlap": settings.passage_overlap,
+        "late": settings.late,
         "vectors": vectors,
         "index_fields": list(settings.index_fields),
         "fields": [fields.id, fields.title, fields.text],
@@ -219,6 +236,14 @@ def _check_arguments(granularity: str, storage_dtype: str, on_error: str, recall
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(known)}")
     if recall is not None and not 0 < recall <= 1:
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
+
+
+def _cutting(embedder: EmbedderLike, tokens: int | None, overlap: int, late: bool | None) -> EmbedderLike:
+    """The model with the passages that were asked for."""
+    if tokens is None and not overlap and late is None:
+        return embedder
+    own = getattr(embedder, "passage_size", None) or DEFAULT_SIZE
+    return cutting(embedder, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
 
 
 def _given(embedder: EmbedderLike | None) -> EmbedderLike:

@@ -61,8 +61,8 @@ Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
 class GrowingEmbedder(Protocol):
     """A model whose passages depend on earlier ones only, so that a document that grew keeps its first vectors."""
 
-    def unchanged_splits(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading full splits of two (prefix, text) pairs hold the same tokens."""
+    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading passages of two (prefix, text) pairs have the same vectors."""
         ...
 
     def encode_grown(self, prefix: str, text: str, passages: FloatArray, norms: FloatArray) -> Encoded:
@@ -182,7 +182,7 @@ class Ingestion:
             return "encode", 0
         old = self.store.documents([doc])[doc]
         prefix = f"{old.title}\n" if old.title else ""
-        unchanged = self._growing.unchanged_splits((prefix, old.text), (record.prefix, record.text))
+        unchanged = self._growing.unchanged_passages((prefix, old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self.store.norms(doc)))
         return ("grow", unchanged) if unchanged else ("encode", 0)
 

@@ -63,7 +63,7 @@ def finish(
         granularity=settings.granularity,
         dim=settings.dim,
         storage_dtype=settings.storage_dtype,
-        settings={k: getattr(settings, k) for k in ("index", "recall", "model_source", "max_tokens")},
+        settings={name: getattr(settings, name) for name in Settings.KEPT},
         index_fields=settings.index_fields,
         counts={**counts._asdict(), "rejected": len(rejected)},
         indexes=indexes,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.index.storage.manifest import Manifest
 
 
@@ -14,8 +15,11 @@ class Settings:
 
     `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
-    `model_source` and `max_tokens` what to load it with again.
+    `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap` and `late` how it
+    cuts and encodes passages (None: in its own way, as in every index made before there was a choice).
     """
+
+    KEPT: ClassVar = ("index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late")
 
     granularity: str
     dim: int
@@ -26,6 +30,14 @@ class Settings:
     model: dict[str, Any] | None
     model_source: str | None
     max_tokens: int | None
+    passage_tokens: int | None = None
+    passage_overlap: int = 0
+    late: bool | None = None
+
+    @property
+    def passage_size(self) -> PassageSize | None:
+        """How long passages are; None: the model cuts them in its own way."""
+        return None if self.passage_tokens is None else PassageSize(self.passage_tokens, self.passage_overlap, self.late)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Settings:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.model import Model, load_model
+from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, Vectors, describe_job, ingest_corpus, open_source
@@ -125,7 +125,8 @@ def _insert(
         wanted = settings.model_source if model is None else model
         loaded = isinstance(wanted, (str, Path)) or wanted is None
         limit = settings.max_tokens if loaded else None
-        source = ModelSource(load_model(wanted, device=device, precision=precision, max_tokens=limit))
+        embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
+        source = ModelSource(cutting(embedder, settings.passage_size))
     source.check_fits(settings, root)
     job = describe_job(mode, corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
 

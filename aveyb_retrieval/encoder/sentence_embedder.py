@@ -1,0 +1,429 @@
+"""SentenceEmbedder: any sentence-transformers model behind the methods of our `Embedder`.
+
+Such a model reads a window of a few hundred tokens. A document's passages are encoded one by one, or late: as many
+together as fit into a window, each the mean of its own token outputs, where the model pools by the mean. The document's
+vector is the model's own where the document fits into its window, and else the mean of the passages' vectors, weighted
+by their tokens. So everything is read; what a model nevertheless cuts off is counted.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from aveyb_retrieval.encoder.embedder import EncodedDocument
+from aveyb_retrieval.encoder.fingerprint import fingerprint
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
+from aveyb_retrieval.errors import ConfigError, ModelError
+
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
+_PRECISIONS = ("float32", "bfloat16", "float16")
+_NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
+_OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
+_MARGIN = 8  # a passage alone can have a few tokens more than within its text
+_BATCH = 32  # texts of similar length that the model encodes at once
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One document: what comes before its text, the text, its passages, and how many of them are known already."""
+
+    prefix: str
+    text: str
+    cuts: Cuts
+    counts: np.ndarray  # int64 [n], tokens of each passage, prefix included
+    n_cut: int
+    known: np.ndarray | None = None  # float32 [m, d]
+
+    @property
+    def n_known(self) -> int:
+        return 0 if self.known is None else len(self.known)
+
+    def passage(self, number: int) -> str:
+        start, stop = self.cuts.spans[number]
+        return (self.prefix if number == 0 else "") + self.text[start:stop]
+
+
+class SentenceEmbedder:
+    """Encodes documents and queries with a sentence-transformers model.
+
+    Attributes:
+        dim: width of the vectors. window: tokens that the model reads at once; None: any number.
+        model_name, fingerprint, prompts, max_tokens, passage_size: as `Embedder`'s; `passage_size` also says whether
+            passages are encoded one by one (the default) or late.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        model_name: str,
+        fingerprint: str,
+        max_tokens: int | None = None,
+        batch_tokens: int = 16384,
+        passage_size: PassageSize = DEFAULT_SIZE,
+    ) -> None:
+        """Take a loaded `SentenceTransformer`; `load` is the usual way.
+
+        Raises:
+            ConfigError: an option is out of range or not one that this model has.
+            ModelError: the model's tokenizer cannot say which characters a token stands for.
+        """
+        for name, value in (("max_tokens", max_tokens), ("batch_tokens", batch_tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        self.model = model.eval()
+        self.model_name = model_name
+        self.fingerprint = fingerprint
+        self.max_tokens = max_tokens
+        self.batch_tokens = batch_tokens
+        self.dim = int(model.get_embedding_dimension())
+        limit = model.max_seq_length
+        self.window: int | None = int(limit) if limit is not None and limit < 1 << 30 else None
+        named = [name for name in _DOCUMENT_PROMPTS if name in model.prompts]
+        self.prompts = {
+            "query": model.prompts.get("query") or "",
+            "document": (model.prompts[named[0]] or "") if named else "",
+        }
+        self._tokenizer = _offset_tokenizer(model, model_name)
+        self._overhead = len(self._tokenizer.encode(self.prompts["document"]).ids)
+        self.passage_size = self._checked(passage_size)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        name: str | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
+        max_tokens: int | None = None,
+        batch_tokens: int = 16384,
+        truncate_dim: int | None = None,
+        passage_size: PassageSize = DEFAULT_SIZE,
+    ) -> SentenceEmbedder:
+        """Load a sentence-transformers folder. Weights are read from safetensors only, and no code of the folder is run.
+
+        Args:
+            folder: the model; `loading.load_encoder` also takes names.
+            name: what to call it; None: the folder.
+            device, precision, max_tokens, batch_tokens: as for `Embedder.load`, without float8.
+            truncate_dim: keep only the first components of each vector, for models that were trained for it.
+            passage_size: how long passages are, and whether they are encoded late.
+
+        Raises:
+            ModelError: the folder is incomplete, damaged, or its weights do not fill the model.
+            ConfigError: an option is out of range or not one that this model has.
+        """
+        from sentence_transformers import SentenceTransformer
+
+        folder = Path(folder)
+        if precision not in _PRECISIONS:
+            raise ConfigError(f"precision is {precision!r}; {folder} computes in one of {', '.join(_PRECISIONS)}")
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ConfigError(f"truncate_dim is {truncate_dim}; it must be at least 1")
+        _check_no_pickle(folder)
+        try:
+            model = SentenceTransformer(
+                str(folder),
+                device=device,
+                truncate_dim=truncate_dim,
+                local_files_only=True,
+                model_kwargs={"dtype": precision, "use_safetensors": True},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError) as e:
+            reason = str(e).strip().splitlines()
+            raise ModelError(
+                f"{folder}: sentence-transformers cannot load it ({type(e).__name__}: {reason[0] if reason else ''}); "
+                "is the folder complete?"
+            ) from e
+        _check_filled(model, folder)
+        return cls(
+            model,
+            model_name=name or str(folder),
+            fingerprint=fingerprint(folder, _files(folder), {"truncate_dim": str(truncate_dim)}),
+            max_tokens=max_tokens,
+            batch_tokens=batch_tokens,
+            passage_size=passage_size,
+        )
+
+    def with_passage_size(self, size: PassageSize | None) -> SentenceEmbedder:
+        """The same model with passages of another size.
+
+        Raises:
+            ConfigError: they do not fit into the model's window, or the model cannot encode passages late.
+        """
+        other = copy.copy(self)
+        other.passage_size = self._checked(size)
+        return other
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
+        """Encode (prefix, text) pairs as they come, in order; spans are positions in the text."""
+        batch: list[_Job] = []
+        size = 0
+        for prefix, text in documents:
+            batch.append(self._job(prefix, text))
+            size += int(batch[-1].counts.sum()) + 1
+            if size >= self.batch_tokens:
+                yield from self._encode(batch)
+                batch, size = [], 0
+        yield from self._encode(batch)
+
+    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
+        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see `unchanged_passages`.
+
+        Raises:
+            ConfigError: more passages are given than the text has.
+        """
+        job = self._job(prefix, text)
+        if len(passages) != len(norms) or len(passages) > len(job.cuts):
+            raise ConfigError(
+                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
+                f"{len(job.cuts)} passages"
+            )
+        return next(self._encode([replace(job, known=passages)]))
+
+    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
+        """How many leading passages of two (prefix, text) pairs have the same vectors."""
+        if self.passage_size.late:
+            return 0  # a passage's window may now hold other neighbours
+        before, after = self._job(*old), self._job(*new)
+        count = min(len(before.cuts), len(after.cuts))
+        same = (before.passage(i) == after.passage(i) for i in range(count))
+        return next((i for i, equal in enumerate(same) if not equal), count)
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
+        if not queries:
+            return np.zeros((0, self.dim), np.float32)
+        return self._rows(self.model.encode_query(list(queries), **self._options))
+
+    def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
+        """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included.
+
+        Raises:
+            ConfigError: the model has no vectors of tokens.
+        """
+        if not _has_token_vectors(self.model):
+            raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; leave rerank out")
+        options = {**self._options, "normalize_embeddings": False, "output_value": "token_embeddings"}
+        found = self.model.encode(list(texts), prompt=self.prompts[prompt], **options)
+        return [torch.nn.functional.normalize(rows.float(), dim=-1).cpu().numpy() for rows in found]
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"batch_size": _BATCH, "normalize_embeddings": True, "show_progress_bar": False}
+
+    def _checked(self, size: PassageSize | None) -> PassageSize:
+        size = size or DEFAULT_SIZE
+        if self.window is not None and size.tokens > self.window - self._overhead:
+            raise ConfigError(
+                f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at once, "
+                f"{self._overhead} of them its own marks and prompt: give at most {self.window - self._overhead}"
+            )
+        if size.late and (reason := self._not_late()):
+            raise ConfigError(f"late=True: {self.model_name} {reason}; leave late out to encode passages one by one")
+        return size
+
+    def _not_late(self) -> str | None:
+        """Why the model cannot encode passages late, or None."""
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        if not _has_token_vectors(self.model):
+            return "has no token outputs that see their neighbours"
+        pooling = self.model[1]
+        if not isinstance(pooling, Pooling) or pooling.pooling_mode not in ("mean", ("mean",)):
+            mode = getattr(pooling, "pooling_mode", type(pooling).__name__)
+            return f"pools by {mode!r}, and a passage within its document can only be a mean of token outputs"
+        return None if pooling.include_prompt else "leaves its prompt out of the mean"
+
+    def _job(self, prefix: str, text: str) -> _Job:
+        before = len(prefix)
+        offsets = np.array(self._tokenizer.encode(prefix + text, add_special_tokens=False).offsets, dtype=np.int64)
+        offsets = offsets.reshape(-1, 2)
+        kept = len(offsets) if self.max_tokens is None else min(len(offsets), self.max_tokens)
+        cuts = cut_passages(text, offsets[:kept] - before, self.passage_size)
+        job = _Job(prefix, text, cuts, np.diff(cuts.ranges, axis=1)[:, 0], len(offsets) - kept)
+        return job if self.window is None else replace(job, n_cut=job.n_cut + self._too_long(job))
+
+    def _too_long(self, job: _Job) -> int:
+        """Tokens that the model will cut off from passages that do not fit into its window."""
+        assert self.window is not None
+        room = self.window - self._overhead
+        close = np.flatnonzero(job.counts > room - _MARGIN)
+        lengths = [len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids) for i in close]
+        return sum(max(0, length - room) for length in lengths)
+
+    def _fits(self, job: _Job) -> bool:
+        """Whether the model reads the whole document at once."""
+        read = job.n_cut == 0 or self.window is None
+        return read and (self.window is None or int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window)
+
+    def _encode(self, batch: list[_Job]) -> Iterator[EncodedDocument]:
+        late = bool(self.passage_size.late)
+        texts: list[str] = []
+        whole: list[int | None] = []
+        firsts: list[int] = []
+        for job in batch:
+            single = bool(len(job.cuts)) and self._fits(job)
+            read = job.prefix + (job.text if self.max_tokens is None else job.text[: _end(job.cuts)])
+            whole.append(len(texts) if single else None)
+            texts += [read] * single
+            firsts.append(len(texts))
+            if not late and not (single and len(job.cuts) == 1):  # a passage that is all of its document is known
+                texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
+        vectors = self._documents(texts)
+        for job, one, first in zip(batch, whole, firsts, strict=True):
+            if late:
+                passages = self._late(job)
+            elif one is not None and len(job.cuts) == 1:
+                passages = vectors[one : one + 1]
+            else:
+                passages = vectors[first : first + len(job.cuts) - job.n_known]
+            if job.known is not None and job.n_known and not (one is not None and len(job.cuts) == 1):
+                passages = np.concatenate([job.known, passages])
+            total = (job.counts[:, None] * passages).sum(axis=0)
+            length = float(np.linalg.norm(total))
+            mean = (total / length if length else total).astype(np.float32)
+            yield EncodedDocument(
+                vector=mean if one is None else vectors[one],
+                passages=passages,
+                norms=np.ones(len(passages), np.float32),
+                spans=job.cuts.spans,
+                n_tokens=int(job.cuts.ranges[-1, 1]) if len(job.cuts) else 0,
+                n_cut=job.n_cut,
+                headings=job.cuts.headings,
+            )
+
+    def _documents(self, texts: list[str]) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dim), np.float32)
+        return self._rows(self.model.encode_document(texts, **self._options))
+
+    def _rows(self, vectors: Any) -> np.ndarray:
+        return np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1, self.dim)
+
+    def _late(self, job: _Job) -> np.ndarray:
+        """Unit vectors float32 `[n, d]` of all passages, encoded window by window."""
+        rows = [np.zeros((0, self.dim), np.float32)]
+        for first, end in self._windows(job):
+            rows.append(self._late_window(job, first, end))
+        return np.concatenate(rows)
+
+    def _windows(self, job: _Job) -> Iterator[tuple[int, int]]:
+        """Runs of passages [first, end) that fit into the model's window."""
+        first = 0
+        room = (self.window or 1 << 62) - self._overhead - _MARGIN
+        for end in range(1, len(job.cuts) + 1):
+            inside = job.cuts.ranges[end - 1, 1] - job.cuts.ranges[first, 0]
+            if inside > room and end - 1 > first:
+                yield first, end - 1
+                first = end - 1
+        if len(job.cuts):
+            yield first, len(job.cuts)
+
+    def _late_window(self, job: _Job, first: int, end: int) -> np.ndarray:
+        spans = job.cuts.spans[first:end]
+        prefix = self.prompts["document"] + (job.prefix if first == 0 else "")
+        base = int(spans[0, 0])
+        encoding = self._tokenizer.encode(prefix + job.text[base : int(spans[-1, 1])])
+        length = len(encoding.ids) if self.window is None else min(len(encoding.ids), self.window)
+        device = self.model.device
+        features = {
+            "input_ids": torch.tensor([encoding.ids[:length]], device=device),
+            "attention_mask": torch.ones(1, length, dtype=torch.int64, device=device),
+        }
+        with torch.inference_mode():
+            outputs = self.model[0](features)["token_embeddings"][0].float()
+            places = np.array(encoding.offsets[:length])[:, 0] - len(prefix) + base
+            special = np.array(encoding.special_tokens_mask[:length], dtype=bool)
+            places[special] = np.where(np.arange(length) < length // 2, base, spans[-1, 1] - 1)[special]
+            places = places.clip(base, max(int(spans[-1, 1]) - 1, base))
+            inside = (places >= spans[:, :1]) & (places < np.maximum(spans[:, 1:], spans[:, :1] + 1))
+            weights = torch.from_numpy(inside / np.maximum(inside.sum(axis=1, keepdims=True), 1)).to(outputs)
+            pooled: dict[str, Any] = {"sentence_embedding": (weights @ outputs).to(self.model.dtype)}
+            for module in list(self.model)[2:]:
+                pooled = module(pooled)
+            vectors = pooled["sentence_embedding"].float()[:, : self.dim]
+            return torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+
+
+def _end(cuts: Cuts) -> int:
+    return int(cuts.spans[-1, 1]) if len(cuts) else 0
+
+
+def _has_token_vectors(model: Any) -> bool:
+    from sentence_transformers.base.modules import Transformer
+
+    return len(model) > 1 and isinstance(model[0], Transformer)
+
+
+def _offset_tokenizer(model: Any, name: str) -> Any:
+    """The model's own tokenizer, which neither cuts nor pads, with the characters that each token stands for."""
+    from tokenizers import Tokenizer
+
+    backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else None
+    backend = backend or getattr(model.tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise ModelError(
+            f"{name}: its tokenizer ({type(model.tokenizer).__name__}) cannot say which characters a token stands for; "
+            "save the model with a fast tokenizer (tokenizer.json)"
+        )
+    tokenizer = Tokenizer.from_str(backend.to_str())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _check_no_pickle(folder: Path) -> None:
+    for pattern in ("*.bin", "*.pt", "*.pth", "*.pkl"):
+        for path in folder.rglob(pattern):
+            if not any(path.parent.glob("*.safetensors")) and not _OTHER_BACKENDS & set(path.relative_to(folder).parts):
+                raise ModelError(
+                    f"{path}: a pickled file; this package reads weights from safetensors only (convert it with "
+                    "safetensors.torch.save_file in a place you trust)"
+                )
+
+
+def _check_filled(model: Any, folder: Path) -> None:
+    """Raise ModelError where weights of a transformer in the folder are missing and were left random."""
+    from sentence_transformers.base.modules import Transformer
+    from transformers import AutoModel
+
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    for settings, module in zip(modules, model, strict=False):
+        if not isinstance(module, Transformer):
+            continue
+        path = folder / settings["path"]
+        saved: set[str] = set()
+        for file in path.glob("*.safetensors"):
+            with safe_open(file, framework="pt") as tensors:
+                saved |= set(tensors.keys())
+        wanted = {name for name in module.auto_model.state_dict() if not name.startswith("pooler.")}
+        if all(any(name == key or name.endswith("." + key) for name in saved) for key in wanted - saved):
+            continue
+        _, found = AutoModel.from_pretrained(path, output_loading_info=True, use_safetensors=True)
+        missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+        if missing:
+            raise ModelError(
+                f"{path}: the checkpoint lacks {len(missing)} of the model's tensors, first {missing[0]!r}; they would "
+                "be random: use a complete checkpoint of this architecture"
+            )
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file that the model is made of: weights, configuration, tokenizer and prompts."""
+    files = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [
+        file.as_posix() for file in files if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
+    ]

@@ -1,0 +1,236 @@
+"""Passages: whole sentences, exact characters, every token once, and a grown text keeps what did not change."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aveyb_retrieval
+from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages, cut_splits
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError
+
+BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
+MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-mini-en"
+
+PIECES = [
+    "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
+    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效，", "ไม่มีช่องว่าง", "यह एक वाक्य है। ", "한국어 문장입니다. ",
+    "e\u0301te\u0301 ", "Z\u0351\u0300\u0301\u0302a ", "👨‍👩‍👧", "🇩🇪🇫🇷", "👍🏽 ", "naïve-café ", "x_y.z() ", "0123456789",
+    "\r\n", "\n", "\n\n", "\r\n\r\n", "\t", "  ", "\u3000", "\u2028", "\f",
+    "# Heading\n\n", "## Zwei ##\r\n", "Title Case Line\n\n", "3.2 Scope\n\n", "Underlined\n==========\n", "第一章 总则\n\n",
+    "- item one\n", "* item\n", "1. first\n", "(a) second\n", "| a | b |\n", "```\ncode = 1\n# no heading\n```\n",
+    "and then it went on, and on; ", "word " * 12, "Wort", "antidisestablishmentarianism" * 4, "(", "\"", "«", "...", "…",
+]  # fmt: skip
+BLANKS = re.compile(r"\s*")
+NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI")
+
+
+def tokenized(text: str, tokenizer: AveyBTokenizer = BYTES) -> np.ndarray:
+    return tokenizer.encode(text)[1]
+
+
+def cut(text: str, tokens: int = 16, overlap: int = 0) -> Cuts:
+    return cut_passages(text, tokenized(text), PassageSize(tokens, overlap))
+
+
+def passages(text: str, tokens: int = 16, overlap: int = 0) -> list[str]:
+    return [text[start:stop] for start, stop in cut(text, tokens, overlap).spans.tolist()]
+
+
+def is_word(character: str) -> bool:
+    return character.isalpha() or character.isdecimal() or unicodedata.category(character).startswith("M")
+
+
+def is_inside_word(text: str, place: int, tokens_of: np.ndarray, size: int) -> bool:
+    """Whether a place lies inside a word that fits into a passage."""
+    if not 0 < place < len(text) or not (is_word(text[place - 1]) and is_word(text[place])):
+        return False
+    if any(unicodedata.name(c, "").startswith(NO_SPACES) for c in text[place - 1 : place + 1]):
+        return False
+    start, stop = place, place
+    while start > 0 and is_word(text[start - 1]):
+        start -= 1
+    while stop < len(text) and is_word(text[stop]):
+        stop += 1
+    return int(((tokens_of >= start) & (tokens_of < stop)).sum()) < size * 3 // 4
+
+
+def check(text: str, offsets: np.ndarray, cuts: Cuts, size: int) -> None:
+    ranges, spans = cuts.ranges, cuts.spans
+    assert len(ranges) == len(spans) == len(cuts.headings)
+    assert (ranges[0, 0], ranges[-1, 1]) == (0, len(offsets))
+    assert (ranges[1:, 0] == ranges[:-1, 1]).all(), "every token is in exactly one passage"
+    assert (ranges[:, 0] < ranges[:, 1]).all()
+    assert (spans[1:, 0] >= spans[:-1, 1]).all()
+    left, at = [], 0
+    for (start, stop), (first, end) in zip(spans.tolist(), ranges.tolist(), strict=True):
+        passage = text[start:stop]
+        assert passage == passage.strip()
+        left.append(text[at:start])
+        at = stop
+        for place in (start, stop):
+            assert not is_inside_word(text, place, offsets[:, 0], size), (text[:start], passage)
+            assert place in (0, len(text)) or text[place - 1 : place + 1] != "\r\n" or place == stop
+            assert place in (0, len(text)) or not unicodedata.combining(text[place]), repr(passage)
+        for a, b in offsets[first:end].tolist():
+            if a == b or text[a:b].strip():  # a capital's mark is empty and belongs to the word after the blanks
+                assert start <= BLANKS.match(text, a).end() < stop, "its tokens are those of its characters"
+    assert not "".join([*left, text[at:]]).strip(), "nothing but white space is left out"
+
+
+def fuzzed(rng: random.Random) -> str:
+    some = rng.sample(PIECES, rng.randint(1, 12))
+    return "".join(rng.choices(some, k=rng.randint(1, 60)))
+
+
+def fuzz(texts: range) -> None:
+    mini = AveyBTokenizer.load(MODEL)
+    for seed in texts:
+        rng = random.Random(seed)
+        text = fuzzed(rng)
+        size = rng.choice([16, 24, 64])
+        offsets = tokenized(text, mini if seed % 2 else BYTES)
+        cuts = cut_passages(text, offsets, PassageSize(size))
+        check(text, offsets, cuts, size)
+        assert (cut_passages(text, offsets, PassageSize(size)).spans == cuts.spans).all()
+        if size >= 24:
+            overlapping = cut_passages(text, offsets, PassageSize(size, 8))
+            assert (overlapping.spans[:, 1] == cuts.spans[:, 1]).all(), "an overlap moves beginnings only"
+            assert (overlapping.spans[:, 0] <= cuts.spans[:, 0]).all()
+            assert (overlapping.ranges[:, 1] == cuts.ranges[:, 1]).all()
+
+
+def test_fuzzed_texts() -> None:
+    fuzz(range(400))
+
+
+@pytest.mark.slow
+def test_ten_thousand_fuzzed_texts() -> None:
+    fuzz(range(10_000))
+
+
+@pytest.mark.parametrize("piece", ["a", "字", "é", "a.b,", "👨‍👩‍👧", "no stop at all "])
+def test_one_line_of_a_megabyte(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece.encode()))
+    offsets = tokenized(text)
+    cuts = cut_passages(text, offsets, PassageSize(128))
+    check(text, offsets, cuts, 128)
+    lengths = np.diff(cuts.ranges, axis=1)[:, 0]
+    assert lengths.max() <= 128 * 4 / 3, "blanks are not counted"
+    assert lengths.min() >= 32
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_grown_text_keeps_its_passages_up_to_the_one_before_last(seed: int) -> None:
+    rng = random.Random(seed)
+    text = "".join(rng.choices([piece for piece in PIECES if piece not in ('"', "“", "(", "«")], k=80))
+    whole = cut(text, 32)
+    for stop in rng.sample(range(len(text)), 10):
+        part = cut(text[:stop], 32)
+        kept = max(len(part) - 2, 0)
+        assert part.spans[:kept].tolist() == whole.spans[:kept].tolist()
+
+
+def test_passages_are_whole_sentences() -> None:
+    text = "Mr. Fox runs. He is e.g. quick. Is he? 3.5 m. Yes! It ends."
+    assert passages(text, 32) == ["Mr. Fox runs. He is e.g. quick.", "Is he? 3.5 m. Yes! It ends."]
+    assert passages("合同生效。甲方付款。乙方交货。完。", 32) == ["合同生效。甲方付款。", "乙方交货。完。"]
+
+
+def test_paragraphs_are_preferred_to_sentences_and_headings_to_paragraphs() -> None:
+    assert passages("One two three four. Five.\n\nSix. Seven eight nine ten.", 32)[0] == "One two three four. Five."
+    text = "One two three.\n\n# New\n\nFour five six. Seven eight.\n\nNine ten eleven twelve."
+    assert passages(text, 40) == ["One two three.", "# New\n\nFour five six. Seven eight.", "Nine ten eleven twelve."]
+
+
+def test_a_heading_goes_with_what_follows_and_comes_with_each_passage() -> None:
+    text = (
+        "Before.\n\n# First\n\n## Second\n\nShort text here. And more of it. And the end.\n\n"
+        "Third One\n=========\n\nText.\n\n```\n# code\n```\n"
+    )
+    cuts = cut(text, 32)
+    shown = [(text[a:b].splitlines()[0], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)]
+    assert shown == [
+        ("Before.", ""),
+        ("# First", "First"),
+        ("Short text here. And more of it.", "Second"),
+        ("Third One", "Third One"),
+    ] or all(heading in ("", "First", "Second", "Third One") for _, heading in shown)
+    assert not any(text[a:b].endswith(("First", "Second", "Third One")) for a, b in cuts.spans.tolist())
+    assert "code" not in cuts.headings
+
+
+@pytest.mark.parametrize(
+    ("text", "heading"),
+    [
+        ("## Scope ##\nText.", "Scope"),
+        ("Scope\n-----\nText.", "Scope"),
+        ("=====\nScope\n=====\n\nText.", "Scope"),
+        ("1.2 Scope of this\n\nText.", "1.2 Scope of this"),
+        ("ARTICLE IV\n\nText.", "ARTICLE IV"),
+        ("Notes on Scope\n\nText.", "Notes on Scope"),
+        ("第二章 范围\n\n正文。", "第二章 范围"),
+        ("#no heading\nText.", ""),
+        ("A sentence.\n\nText.", ""),
+        ("a line in lower case\n\nText.", ""),
+        ("| a | b |\n|---|---|\nText.", ""),
+        ("Scope", ""),
+    ],
+)
+def test_headings(text: str, heading: str) -> None:
+    assert cut(text).headings[0] == heading
+
+
+def test_no_scraps_are_left() -> None:
+    for length in range(1, 400):
+        text = "One two. " * (length // 9) + "x" * (length % 9)
+        lengths = np.diff(cut(text, 64).ranges, axis=1)[:, 0]
+        assert len(lengths) == 1 or lengths.min() >= 16
+
+
+def test_a_sentence_that_is_too_long_is_cut_at_lines_clauses_and_words() -> None:
+    assert passages("one two three\nfour five six seven eight nine", 24)[0] == "one two three"
+    assert passages("one two three, four five six seven eight nine", 24)[0] == "one two three,"
+    assert passages("one two three four five six seven eight nine", 24)[0] == "one two three four five"
+
+
+def test_overlap_repeats_whole_sentences() -> None:
+    text = "One two. Three four. Five six. Seven eight. Nine ten."
+    assert passages(text, 24) == ["One two. Three four.", "Five six. Seven eight.", "Nine ten."]
+    assert passages(text, 24, 12) == [
+        "One two. Three four.", "Three four. Five six. Seven eight.", "Seven eight. Nine ten.",
+    ]  # fmt: skip
+
+
+def test_tokens_before_the_text_belong_to_the_first_passage() -> None:
+    prefix, text = "A title\n", "One two. Three four. Five six."
+    offsets = tokenized(prefix + text) - len(prefix)
+    cuts = cut_passages(text, offsets, PassageSize(16))
+    assert cuts.ranges[0, 0] == 0
+    assert cuts.spans.tolist() == cut(text).spans.tolist()
+    only = cut_passages("", tokenized(prefix) - len(prefix), PassageSize(16))
+    assert (only.ranges.tolist(), only.spans.tolist()) == ([[0, 8]], [[0, 0]])
+    assert len(cut("")) == 0
+
+
+def test_what_was_not_read_is_in_no_passage() -> None:
+    text = "One two. Three four. Five six. Seven."
+    cuts = cut_passages(text, tokenized(text)[:20], PassageSize(16))
+    assert cuts.spans[-1, 1] == 20
+
+
+def test_splits_as_passages() -> None:
+    cuts = cut_splits("abcdefg", tokenized("abcdefg"), 3)
+    assert cuts.ranges.tolist() == cuts.spans.tolist() == [[0, 3], [3, 6], [6, 7]]
+
+
+@pytest.mark.parametrize(("tokens", "overlap"), [(15, 0), (9000, 0), (64, 33), (64, -1)])
+def test_sizes_out_of_range_are_refused(tokens: int, overlap: int) -> None:
+    with pytest.raises(ConfigError, match="it must be from"):
+        PassageSize(tokens, overlap)
