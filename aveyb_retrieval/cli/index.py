@@ -84,7 +84,9 @@ INSERTING = together(
 @click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 128]", metavar="N")
 @click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before.")
 @click.option(
-    "--late/--one-by-one", default=None, help="Encode passages within their document, or alone.  [default: the model's way]"
+    "--late/--one-by-one",
+    default=None,
+    help="Encode passages within their document, or alone.  [default: the model's way]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @READING

@@ -316,7 +316,9 @@ class Embedder:
         """float32 `[n, d]`: the sums of token vectors over the runs of each text (see `_Tokenised.edges`)."""
         runs = [np.diff(np.append(item.edges, len(item.ids))) for item in batch]
         lengths = torch.from_numpy(np.concatenate(runs)).to(self.model.device)
-        owner = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)  # the run of a token
+        owner = torch.repeat_interleave(
+            torch.arange(len(lengths), device=lengths.device), lengths
+        )  # the run of a token
         sums = torch.zeros(len(lengths), self.dim, device=lengths.device)
         if len(batch) == 1 and batch[0].first_needed == 0:  # one query, most often: no table of splits is needed
             ids = torch.from_numpy(batch[0].ids.astype(np.int64))[None].to(self.model.device)
@@ -342,7 +344,9 @@ class Embedder:
                 runs[: len(item.known)] = item.known  # nothing overlaps, so a run is a passage
             ranges = item.cuts.ranges
             first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
-            totals = np.stack([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]) if len(ranges) else runs
+            totals = (
+                np.stack([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]) if len(ranges) else runs
+            )
             means = totals / np.diff(ranges, axis=1)
             norms = np.linalg.norm(means, axis=1)
             total = runs.sum(axis=0)

@@ -79,7 +79,9 @@ def _check_sentence_transformer(folder: Path) -> None:
     if architecture.endswith("ForSequenceClassification") and not (folder / "modules.json").is_file():
         kind = "CrossEncoder"
     if kind in _OTHER_KINDS:
-        raise ModelError(f"{folder}: {_OTHER_KINDS[kind]}; give an encoder of texts, as sentence-transformers makes them")
+        raise ModelError(
+            f"{folder}: {_OTHER_KINDS[kind]}; give an encoder of texts, as sentence-transformers makes them"
+        )
     if (folder / "modules.json").is_file():
         return
     if config:

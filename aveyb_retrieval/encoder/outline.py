@@ -1,8 +1,7 @@
 """Where the headings, paragraphs and sentences of a plain or Markdown text begin.
 
-Sentences are found by sentencex, paragraph by paragraph: it is compiled, gives character offsets, has abbreviations of
-many languages and the stops of Chinese, Japanese and Hindi, and what it finds does not change when a text goes on
-behind it. Of the others tried, pysbd took a thousand times as long and blingfire has had no release since 2021. Headings
+Sentences are found by sentencex, paragraph by paragraph. It is compiled, gives character offsets, has abbreviations and
+the stops of Chinese, Japanese and Hindi, and what it finds does not change when a text goes on behind it. Of the others tried, pysbd took a thousand times as long and blingfire has had no release since 2021. Headings
 and list items are a few rules of our own, for which a Markdown parser would be too strict: many texts are not Markdown.
 """
 
@@ -21,13 +20,14 @@ _BLANKS = re.compile(r"\s*")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
 _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t]+(.*[^\s#])")
 _UNDERLINE = re.compile(r"\s{0,3}([-=~^\"'`*+.:_#])\1{2,}\s*\Z")
-_ITEM = re.compile(r"\s*(?:[-*+•‣–]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|")
+_ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|")
 _NUMBERED = re.compile(
     r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|[A-Z]\.|§+ ?\d[\d.]*|"
-    r"(?:chapter|section|article|part|appendix|annex|schedule)\b[ \d.ivxlca-z]{0,9}[.:]?)\s+[^\W\d_]|第.{1,8}[章节節条條編]",
+    r"(?:chapter|section|article|part|appendix|annex|schedule)\b[ \d.ivxlca-z]{0,9}[.:]?)\s+[^\W\d_]|"
+    r"第.{1,8}[章节節条條編]",
     re.IGNORECASE,
 )
-_NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")
+_NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
 _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
 _LARGEST_PART = 1 << 15  # characters given to sentencex at once; unpaired quotes cost it their number's square

@@ -33,7 +33,7 @@ DEFAULT_TOKENS = 128
 SMALLEST, LARGEST = 16, 8192
 
 _LINE = regex.compile(r"(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*(?=\S)")
-_CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(?=\S)")
+_CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(?=\S)")  # noqa: RUF001  # other scripts
 _WORD = regex.compile(r"\s+(?=\S)")
 _BETWEEN_WORDS = regex.compile(r"(?w)\b(?=\w)")
 _CHARACTER = regex.compile(r"\X")

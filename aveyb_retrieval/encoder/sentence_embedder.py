@@ -110,7 +110,7 @@ class SentenceEmbedder:
         truncate_dim: int | None = None,
         passage_size: PassageSize = DEFAULT_SIZE,
     ) -> SentenceEmbedder:
-        """Load a sentence-transformers folder. Weights are read from safetensors only, and no code of the folder is run.
+        """Load a sentence-transformers folder: weights from safetensors only, and without running code from it.
 
         Args:
             folder: the model; `loading.load_encoder` also takes names.
@@ -139,7 +139,16 @@ class SentenceEmbedder:
                 local_files_only=True,
                 model_kwargs={"dtype": precision, "use_safetensors": True},
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError) as e:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ImportError,
+            RuntimeError,
+            SafetensorError,
+        ) as e:
             reason = str(e).strip().splitlines()
             raise ModelError(
                 f"{folder}: sentence-transformers cannot load it ({type(e).__name__}: {reason[0] if reason else ''}); "
@@ -425,5 +434,7 @@ def _files(folder: Path) -> list[str]:
     """Every file that the model is made of: weights, configuration, tokenizer and prompts."""
     files = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [
-        file.as_posix() for file in files if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
+        file.as_posix()
+        for file in files
+        if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
     ]

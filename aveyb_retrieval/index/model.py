@@ -38,7 +38,9 @@ def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
     if isinstance(model, PassageCutter):
         return model if model.passage_size == size else model.with_passage_size(size)
     if size is not None:
-        raise ConfigError(f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only")
+        raise ConfigError(
+            f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only"
+        )
     return model
 
 

@@ -18,14 +18,15 @@ from aveyb_retrieval.errors import ConfigError
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
 MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-mini-en"
 
-PIECES = [
+PIECES = [  # ruff: noqa: RUF001
     "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
-    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效，", "ไม่มีช่องว่าง", "यह एक वाक्य है। ", "한국어 문장입니다. ",
-    "e\u0301te\u0301 ", "Z\u0351\u0300\u0301\u0302a ", "👨‍👩‍👧", "🇩🇪🇫🇷", "👍🏽 ", "naïve-café ", "x_y.z() ", "0123456789",
-    "\r\n", "\n", "\n\n", "\r\n\r\n", "\t", "  ", "\u3000", "\u2028", "\f",
-    "# Heading\n\n", "## Zwei ##\r\n", "Title Case Line\n\n", "3.2 Scope\n\n", "Underlined\n==========\n", "第一章 总则\n\n",
-    "- item one\n", "* item\n", "1. first\n", "(a) second\n", "| a | b |\n", "```\ncode = 1\n# no heading\n```\n",
-    "and then it went on, and on; ", "word " * 12, "Wort", "antidisestablishmentarianism" * 4, "(", "\"", "«", "...", "…",
+    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效，", "ไม่มีช่องว่าง", "यह एक वाक्य है। ",
+    "한국어 문장입니다. ", "e\u0301te\u0301 ", "Z\u0351\u0300\u0301\u0302a ", "👨\u200d👩\u200d👧", "🇩🇪🇫🇷", "👍🏽 ",
+    "naïve-café ", "x_y.z() ", "0123456789", "\r\n", "\n", "\n\n", "\r\n\r\n", "\t", "  ", "\u3000", "\u2028", "\f",
+    "# Heading\n\n", "## Zwei ##\r\n", "Title Case Line\n\n", "3.2 Scope\n\n", "Underlined\n==========\n",
+    "第一章 总则\n\n", "- item one\n", "* item\n", "1. first\n", "(a) second\n", "| a | b |\n",
+    "```\ncode = 1\n# no heading\n```\n", "and then it went on, and on; ", "word " * 12, "Wort",
+    "antidisestablishmentarianism" * 4, "(", '"', "«", "...", "…",
 ]  # fmt: skip
 BLANKS = re.compile(r"\s*")
 NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI")
@@ -155,7 +156,9 @@ def test_a_heading_goes_with_what_follows_and_comes_with_each_passage() -> None:
         "Third One\n=========\n\nText.\n\n```\n# code\n```\n"
     )
     cuts = cut(text, 32)
-    shown = [(text[a:b].splitlines()[0], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)]
+    shown = [
+        (text[a:b].splitlines()[0], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)
+    ]
     assert shown == [
         ("Before.", ""),
         ("# First", "First"),

@@ -37,7 +37,9 @@ class Settings:
     @property
     def passage_size(self) -> PassageSize | None:
         """How long passages are; None: the model cuts them in its own way."""
-        return None if self.passage_tokens is None else PassageSize(self.passage_tokens, self.passage_overlap, self.late)
+        return (
+            None if self.passage_tokens is None else PassageSize(self.passage_tokens, self.passage_overlap, self.late)
+        )
 
     @classmethod
     def of(cls, manifest: Manifest) -> Settings:
