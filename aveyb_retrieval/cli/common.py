@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aveyb_retrieval.cli.processors import respect_processors
 from aveyb_retrieval.errors import AveyBError
 
 if TYPE_CHECKING:
@@ -29,9 +30,13 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 class Commands(click.Group):
-    """A group of commands that prints the package's own errors on stderr and exits with code 2."""
+    """A group of commands that prints the package's own errors on stderr and exits with code 2.
+
+    Before a command loads torch, it settles how threads are used (see `processors.py`).
+    """
 
     def invoke(self, context: click.Context) -> Any:
+        respect_processors()
         try:
             return super().invoke(context)
         except AveyBError as error:

@@ -1,8 +1,9 @@
 """Where the headings, paragraphs and sentences of a plain or Markdown text begin.
 
 Sentences are found by sentencex, paragraph by paragraph. It is compiled, gives character offsets, has abbreviations and
-the stops of Chinese, Japanese and Hindi, and what it finds does not change when a text goes on behind it. Of the others tried, pysbd took a thousand times as long and blingfire has had no release since 2021. Headings
-and list items are a few rules of our own, for which a Markdown parser would be too strict: many texts are not Markdown.
+the stops of Chinese, Japanese and Hindi, and what it finds does not change when a text goes on behind it. Of the others
+tried, pysbd took a thousand times as long and blingfire has had no release since 2021. Headings and list items are a
+few rules of our own: a Markdown parser would be too strict, for many texts are not Markdown.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class SentenceEmbedder:
         fingerprint: str,
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
-        passage_size: PassageSize = DEFAULT_SIZE,
+        passage_size: PassageSize | None = None,
     ) -> None:
         """Take a loaded `SentenceTransformer`; `load` is the usual way.
 
@@ -108,7 +108,7 @@ class SentenceEmbedder:
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         truncate_dim: int | None = None,
-        passage_size: PassageSize = DEFAULT_SIZE,
+        passage_size: PassageSize | None = None,
     ) -> SentenceEmbedder:
         """Load a sentence-transformers folder: weights from safetensors only, and without running code from it.
 
@@ -117,7 +117,8 @@ class SentenceEmbedder:
             name: what to call it; None: the folder.
             device, precision, max_tokens, batch_tokens: as for `Embedder.load`, without float8.
             truncate_dim: keep only the first components of each vector, for models that were trained for it.
-            passage_size: how long passages are, and whether they are encoded late.
+            passage_size: how long passages are, and whether they are encoded late; None: the default size, or what fits
+                into the model's window.
 
         Raises:
             ModelError: the folder is incomplete, damaged, or its weights do not fill the model.
@@ -234,7 +235,9 @@ class SentenceEmbedder:
         return {"batch_size": _BATCH, "normalize_embeddings": True, "show_progress_bar": False}
 
     def _checked(self, size: PassageSize | None) -> PassageSize:
-        size = size or DEFAULT_SIZE
+        if size is None:
+            fitting = self.window - self._overhead if self.window is not None else DEFAULT_SIZE.tokens
+            size = PassageSize(min(DEFAULT_SIZE.tokens, fitting))
         if self.window is not None and size.tokens > self.window - self._overhead:
             raise ConfigError(
                 f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at once, "

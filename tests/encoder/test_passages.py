@@ -18,9 +18,9 @@ from aveyb_retrieval.errors import ConfigError
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
 MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-mini-en"
 
-PIECES = [  # ruff: noqa: RUF001
+PIECES = [
     "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
-    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效，", "ไม่มีช่องว่าง", "यह एक वाक्य है। ",
+    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效、", "ไม่มีช่องว่าง", "यह एक वाक्य है। ",
     "한국어 문장입니다. ", "e\u0301te\u0301 ", "Z\u0351\u0300\u0301\u0302a ", "👨\u200d👩\u200d👧", "🇩🇪🇫🇷", "👍🏽 ",
     "naïve-café ", "x_y.z() ", "0123456789", "\r\n", "\n", "\n\n", "\r\n\r\n", "\t", "  ", "\u3000", "\u2028", "\f",
     "# Heading\n\n", "## Zwei ##\r\n", "Title Case Line\n\n", "3.2 Scope\n\n", "Underlined\n==========\n",
