@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.write.update import upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
 
@@ -39,7 +42,7 @@ def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, mo
         {"_id": "other", "text": "Something else altogether, in one short line."},
         {"_id": "empty", "text": ""},
     ]
-    report = build_index(rows, tmp_path / "ix", model=folder)
+    report = build_index(rows, tmp_path / "ix", model=folder, passage_tokens=100)
     assert report.documents == 3
     with Retriever.load(tmp_path / "ix") as retriever:
         hits = retriever.search("the pump at noon", k=3, rerank="maxsim", context=1)
@@ -58,13 +61,64 @@ def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(Embedder, "encode_grown", counted)
     upsert_documents([grown], tmp_path / "ix")
-    assert calls == [len("text: Pump 7\n" + LOG) // 32], "every full split was kept"
-    build_index([grown, *rows[1:]], tmp_path / "anew", model=folder)
+    (kept,) = calls
+    passages = len(rows_of(tmp_path / "ix", "log"))
+    assert passages - 3 <= kept < passages, "all but the last passages were kept"
+    build_index([grown, *rows[1:]], tmp_path / "anew", model=folder, passage_tokens=100)
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as a, Retriever.load(tmp_path / "anew") as b:
         for one, other in zip(a.search("pump", k=3, passages=9), b.search("pump", k=3, passages=9), strict=True):
             assert (one.id, one.span) == (other.id, other.span)
             assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def rows_of(index: Path, document: str) -> list[str]:
+    """The passages of a document, best first."""
+    with Retriever.load(index) as retriever:
+        hits = retriever.search("pump", k=9, passages=99)
+    return next([passage.text for passage in hit.passages] for hit in hits if hit.id == document)
+
+
+def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(folder: Path, tmp_path: Path) -> None:
+    rows = [{"_id": "log", "text": LOG}]
+    for overlap, lines in ((0, 2), (40, 3)):
+        index = tmp_path / f"ix{overlap}"
+        build_index(rows, index, model=folder, passage_tokens=90, passage_overlap=overlap)
+        upsert_documents([{"_id": "more", "text": LOG + LOG}], index)
+        for document in ("log", "more"):
+            found = rows_of(index, document)
+            assert max(passage.count("\n") + 1 for passage in found) == lines
+            assert all(passage.endswith("degrees") for passage in found)
+        assert verify_index(index).problems == []
+    default = tmp_path / "default"
+    build_index(rows, default, model=folder)
+    assert Manifest.read(default / "v000001").settings["passage_tokens"] == DEFAULT_SIZE.tokens
+    with pytest.raises(ConfigError, match="passage_tokens is 3"):
+        build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
+    with pytest.raises(ConfigError, match="late=False"):
+        build_index(rows, tmp_path / "bad", model=folder, late=False)
+
+
+def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(folder: Path, tmp_path: Path) -> None:
+    """As such an index was built: the model's splits are the passages, and the manifest says nothing about it."""
+    index = tmp_path / "ix"
+    build_index([{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None))
+    path = index / "v000001" / "manifest.json"
+    content = json.loads(path.read_text())
+    for name in ("passage_tokens", "passage_overlap", "late"):
+        assert content["settings"].pop(name) in (None, 0)
+    path.write_text(json.dumps(content))
+    grown = LOG + "24:00 the pump stopped\n"
+    upsert_documents([{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder)
+    before = len("text: ")
+    for document, text in (("log", grown), ("new", LOG)):
+        with Retriever.load(index, model=folder) as retriever:
+            hits = retriever.search("pump", k=9, passages=99)
+        spans = sorted(p.span for hit in hits if hit.id == document for p in hit.passages)
+        assert spans == [
+            (max(start - before, 0), min(start + 32 - before, len(text))) for start in range(0, len(text) + before, 32)
+        ]
+    assert verify_index(index).problems == []
 
 
 def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path: Path) -> None:
