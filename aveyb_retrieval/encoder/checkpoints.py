@@ -208,11 +208,17 @@ def _check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
 
 @contextmanager
 def _no_loading_report() -> Iterator[None]:
-    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised as an error."""
+    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised as an error.
+
+    By a filter, not by the logger's level: transformers reports on tensor parallelism where that level is set.
+    """
     logger = logging.getLogger("transformers.modeling_utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    logger.addFilter(is_error)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(is_error)

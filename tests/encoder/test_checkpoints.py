@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -184,3 +186,9 @@ def test_auto_classes_read_the_authors_format(tmp_path: Path) -> None:
             torch.testing.assert_close(loaded(ids).last_hidden_state, expected, atol=0, rtol=0)
     masked = AveyBModel.from_pretrained(tmp_path, config=AveyBConfig.from_released(**fields))  # type: ignore[arg-type]
     assert masked.config.tail == "zero_slots"
+
+
+def test_loading_says_nothing() -> None:
+    code = "from aveyb_retrieval import Embedder; Embedder.load()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
