@@ -13,8 +13,11 @@ import ast
 import json
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
@@ -63,6 +66,7 @@ def document(name: str, path: Path) -> dict[str, object] | None:
 
 
 def main() -> None:
+    """Write the corpus to the file that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, help="file to write, JSON lines")
     out: Path = parser.parse_args().out

@@ -1,8 +1,8 @@
-"""Capital letters as marks of their own, so that "Paris", "paris" and "PARIS" share their tokens.
+"""Capital letters as marks, so that "Paris", "paris" and "PARIS" share their tokens.
 
-A small vocabulary that spells "Paris" and "paris" with different rows pays twice for each name, and a question typed
-in lower case meets a text with capitals as a stranger. Here an ASCII capital becomes its lower-case letter behind a
-mark, placed before the blank that belongs to the word:
+A small vocabulary with different rows for "Paris" and "paris" pays twice for each name, and a question typed in lower
+case has no tokens in common with a text in capitals. Here an ASCII capital becomes its lower-case letter after a mark,
+which is placed before the space that belongs to the word:
 
     "See Paris"  -> "<up>see<up> paris"        <up>: the next letter
     "NASA"       -> "<lock>nasa"               <lock>: all letters that follow
@@ -39,43 +39,51 @@ _MARKED = re.compile(rb"([\x0e-\x10])\1|\x0e( ?[a-z])|\x0f( ?[a-z]+)|\x10")
 
 
 def mark(text: str) -> tuple[str, np.ndarray]:
-    """The text with marks for capitals, and where they stand.
+    """Replace capitals by marks.
 
     Returns:
-        the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
+        The marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
         `positions[i]`, so it is character `positions[i] + i` of the marked text.
     """
     positions: list[int] = []
     pieces: list[str] = []
     done = 0
     for found in _HERE.finditer(text):
-        place = found.start()
+        start = found.start()
         sign = found[4] if found.lastindex == 4 else _RULES[(found.lastindex or 1) - 1][0]
-        pieces += (text[done:place], sign)
-        positions.append(place)
-        done = place
+        pieces += (text[done:start], sign)
+        positions.append(start)
+        done = start
     pieces.append(text[done:])
     return "".join(pieces).translate(_LOWER), np.asarray(positions, dtype=np.int64)
 
 
 def restore(data: bytes) -> bytes:
-    """The UTF-8 bytes of the text that `mark` was given, from those of the marked text."""
+    """Return the UTF-8 bytes of the original text, given those of the marked text."""
     return _MARKED.sub(lambda found: found[1] or (found[2] or found[3] or b"").upper(), data)
 
 
 def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
-    """Offsets `[T, 2]` in a marked text of `length` characters, turned into offsets in the text before.
+    """Convert offsets in a marked text to offsets in the original text.
 
-    A mark covers nothing: it begins and ends where the character after it begins.
+    A mark is empty there: it begins and ends where the character after it begins.
+
+    Args:
+        offsets: int64 `[T, 2]`, in the marked text.
+        positions: int64 `[n]`, from `mark`.
+        length: characters of the marked text.
+
+    Returns:
+        int64 `[T, 2]`.
     """
     is_mark = np.zeros(length, dtype=bool)
     is_mark[positions + np.arange(len(positions))] = True
-    before = np.concatenate([[0], np.cumsum(~is_mark)])  # [length + 1], characters of the text before each place
+    before = np.concatenate([[0], np.cumsum(~is_mark)])  # [length + 1], original characters before each position
     return before[offsets]
 
 
 def huggingface_normalizer() -> dict[str, Any]:
-    """`mark` in the words of a tokenizer.json."""
+    """Return `mark` as the normalizer of a `tokenizer.json`."""
 
     def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": pattern, "content": content}

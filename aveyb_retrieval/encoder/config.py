@@ -1,8 +1,8 @@
 """AveyBConfig: every design choice on which the Avey-B paper and the released code differ is a field here.
 
-`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is what this package
-trains and embeds. Two choices are the same everywhere and therefore no field: the ranker looks only at preceding
-splits, and its scores, choice and weights are float32.
+`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is the shape of the
+model embedded in this package. Two choices are the same everywhere and therefore not fields: the ranker looks only at
+preceding splits, and its scores, choice and weights are float32.
 """
 
 from __future__ import annotations
@@ -89,15 +89,16 @@ class AveyBConfig(PreTrainedConfig):
             that take part in every layer.
 
     Numerics:
-        norm_eps: RMSNorm's epsilon. similarity_eps: of "sum" and of the ranker's norms.
+        norm_eps: RMSNorm's epsilon.
+        similarity_eps: epsilon of "sum" and of the ranker's norms.
         max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as
-            that one nears zero; no score ratio of a trained model comes near this bound.
+            that one nears zero; the score ratios of trained models stay far below this bound.
 
-    Start (of a model to be trained):
+    Initialization (of a model to be trained):
         initializer_range: standard deviation of embeddings and linear maps; the compressor starts Xavier normal.
         static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
-            more than distant ones, which a masked-language model otherwise has to find out for every position of a
-            split (`initialization.py`).
+            more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
+            (`initialization.py`).
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.
@@ -133,6 +134,7 @@ class AveyBConfig(PreTrainedConfig):
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 
     def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in `layer_pattern` and check every field."""
         if self.layer_pattern is None:
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
         super().__post_init__(**kwargs)
@@ -161,27 +163,30 @@ class AveyBConfig(PreTrainedConfig):
 
     @property
     def mixed_size(self) -> int:
-        """Width of the half of the tail that is mixed; the gate is as wide, the bypassed head twice."""
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head twice as wide."""
         return self.expansion_factor * self.hidden_size // 4
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
-        """The paper's base model: 164 M parameters, p50k_base vocabulary."""
+        """Return the paper's base model: 164 M parameters, p50k_base vocabulary."""
         return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
 
     @classmethod
     def paper_large(cls, **overrides: Any) -> AveyBConfig:
-        """The paper's large model: 391 M parameters, which fixes 46 layers at width 1,024 (the paper gives neither)."""
+        """Return the paper's large model: 391 M parameters.
+
+        The paper gives neither depth nor width; the number of parameters leaves 46 layers of width 1,024.
+        """
         return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides})
 
     @classmethod
     def released_base(cls, **overrides: Any) -> AveyBConfig:
-        """The authors' released base checkpoints."""
+        """Return the configuration of the authors' released base checkpoints."""
         return cls(**{**RELEASED, "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
 
     @classmethod
     def mini(cls, **overrides: Any) -> AveyBConfig:
-        """The shape of the embedded model, whose own vocabulary has 23,552 rows; float16 weights stay under 16 MiB.
+        """Return the shape of the embedded model (its vocabulary has 23,552 rows); float16 weights stay under 16 MiB.
 
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """

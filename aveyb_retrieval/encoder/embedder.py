@@ -65,7 +65,7 @@ class EncodedDocument:
 
 
 @dataclass(frozen=True)
-class _Tokenised:
+class _Tokenized:
     """A text's tokens int32 `[T]` and passages, of which the first may be known: their sums float32 `[m, d]`."""
 
     ids: np.ndarray
@@ -185,7 +185,7 @@ class Embedder:
         The document prompt and the prefix (a title, say) are read before the text; spans are positions in the text.
 
         Raises:
-            InputError: a text cannot be tokenised.
+            InputError: a text cannot be tokenized.
         """
         yield from self._stream(self._cut(prefix, text) for prefix, text in documents)
 
@@ -259,7 +259,7 @@ class Embedder:
                 vectors += [part.numpy() for part in out[slots.cpu()].split(counts)]
         return vectors
 
-    def _cut(self, prefix: str, text: str) -> _Tokenised:
+    def _cut(self, prefix: str, text: str) -> _Tokenized:
         """A document's tokens and passages."""
         before = self.prompts["document"] + prefix
         ids, offsets = self.tokenizer.encode(before + text)
@@ -269,28 +269,28 @@ class Embedder:
             cuts = cut_splits(text, offsets, self.split_size)
         else:
             cuts = cut_passages(text, offsets, self.passage_size)
-        return _Tokenised(ids[:kept], cuts, len(ids) - kept)
+        return _Tokenized(ids[:kept], cuts, len(ids) - kept)
 
-    def _whole(self, text: str, prompt: str) -> _Tokenised:
+    def _whole(self, text: str, prompt: str) -> _Tokenized:
         """A text's tokens as a single passage."""
         text = self.prompts[prompt] + text
         ids = self.tokenizer.encode_ids(text)
         kept = self._limited(len(ids))
         some = min(kept, 1)
         cuts = Cuts(np.array([[0, kept]])[:some], np.array([[0, len(text)]])[:some], ("",) * some)
-        return _Tokenised(ids[:kept], cuts, len(ids) - kept)
+        return _Tokenized(ids[:kept], cuts, len(ids) - kept)
 
     def _limited(self, length: int) -> int:
         return length if self.max_tokens is None else min(length, self.max_tokens)
 
-    def _stream(self, tokenised: Iterable[_Tokenised]) -> Iterator[EncodedDocument]:
-        for batch in self._batches(tokenised):
+    def _stream(self, tokenized: Iterable[_Tokenized]) -> Iterator[EncodedDocument]:
+        for batch in self._batches(tokenized):
             yield from self._encode(batch)
 
-    def _batches(self, tokenised: Iterable[_Tokenised]) -> Iterator[list[_Tokenised]]:
-        batch: list[_Tokenised] = []
+    def _batches(self, tokenized: Iterable[_Tokenized]) -> Iterator[list[_Tokenized]]:
+        batch: list[_Tokenized] = []
         size = 0
-        for tokens in tokenised:
+        for tokens in tokenized:
             batch.append(tokens)
             size += len(tokens.ids) + 1  # an empty text counts, too: a million of them must not pile up
             if size >= self.batch_tokens:
@@ -299,7 +299,7 @@ class Embedder:
         if batch:
             yield batch
 
-    def _forward(self, batch: list[_Tokenised]) -> Any:
+    def _forward(self, batch: list[_Tokenized]) -> Any:
         device = self.model.device
         tokens = torch.from_numpy(np.concatenate([item.ids for item in batch]).astype(np.int64)).to(device)
         counts = torch.tensor([len(item.ids) for item in batch], device=device)
@@ -312,8 +312,8 @@ class Embedder:
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
         return table, slots, self.model.encode_splits(table, retrieved, needed.to(device))
 
-    def _sums(self, batch: list[_Tokenised]) -> np.ndarray:
-        """float32 `[n, d]`: the sums of token vectors over the runs of each text (see `_Tokenised.edges`)."""
+    def _sums(self, batch: list[_Tokenized]) -> np.ndarray:
+        """float32 `[n, d]`: the sums of token vectors over the runs of each text (see `_Tokenized.edges`)."""
         runs = [np.diff(np.append(item.edges, len(item.ids))) for item in batch]
         lengths = torch.from_numpy(np.concatenate(runs)).to(self.model.device)
         owner = torch.repeat_interleave(
@@ -332,7 +332,7 @@ class Embedder:
             sums.index_add_(0, owners[rows, : hidden.shape[1]][valid], hidden[valid].float())
         return sums.cpu().numpy()
 
-    def _encode(self, batch: list[_Tokenised]) -> Iterator[EncodedDocument]:
+    def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
         with torch.inference_mode():
             sums = self._sums(batch)
         start = 0

@@ -67,6 +67,7 @@ class InferenceLayer(ABC):
     """`AveyBLayer.forward` in an inference form, with everything that the form needs made once."""
 
     def __init__(self, layer: AveyBLayer) -> None:
+        """Take what every form needs of `layer`."""
         self._enricher_bias, self._fuser_bias = layer.enricher.bias, layer.fuser.bias
         self._alpha = layer.alpha
         self._settings = layer.settings
@@ -93,21 +94,22 @@ class InferenceLayer(ABC):
 
     @abstractmethod
     def _enrich(self, x: torch.Tensor) -> torch.Tensor:
-        """`[n, T, D]` -> `[n, T, 4 m]`."""
+        """Enrich `[n, T, D]` -> `[n, T, 4 m]`."""
 
     @abstractmethod
     def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Two of `[n, T, m]` -> `[n, T, m]`."""
+        """Mix and gate two `[n, T, m]` -> `[n, T, m]`."""
 
     @abstractmethod
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
-        """Parts `[n, T, m]` and `[n, T, 2 m]` in the order of the matrix's columns -> `[n, T, D]`."""
+        """Fuse parts `[n, T, m]` and `[n, T, 2 m]`, in the order of the matrix's columns, -> `[n, T, D]`."""
 
 
 class PackedLayer(InferenceLayer):
     """A layer run by the operations of `kernels/cpu.py`, for inputs that `packed.usable` accepts."""
 
     def __init__(self, layer: AveyBLayer) -> None:
+        """Pack both weight matrices, with the norm's weight folded into the enricher's."""
         super().__init__(layer)
         self._enricher = pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
         self._fuser = pack(layer.fuser.weight.detach())
@@ -152,6 +154,7 @@ class Float8Layer(InferenceLayer):
     """A layer with float8 operands in both linear maps (`kernels/float8.py`); mixing keeps the dtype of the input."""
 
     def __init__(self, layer: AveyBLayer) -> None:
+        """Quantize both weight matrices, with the norm's weight folded into the enricher's."""
         super().__init__(layer)
         self._enricher = quantize_weight(layer.enricher.weight, layer.norm.weight)
         self._fuser = quantize_weight(layer.fuser.weight)

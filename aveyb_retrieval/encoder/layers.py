@@ -21,20 +21,21 @@ class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
 
     def __init__(self, size: int, eps: float) -> None:
+        """Start with a weight `[size]` of ones."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[..., D]` -> `[..., D]`."""
+        """Normalize `[..., D]` -> `[..., D]`."""
         return nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """A layer's choices as plain values: a look-up in a transformers configuration costs as much as a small operation.
+    """A layer's fields of `AveyBConfig` as plain values.
 
-    Fields are those of `AveyBConfig` of the same name; mixed_size: width of the half of the tail that is mixed.
+    Reading an attribute of a transformers configuration costs as much as a small tensor operation.
     """
 
     mixed_size: int
@@ -47,7 +48,7 @@ class LayerSettings:
     fuser_order: str
 
     def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """`[n, T, 4 m]` -> views mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, 2 m]`."""
+        """Split `[n, T, 4 m]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, 2 m]`."""
         m = self.mixed_size
         if self.enriched_order == "mixed_gate_bypass":
             mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, 2 * m), dim=-1)
@@ -57,10 +58,16 @@ class LayerSettings:
 
 
 class AveyBLayer(nn.Module):
-    """`x -> fuser([contextualised tail, bypassed head]) + residual` on a group of splits, each split alone."""
+    """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
     def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
-        """`order`: how many layers of its kind stand before it."""
+        """Make the layer's parameters, uninitialized where `_init_weights` of the model sets them.
+
+        Args:
+            config: the model's configuration.
+            kind: "static" or "dynamic".
+            order: how many layers of this kind come before it.
+        """
         super().__init__()
         self.order = order
         d, mixed = config.hidden_size, config.mixed_size
@@ -68,7 +75,7 @@ class AveyBLayer(nn.Module):
         self.norm = RMSNorm(d, config.norm_eps)
         self.enricher = nn.Linear(d, 4 * mixed)
         self.fuser = nn.Linear(3 * mixed, d)
-        # V is the only weight that sets a static layer apart; a dynamic layer computes its mixing from the input.
+        # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
         self.spatial_proj = (
             nn.Parameter(torch.empty(config.split_size, config.split_size)) if kind == "static" else None
         )
@@ -100,7 +107,7 @@ class AveyBLayer(nn.Module):
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
     def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """The contextualizer: two of `[n, T, m]` -> `[n, T, m]`; `lengths` as in `forward`."""
+        """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`; `lengths` as in `forward`."""
         settings, width = self.settings, mixed.shape[1]
         bias = None if self.mix_bias is None else self.mix_bias[:width]
         if self.spatial_proj is not None:

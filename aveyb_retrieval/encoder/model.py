@@ -1,10 +1,9 @@
-"""AveyBModel and its masked-language-modelling head, as transformers models."""
+"""AveyBModel and its masked-language-modelling head as transformers models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,14 +22,17 @@ from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.errors import BackendError, InputError
 from aveyb_retrieval.kernels.packed import usable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 IGNORED_LABEL = -100
-# A CPU likes groups whose activations it can keep and whose buffers it need not fetch anew from the system: 16,384
-# tokens at a time took 1.3 (float32) and 1.2 (bfloat16) times as long as 2,048.
+# Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3 (float32) and 1.2
+# (bfloat16) times as long as 2,048.
 _CPU_GROUP_TOKENS = 2048
 
 
 class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
-    """Initialisation, saving and loading; a folder in the authors' format loads too (see `checkpoints.py`)."""
+    """Initialization, saving and loading, also of folders in the authors' format (see `checkpoints.py`)."""
 
     config_class = AveyBConfig
     base_model_prefix = "model"
@@ -62,20 +64,21 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
 class AveyBModel(AveyBPreTrainedModel):
     """The encoder: token ids to one contextual vector per token.
 
-    The ranker runs once per document on token embeddings; the layers run on splits, in groups of similar length,
-    whatever documents they come from. A text's vectors never depend on padding or on the rest of the batch.
+    The ranker runs once per document on token embeddings; the layers run on splits of all documents, in groups of
+    similar length. A text's vectors never depend on padding or on the rest of the batch.
     """
 
     max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
 
     def __init__(self, config: AveyBConfig) -> None:
+        """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.ranker = Ranker(config)
         pattern = config.layer_pattern or []
         self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
-        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
+        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
         self._float8 = False
@@ -84,6 +87,7 @@ class AveyBModel(AveyBPreTrainedModel):
         self.post_init()
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and pickles, without what inference prepared."""
         return {**self.__dict__, "_inference": None, "_graphs": None}
 
     def train(self, mode: bool = True) -> AveyBModel:
@@ -101,26 +105,26 @@ class AveyBModel(AveyBPreTrainedModel):
             self._graphs.clear()
 
     def use_float8(self, enabled: bool = True) -> None:
-        """From now on, inference multiplies in float8 where the layers' linear maps run (see `kernels/float8.py`).
+        """Run the layers' linear maps in float8 in inference (see `kernels/float8.py`).
 
-        On a CPU the same rounding runs in float32, slowly: to learn what float8 costs in accuracy. Training needs it
-        off.
+        On a CPU the same rounding is emulated in float32, slowly, to measure what float8 costs in accuracy. Training
+        needs it off. Encoding raises `BackendError` where the device has no float8 products, gradients are recorded, or
+        layers are compiled or have hooks.
 
-        Raises:
-            BackendError: (later, when encoding) the device has no float8 products, gradients are recorded, or layers
-                are compiled.
+        Args:
+            enabled: False returns to the model's dtype.
         """
         self._float8 = enabled
         self._forget_prepared()
 
     def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
-        """From now on, the layers run small groups of splits on a CUDA device as graphs (see `cuda_graphs.py`).
+        """Run small groups of splits on a CUDA device as CUDA graphs (see `cuda_graphs.py`).
 
-        Graphs are captured when their sizes are first met, which takes some tens of runs' time, and then kept.
+        A graph is captured when its size first occurs, which takes as long as some tens of runs, and then kept.
 
         Args:
-            enabled: False frees them.
-            max_tokens: groups of more tokens, padding included, run as ever: there a launch costs little.
+            enabled: False frees the graphs.
+            max_tokens: larger groups, padding included, run without a graph: there the launches cost little.
 
         Raises:
             BackendError: the model is not on a CUDA device.
@@ -137,11 +141,12 @@ class AveyBModel(AveyBPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         return_dict: bool | None = None,
     ) -> BaseModelOutput | tuple[torch.Tensor]:
-        """Encodes a padded batch.
+        """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may stand anywhere.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+            return_dict: False returns a tuple.
 
         Returns:
             `last_hidden_state` `[B, T, D]`; zeros where there is padding.
@@ -157,20 +162,20 @@ class AveyBModel(AveyBPreTrainedModel):
         return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
-        """Whether `encode_short` takes `[B, T]` of this shape: inference, texts of one split each, few enough."""
+        """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
         length = input_ids.shape[1]
         fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
         few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
         return fits and few and not torch.is_grad_enabled()
 
     def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Texts that are a group of splits already: nothing to rank, cut, sort by length or pad, as for a query.
+        """Encode a batch of single-split texts without padding, such as queries, on a fast path.
 
         Args:
             input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
 
         Returns:
-            `[B, T, D]`, what `forward` gives.
+            `[B, T, D]`, equal to what `forward` gives.
         """
         return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
 
@@ -192,7 +197,7 @@ class AveyBModel(AveyBPreTrainedModel):
     def encode_splits(
         self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Compressor and layers over the splits of a table, group by group of similar length.
+        """Run compressor and layers over the splits of a table, in groups of similar length.
 
         Args:
             table: the splits of any number of documents.
@@ -200,12 +205,12 @@ class AveyBModel(AveyBPreTrainedModel):
             needed: bool `[n]`, which splits to encode; None: all.
 
         Yields:
-            rows int64 `[m]`, hidden `[m, T, D]`, valid bool `[m, T]`: which rows of the table, their vectors, and which
-            of those are tokens. Every needed split appears once. Vectors outside `valid` mean nothing.
+            Rows of the table int64 `[m]`, their vectors `[m, T, D]`, and bool `[m, T]`: which vectors are tokens; the
+            others are not meaningful. Every needed split appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
-            # A look-up's gradient is as large as its table: let the groups look up in the rows that the batch uses.
+            # A look-up's gradient is as large as its table, so the groups look up only the rows that the batch uses.
             used, ids = torch.unique(table.ids, return_inverse=True)
             table, embedding = replace(table, ids=ids), self.embed(used)
         max_tokens = self._group_tokens(table.ids.device)
@@ -217,17 +222,17 @@ class AveyBModel(AveyBPreTrainedModel):
             yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
 
     def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """The neural processor on a group of splits `[m, T, D]`."""
+        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible."""
         if self._graphs is not None and self._graphs.can_replay(x):
             return self._graphs(x, lengths)
         return self.run_layers(x, lengths)
 
     def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """The layers and the final norm, one operation after another.
+        """Run the layers and the final norm on a group of splits.
 
         Args:
             x: `[m, T, D]`, splits that have been through the compressor.
-            lengths: int64 `[m]` valid tokens of each split; None: all T.
+            lengths: int64 `[m]`, valid tokens of each split; None when all T are.
 
         Returns:
             `[m, T, D]`.
@@ -271,6 +276,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
     _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012  (transformers' own form)
 
     def __init__(self, config: AveyBConfig) -> None:
+        """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
         self.model = AveyBModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -284,17 +290,18 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         return_dict: bool | None = None,
     ) -> MaskedLMOutput | tuple[torch.Tensor, ...]:
-        """Predicts tokens.
+        """Predict tokens.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]` or None.
-            labels: int64 `[B, T]`, -100 where nothing is asked. With labels, logits exist only where one stands.
+            labels: int64 `[B, T]`, -100 where there is no label.
             num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
+            return_dict: False returns a tuple.
 
         Returns:
-            `loss` (mean cross entropy over labels, float32) and `logits`: `[number of labels, V]` in reading order when
-            labels are given, `[B, T, V]` otherwise.
+            `loss` (mean cross entropy over labels, float32) and `logits`: with labels `[number of labels, V]`, in
+            reading order, otherwise `[B, T, V]`.
 
         Raises:
             InputError: labels of another shape than the input.

@@ -1,28 +1,32 @@
-"""Ranker and compressor: each split's k most relevant earlier splits, folded into the split itself.
+"""Ranker and compressor: find each split's k most relevant earlier splits and fold them into it.
 
-The ranker reads only token embeddings, so it runs once per document and never needs the neural processor. Everything
-that decides (scores, choice, weights) is float32, whatever the model's dtype.
+The ranker reads only token embeddings, so it runs once per document, before the neural processor. Scores, choice and
+weights are float32, whatever the model's dtype.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.splits import SplitTable
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
 from aveyb_retrieval.kernels.packed import usable
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.splits import SplitTable
 
 
 @dataclass(frozen=True)
 class Retrieved:
     """The earlier splits that each split of a table retrieves, in the order in which the compressor reads them.
 
-    rows: int64 `[n, k]`, rows of the table; -1 where a split has fewer than k predecessors (always on the left).
-    weights: float32 `[n, k]`; 0 where `rows` is -1.
+    Attributes:
+        rows: int64 `[n, k]`, rows of the table; -1 (always on the left) where a split has fewer than k predecessors.
+        weights: float32 `[n, k]`; 0 where `rows` is -1.
     """
 
     rows: torch.Tensor
@@ -30,28 +34,32 @@ class Retrieved:
 
 
 class Ranker(nn.Module):
-    """Chooses earlier splits by MaxSim and compresses `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+    """Choose earlier splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
 
     def __init__(self, config: AveyBConfig) -> None:
+        """Make the projection P `[S, (k + 1) S]`, uninitialized."""
         super().__init__()
         self.config = config
-        # Copies of plain settings: a lookup in a transformers configuration costs as much as a small operation.
+        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
         self.residual = config.compressor_residual
         self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
-        """Ranks every split of the batch against the earlier splits of its own document.
+        """Rank every split of the batch against the earlier splits of its own document.
+
+        Gradients flow to `embedding` through the weights, which are functions of the scores; the choice has none.
 
         Args:
-            table: the batch.
+            table: the batch, n splits.
             embedding: `[V, D]`, the token embedding table.
 
-        Gradients flow to `embedding` through the weights, which are plain functions of the scores; the choice has none.
+        Returns:
+            Rows and weights `[n, k]`.
         """
         n, k = len(table.lengths), self.num_retrieved
         if k == 0 or torch.equal(table.first, torch.arange(n, device=table.first.device)):
-            # Nothing but one-split documents, as all queries are: there is nothing to choose from.
+            # Only one-split documents, such as queries: there is nothing to choose from.
             empty = torch.zeros(n, k, device=table.ids.device)
             return Retrieved(torch.full_like(empty, -1, dtype=torch.int64), empty)
         with torch.no_grad():
@@ -61,7 +69,7 @@ class Ranker(nn.Module):
         return Retrieved(rows, self._weights(rows, scores))
 
     def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 `[n, k]` rows of the table in slot order, -1 on the left where missing, and float32 their scores."""
+        """Return rows of the table, int64 `[n, k]` in slot order, -1 on the left where missing, and float32 scores."""
         all_scores = split_scores(
             table.ids, table.lengths, table.first, embedding, self.config.similarity_eps
         )  # column j: the j-th split of the same document
@@ -106,14 +114,17 @@ class Ranker(nn.Module):
     def compress(
         self, table: SplitTable, retrieved: Retrieved, group: torch.Tensor, width: int, embedding: torch.Tensor
     ) -> torch.Tensor:
-        """The neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
+        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
 
-        P is applied block by block, so the concatenation never exists. Retrieved splits are always full; of the current
-        split's block of P only the first `width` rows and columns meet real tokens.
+        P is applied block by block, without building the concatenation. Retrieved splits are always full; of the
+        current split's block of P only the first `width` rows and columns are used.
 
         Args:
-            group: int64 `[m]`, rows of the table. width: their padded length T.
-            embedding: `[V, D]`.
+            table: the batch.
+            retrieved: what `retrieve` found for it.
+            group: int64 `[m]`, rows of the table.
+            width: T, the padded length of these splits.
+            embedding: `[V, D]`, the token embedding table.
 
         Returns:
             `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
@@ -135,7 +146,7 @@ class Ranker(nn.Module):
         return out
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
-        """`compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
+        """Return `compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
 
         Args:
             current: `[m, T, D]`, token embeddings, zero where there is no token.
@@ -145,7 +156,7 @@ class Ranker(nn.Module):
         """
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
-        if self.residual and usable(current):  # one operation instead of three, which counts for a query
+        if self.residual and usable(current):  # one operation instead of three, noticeable for a query
             return torch.baddbmm(current, block.expand(len(current), -1, -1), current)
         out = torch.matmul(block, current)
         return out + current if self.residual else out

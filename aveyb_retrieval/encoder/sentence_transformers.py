@@ -1,4 +1,4 @@
-"""An Avey-B model as a sentence-transformers folder made of stock modules: Transformer, mean Pooling, Normalize.
+"""Save an Avey-B model as a sentence-transformers folder of stock modules: Transformer, mean Pooling, Normalize.
 
 `SentenceTransformer(folder)` loads such a folder without `trust_remote_code` once `aveyb_retrieval` is imported.
 """
@@ -9,12 +9,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 POOLING_FILE = "1_Pooling/config.json"
@@ -24,16 +25,16 @@ NO_PROMPTS = {"query": "", "document": ""}
 def sentence_transformer(
     model: AveyBModel, tokenizer: AveyBTokenizer, folder: str | Path, *, prompts: dict[str, str] | None = None
 ) -> SentenceTransformer:
-    """Writes `model` and `tokenizer` to `folder` as a sentence-transformers model and returns it, loaded.
+    """Write `model` and `tokenizer` to `folder` as a sentence-transformers model and return it, loaded.
 
     Args:
         model: the encoder; saved as safetensors in its own dtype.
-        tokenizer: saved in both of its views.
-        folder: made if needed.
-        prompts: text put before every "query" and "document"; part of what is pooled. None: no prompts.
+        tokenizer: saved in both of its formats.
+        folder: created if needed.
+        prompts: text put before every "query" and "document"; part of what is pooled. None: empty prompts.
 
     Raises:
-        ModelError: the tokenizer has more ids than the model has embeddings.
+        ModelError: tokenizer and model have vocabularies of different sizes.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -48,12 +49,12 @@ def sentence_transformer(
         modules=modules, prompts={**NO_PROMPTS, **(prompts or {})}, similarity_fn_name="cosine", device="cpu"
     )
     sentence_model.save(str(folder), create_model_card=False)
-    tokenizer.save(folder)  # again: transformers rewrites tokenizer.json in its own words, and ours is the source
+    tokenizer.save(folder)  # again: transformers has rewritten tokenizer.json
     return sentence_model
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """The "query" and "document" prompts of a sentence-transformers folder; empty where none are set."""
+    """Return the "query" and "document" prompts of a sentence-transformers folder; empty where none are set."""
     path = folder / PROMPTS_FILE
     if not path.is_file():
         return dict(NO_PROMPTS)
@@ -62,7 +63,11 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def check_mean_pooling(folder: Path) -> None:
-    """Raises ModelError where the folder pools in another way than the mean over all tokens."""
+    """Check that a model folder pools by the mean over all tokens.
+
+    Raises:
+        ModelError: it pools in another way.
+    """
     path = folder / POOLING_FILE
     if not path.is_file():
         return
@@ -70,5 +75,6 @@ def check_mean_pooling(folder: Path) -> None:
     mode = settings.get("pooling_mode", "mean")
     if mode != "mean" or settings.get("include_prompt") is False:
         raise ModelError(
-            f"{path}: pooling_mode {mode!r}; passages are pooled by the mean over all tokens, prompt included"
+            f"{path}: pooling_mode is {mode!r}, include_prompt {settings.get('include_prompt', True)}; only the mean "
+            "over all tokens, prompt included, gives passages their vectors: name a model that was trained with it"
         )

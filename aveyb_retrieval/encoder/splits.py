@@ -1,27 +1,41 @@
-"""The flat batch of splits: the table that says which split belongs to which document and how long it is.
+"""The flat batch of splits: a table of which document each split belongs to and how long it is.
 
 After the ranker every split goes through the neural processor alone, so splits of any documents share batches. Only the
-last split of a document can be short; splits are grouped by length so that a ten-token query costs about ten tokens.
+last split of a document can be short; splits are grouped by length, so that a ten-token query costs about ten tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 
-_GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)  # a group is padded to its longest member, never beyond its class
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GROUP_WIDTHS = (
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+)  # upper bounds of the classes; a group is padded to its longest member
 
 
 @dataclass(frozen=True)
 class SplitTable:
     """All splits of a batch of documents, documents one after another, splits in reading order.
 
-    ids: int64 `[n, S]`, token ids; entries at or beyond `lengths` are 0 and mean nothing.
-    lengths: int64 `[n]`, valid tokens, 1 to S; S for every split but a document's last.
-    first: int64 `[n]`, the index of the first split of the same document (a split's position is its index - first).
+    Attributes:
+        ids: int64 `[n, S]`, token ids; 0 at and beyond `lengths`.
+        lengths: int64 `[n]`, valid tokens, 1 to S; S for every split but a document's last.
+        first: int64 `[n]`, index of the first split of the same document; a split's position is its index - first.
     """
 
     ids: torch.Tensor
@@ -29,7 +43,7 @@ class SplitTable:
     first: torch.Tensor
 
     def documents(self) -> Iterator[slice]:
-        """The rows of each document that has any token, in order."""
+        """Yield the rows of each document that has at least one token, in order."""
         starts = torch.unique_consecutive(self.first).tolist()
         for start, stop in pairwise([*starts, len(self.first)]):
             yield slice(start, stop)
@@ -37,13 +51,13 @@ class SplitTable:
     def groups(
         self, needed: torch.Tensor | None = None, *, full_width: bool, max_tokens: int
     ) -> Iterator[tuple[torch.Tensor, int]]:
-        """Yields (int64 `[m]` rows, padded width) so that every needed split is in exactly one group.
+        """Yield (int64 `[m]` rows, padded width) so that every needed split is in exactly one group.
 
-        Full splits go together, short ones with others of their class of lengths.
+        Full splits are grouped together, short ones with others of similar length.
 
         Args:
             needed: bool `[n]`; None: all.
-            full_width: pad every split to S, whatever its length.
+            full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
         """
         size = self.ids.shape[1]
@@ -64,15 +78,15 @@ class SplitTable:
 
 
 def split_table(tokens: torch.Tensor, counts: torch.Tensor, split_size: int) -> tuple[SplitTable, torch.Tensor]:
-    """Cuts a batch of documents into splits.
+    """Cut a batch of documents into splits.
 
     Args:
         tokens: int64 `[T]`, the token ids of all documents, one after another.
-        counts: int64 `[B]`, tokens of each document; a document of none has no split.
+        counts: int64 `[B]`, tokens of each document; a document without tokens has no split.
         split_size: S.
 
     Returns:
-        the table, and int64 `[T]`: for each token its place in the flattened `[n * S]` slots of the table.
+        The table, and int64 `[T]`: for each token its index in the flattened `[n * S]` slots of the table.
     """
     device = tokens.device
     splits_of = (counts + split_size - 1) // split_size

@@ -1,12 +1,12 @@
 """Byte-level BPE with tiktoken underneath: ids, exact character offsets, byte-exact decoding.
 
-A vocabulary is a list of byte strings ranked by merge order, a pre-tokenisation pattern, and a few special tokens
-placed after the ranks. Special tokens are never put into texts and never read out of them: a document that talks
-about "[MASK]" is ordinary text, and appending to a document does not move a closing token.
+A vocabulary is a list of byte strings ranked by merge order, a pre-tokenization pattern, and a few special tokens
+after the ranks. Special tokens are never added to texts and never recognized in them: "[MASK]" in a document is
+ordinary text, and appending to a document does not move a closing token.
 
-`save` writes two views of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
+`save` writes two formats of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
 `tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids. Where capitals are
-marks, only this class's `decode` puts them back; AutoTokenizer's shows the marks.
+marks, only this class's `decode` restores them; AutoTokenizer's shows the marks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tiktoken
@@ -26,22 +25,25 @@ import tiktoken
 from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
 from aveyb_retrieval.errors import InputError, ModelError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
 VOCAB_FILE = "vocab.tiktoken"
 SETTINGS_FILE = "aveyb_tokenizer.json"
 FORMAT_VERSION = 2
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# GPT-2's pattern, which p50k_base shares: contractions, words, numbers, other marks, each with one leading blank.
+# GPT-2's pattern, which p50k_base shares: contractions, words, numbers, punctuation, each with one leading space.
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on years and prices.
 WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
 # The same for text whose capitals are marks, each a token by itself (see `capitals.py`).
 MARKED_PATTERN = r"[\x0e-\x10]|" + WORDS_PATTERN.replace(r"[^\s", r"[^\x0e-\x10\s")
 
-# BPE's cost grows faster than the length of one pre-token and the pattern backtracks over white space, so runs
-# without (or of nothing but) white space are cut into blocks of this many characters before the pattern sees them.
-# tokenizer.json holds the same cut; shorter runs, all ordinary text, are not touched.
+# BPE's cost grows faster than the length of one pre-token, and the pattern backtracks over white space. So runs without
+# white space, and runs of white space, are cut into blocks of this many characters before the pattern is applied.
+# tokenizer.json makes the same cut; ordinary text has only shorter runs, which are not changed.
 MAX_RUN = 1024
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _LONG_RUN = re.compile(rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+")
@@ -54,11 +56,11 @@ class AveyBTokenizer:
     """A byte-level BPE vocabulary.
 
     Args:
-        ranks: byte string -> id; holds all 256 single bytes, a merge may use every pair whose join has an id.
-        pattern: pre-tokenisation regular expression (no look-behind, no possessive quantifiers).
+        ranks: byte string -> id; holds all 256 single bytes; every pair whose join has an id can be merged.
+        pattern: pre-tokenization regular expression (no look-behind, no possessive quantifiers).
         special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP] [MASK].
         vocab_size: rows of the embedding table, at least highest id + 1.
-        capitals: "bytes", a capital letter is a letter of its own | "marks", as in `capitals.py`.
+        capitals: "bytes", a capital is a character like any other | "marks", as in `capitals.py`.
         name: shown in messages.
 
     Raises:
@@ -75,6 +77,7 @@ class AveyBTokenizer:
         capitals: str = "bytes",
         name: str = "aveyb",
     ) -> None:
+        """Build the vocabulary; the class documents the arguments."""
         _check_vocabulary(ranks, special_tokens, vocab_size, name)
         if capitals not in ("bytes", "marks"):
             raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")
@@ -94,11 +97,11 @@ class AveyBTokenizer:
         self._byte_length = np.zeros(vocab_size, dtype=np.int64)
         self._byte_length[list(self.ranks.values())] = [len(token) for token in self.ranks]
 
-    # -- making one ------------------------------------------------------------------------------------------------
+    # -- construction ----------------------------------------------------------------------------------------------
 
     @classmethod
     def p50k_base(cls) -> AveyBTokenizer:
-        """The papers' vocabulary: p50k_base, special tokens after it, padded to 50,304 rows.
+        """Return the papers' vocabulary: p50k_base, special tokens after it, padded to 50,304 rows.
 
         Raises:
             ModelError: the vocabulary is neither in tiktoken's cache nor reachable.
@@ -129,10 +132,13 @@ class AveyBTokenizer:
         capitals: str = "bytes",
         name: str = "aveyb",
     ) -> AveyBTokenizer:
-        """A vocabulary from byte strings in merge order; the five special tokens follow the last one.
+        """Build a vocabulary from byte strings in merge order; the five special tokens follow the last one.
 
         Args:
-            pattern: None: WORDS_PATTERN or, for marked capitals, MARKED_PATTERN.
+            tokens: byte strings, all 256 single bytes among them.
+            pattern: pre-tokenization pattern; None: WORDS_PATTERN or, for marked capitals, MARKED_PATTERN.
+            capitals: "bytes" or "marks".
+            name: shown in messages.
 
         Raises:
             ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
@@ -178,7 +184,7 @@ class AveyBTokenizer:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (made if needed)."""
+        """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if needed)."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ordered = sorted(self.ranks.items(), key=lambda item: item[1])
@@ -197,17 +203,18 @@ class AveyBTokenizer:
         _write_json(folder / "tokenizer.json", self._huggingface_tokenizer(), indent=None)
         _write_json(folder / "tokenizer_config.json", self._huggingface_config())
 
-    # -- using it --------------------------------------------------------------------------------------------------
+    # -- use -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        """Return `vocab_size`."""
         return self.vocab_size
 
     def check_embeddings(self, rows: int, where: str) -> None:
-        """Check that this vocabulary can be the one of a model with `rows` embeddings.
+        """Check that this vocabulary can belong to a model with `rows` embeddings.
 
         Args:
-            rows: of the embedding table.
-            where: put before the message.
+            rows: rows of the embedding table.
+            where: named in the message.
 
         Raises:
             ModelError: there are fewer rows than ids, or more unused ones than padding explains.
@@ -219,10 +226,10 @@ class AveyBTokenizer:
             )
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids and where they come from.
+        """Return token ids and the characters that they come from.
 
         Returns:
-            ids [T] int32 and offsets [T, 2] int64, character positions [start, end) in `text`. A token that holds
+            Ids int32 `[T]` and offsets int64 `[T, 2]`, character positions `[start, end)` in `text`. A token that holds
             only some of a character's bytes gets the offsets of the whole character; a capital's mark is empty.
 
         Raises:
@@ -238,7 +245,7 @@ class AveyBTokenizer:
         return ids, original_offsets(offsets, positions, len(marked))
 
     def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
-        """Character offsets `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
+        """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
         ends = np.cumsum(self._byte_length[ids])
         offsets = np.empty((len(ids), 2), dtype=np.int64)
         offsets[1:, 0] = ends[:-1]
@@ -252,12 +259,12 @@ class AveyBTokenizer:
         return offsets
 
     def encode_ids(self, text: str) -> np.ndarray:
-        """The ids [T] int32 of `encode`, without the cost of the offsets."""
+        """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         _utf8(text)
         return self._ids(mark(text)[0] if self.capitals == "marks" else text)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
-        """The exact bytes behind `ids`; special tokens give their names.
+        """Return the exact bytes of `ids` `[T]`; special tokens give their names.
 
         Raises:
             InputError: an id has no token (negative, padding row, or beyond the vocabulary).
@@ -272,7 +279,7 @@ class AveyBTokenizer:
         return restore(data) if self.capitals == "marks" else data
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text behind `ids`. Bytes that are not UTF-8 (a cut inside a character) show as U+FFFD."""
+        """Return the text of `ids` `[T]`; bytes that are not UTF-8 (a cut inside a character) become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     @property
@@ -284,7 +291,7 @@ class AveyBTokenizer:
         arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).astype(np.int32)
 
-    # -- the view for transformers ---------------------------------------------------------------------------------
+    # -- the format of transformers ---------------------------------------------------------------------------------
 
     def _huggingface_tokenizer(self) -> dict[str, Any]:
         printable = printable_bytes()
@@ -352,7 +359,7 @@ class AveyBTokenizer:
             "cls_token": CLS,
             "sep_token": SEP,
             "mask_token": MASK,
-            "model_max_length": int(1e30),  # transformers' way to say: no limit, nothing is cut in silence
+            "model_max_length": int(1e30),  # transformers' value for no limit: nothing is truncated silently
             "model_input_names": ["input_ids", "attention_mask"],
             "padding_side": "right",
             "split_special_tokens": True,  # "[MASK]" in a user's text is text
@@ -373,7 +380,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _cut_long_runs(text: str) -> list[str]:
-    """The text in order, cut so that no piece holds a run longer than `MAX_RUN` (white space or not) uncut."""
+    """Cut the text so that a piece holds runs (of white space or of anything else) of at most `MAX_RUN` characters."""
     pieces: list[str] = []
     position = 0
     for run in _LONG_RUN.finditer(text):
@@ -387,12 +394,12 @@ def _cut_long_runs(text: str) -> list[str]:
 
 
 def words_pattern(capitals: str) -> str:
-    """How a text, or one with marked capitals, is cut into words."""
+    """Return the default pattern that cuts a text, or one with marked capitals, into words."""
     return MARKED_PATTERN if capitals == "marks" else WORDS_PATTERN
 
 
 def printable_bytes() -> dict[int, str]:
-    """GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
+    """Return GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: chr(byte) for byte in kept}
     for byte in range(256):
@@ -476,7 +483,7 @@ def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
                 f"{path}, line {number}: expected '<base64> <rank>', got {line[:60]!r} ({error})"
             ) from error
         if not token or token in ranks:
-            raise ModelError(f"{path}, line {number}: token {token!r} is empty or occurs twice")
+            raise ModelError(f"{path}, line {number}: token {token!r} is empty or occurs twice; restore the folder")
         ranks[token] = rank
     return ranks
 

@@ -1,3 +1,5 @@
+"""Presets have the sizes that the paper and the released checkpoints state; contradictions are refused."""
+
 from __future__ import annotations
 
 import pytest

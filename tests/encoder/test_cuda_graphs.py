@@ -6,8 +6,8 @@ Without one, a "graph" runs the layers again on the memory that was there when i
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -15,10 +15,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
-from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import packed
 from tests.encoder.models import PRESETS, small_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aveyb_retrieval.encoder.model import AveyBModel
 
 MAX_TOKENS = 256
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,6 +13,9 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.errors import InputError
 from tests.encoder.models import PRESETS, small_config, small_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LENGTHS = [1, 100, 16, 0, 17, 33, 64, 15, 3]
 

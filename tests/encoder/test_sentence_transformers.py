@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXTS = ["hello world", "", "é" * 50 + "abc" * 60, "x" * 500, "short", "A tail of\nseveral lines.\n" * 9]
 
@@ -254,16 +257,16 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
     shutil.copytree(folder, copy)
     settings = json.loads((copy / "1_Pooling/config.json").read_text())
     (copy / "1_Pooling/config.json").write_text(json.dumps({**settings, "pooling_mode": "cls"}))
-    with pytest.raises(ModelError, match="pooling_mode 'cls'"):
+    with pytest.raises(ModelError, match="pooling_mode is 'cls'"):
         Embedder.load(copy)
 
 
-@pytest.mark.parametrize(("dtype", "cosine"), [("bfloat16", 0.999), ("float8", 0.98)])
-def test_smaller_dtypes_give_nearly_the_same_vectors(
-    folder: Path, embedder: Embedder, dtype: str, cosine: float
+@pytest.mark.parametrize(("precision", "cosine"), [("bfloat16", 0.999), ("float8", 0.98)])
+def test_lower_precisions_give_nearly_the_same_vectors(
+    folder: Path, embedder: Embedder, precision: str, cosine: float
 ) -> None:
     pairs = [("", text) for text in TEXTS]
-    low = list(Embedder.load(folder, precision=dtype).encode_documents(pairs))
+    low = list(Embedder.load(folder, precision=precision).encode_documents(pairs))
     for got, exact in zip(low, embedder.encode_documents(pairs), strict=True):
         assert got.vector.dtype == np.float32
         assert np.array_equal(got.spans, exact.spans)

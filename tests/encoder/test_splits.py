@@ -1,3 +1,5 @@
+"""The table of splits holds every token once, in groups that pad little."""
+
 from __future__ import annotations
 
 import torch
