@@ -15,9 +15,9 @@ from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.eval.datasets import load_dataset
+from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder as load_corpus_encoder
-from aveyb_retrieval.eval.protocols import make_task
+from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, IndexSystem, VectorCache
 from tests.eval.toys import write_folder
@@ -118,11 +118,11 @@ def test_the_index_and_the_evaluation_agree(minilm: SentenceEmbedder, tmp_path: 
     (by_evaluation, _) = run_system(DenseSystem(encoder, task.corpus, VectorCache()), task)
     assert by_index.score == pytest.approx(by_evaluation.score, abs=1e-6)
     with Retriever.load(tmp_path / "ix") as retriever:
-        for query, text in task.queries.items():
-            ((_, vectors),) = [(query, encoder.encode_queries([text])[0])]
+        for text in task.queries.values():
+            (query,) = encoder.encode_queries([text])
             found = {hit.id: hit.score for hit in retriever.search(text, k=9, mode="dense")}
             expected = {
-                document.id: float(encoded.vector @ vectors)
+                document.id: float(encoded.vector @ query)
                 for document, encoded in zip(task.corpus, encoder.encode_corpus(task.corpus), strict=True)
             }
             assert found == pytest.approx(expected, abs=1e-6)
