@@ -15,11 +15,11 @@ from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder as load_corpus_encoder
-from aveyb_retrieval.eval.tasks import make_task
+from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import write_folder
 
 pytest.importorskip(
