@@ -47,8 +47,8 @@ class PassageSize:
     """How long passages are.
 
     tokens: at most so many tokens in a passage (16 to 8,192), most have between half and all of it.
-    overlap: a passage begins with the last whole sentences of the one before, up to so many tokens; at most half of
-        `tokens`.
+    overlap: a passage begins with the last whole sentences of the one before, up to so many tokens (with its last lines
+        or words where a sentence is longer); at most half of `tokens`.
     late: encode passages within their document (True), or one by one (False); None: as the model usually does.
 
     Raises:
@@ -184,9 +184,13 @@ class _Cutter:
     def _overlapping(self, previous: int, begin: int) -> int:
         """Where the passage at `begin` begins when it repeats the last sentences of the one at `previous`."""
         nearest = self._character(self._counted(begin) - self._size.overlap)
+        first = max(nearest, previous + 1)
         places = self._outline.places
-        low, high = np.searchsorted(places, [max(nearest, previous + 1), begin])
-        return int(places[low]) if low < high else begin
+        low, high = np.searchsorted(places, [first, begin])
+        if low < high:
+            return int(places[low])
+        found = _LINE.search(self._text, first, begin) or _WORD.search(self._text, first, begin)
+        return found.end() if found and found.end() < begin else begin
 
     def _token(self, place: int) -> int:
         return int(np.searchsorted(self._starts, self._solid[place])) if place else 0

@@ -17,6 +17,7 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.write.update import upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
@@ -81,7 +82,7 @@ def rows_of(index: Path, document: str) -> list[str]:
 
 def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(folder: Path, tmp_path: Path) -> None:
     rows = [{"_id": "log", "text": LOG}]
-    for overlap, lines in ((0, 2), (40, 3)):
+    for overlap, lines in ((0, 3), (40, 4)):
         index = tmp_path / f"ix{overlap}"
         build_index(rows, index, model=folder, passage_tokens=90, passage_overlap=overlap)
         upsert_documents([{"_id": "more", "text": LOG + LOG}], index)
@@ -92,7 +93,7 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
         assert verify_index(index).problems == []
     default = tmp_path / "default"
     build_index(rows, default, model=folder)
-    assert Manifest.read(default / "v000001").settings["passage_tokens"] == DEFAULT_SIZE.tokens
+    assert Manifest.read(default / str(IndexDirectory(default).current())).settings["passage_tokens"] == DEFAULT_SIZE.tokens
     with pytest.raises(ConfigError, match="passage_tokens is 3"):
         build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
     with pytest.raises(ConfigError, match="late=False"):
@@ -103,7 +104,7 @@ def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(f
     """As such an index was built: the model's splits are the passages, and the manifest says nothing about it."""
     index = tmp_path / "ix"
     build_index([{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None))
-    path = index / "v000001" / "manifest.json"
+    path = index / str(IndexDirectory(index).current()) / "manifest.json"
     content = json.loads(path.read_text())
     for name in ("passage_tokens", "passage_overlap", "late"):
         assert content["settings"].pop(name) in (None, 0)
