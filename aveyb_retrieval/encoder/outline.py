@@ -20,7 +20,7 @@ HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
 _BLANKS = re.compile(r"\s*")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
 _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t]+(.*[^\s#])")
-_UNDERLINE = re.compile(r"\s{0,3}([-=~^\"'`*+.:_#])\1{2,}\s*\Z")
+_UNDERLINE = re.compile(r"\s{0,3}([-=~^\"*+#])\1{2,}\s*\Z")
 _ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|")
 _NUMBERED = re.compile(
     r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|[A-Z]\.|§+ ?\d[\d.]*|"
@@ -113,7 +113,7 @@ def _heading(lines: list[str], number: int, blank_before: bool) -> tuple[str | N
     if found := _MARKDOWN_HEADING.match(line):
         return found[1], 1
     following = lines[number + 1] if number + 1 < len(lines) else ""
-    if not blank_before or not following:
+    if not blank_before or not following or _FENCE.match(line):
         return None, 1
     words = line.strip()
     if _UNDERLINE.match(line):  # above and below

@@ -126,7 +126,7 @@ def test_one_line_without_sentences(piece: str, size: int) -> None:
     cuts = cut_passages(text, offsets, PassageSize(128))
     check(text, offsets, cuts, 128)
     lengths = np.diff(cuts.ranges, axis=1)[:, 0]
-    assert lengths.max() <= 128 * 4 / 3, "blanks are not counted"
+    assert lengths.max() <= 128 * 3 / 2, "blanks are not counted"
     assert lengths.min() >= 32
 
 
@@ -143,7 +143,7 @@ def test_a_grown_text_keeps_its_passages_up_to_the_one_before_last(seed: int) ->
 
 def test_passages_are_whole_sentences() -> None:
     text = "Mr. Fox runs. He is e.g. quick. Is he? 3.5 m. Yes! It ends."
-    assert passages(text, 32) == ["Mr. Fox runs. He is e.g. quick.", "Is he? 3.5 m. Yes! It ends."]
+    assert passages(text, 32) == ["Mr. Fox runs. He is e.g. quick. Is he?", "3.5 m. Yes! It ends."]
     assert passages("合同生效。甲方付款。乙方交货。完。", 32) == ["合同生效。甲方付款。", "乙方交货。完。"]
 
 
@@ -155,21 +155,16 @@ def test_paragraphs_are_preferred_to_sentences_and_headings_to_paragraphs() -> N
 
 def test_a_heading_goes_with_what_follows_and_comes_with_each_passage() -> None:
     text = (
-        "Before.\n\n# First\n\n## Second\n\nShort text here. And more of it. And the end.\n\n"
-        "Third One\n=========\n\nText.\n\n```\n# code\n```\n"
+        "Before it all begins.\n\n# First\n\n## Second\n\nShort text here. And more of it. And the end.\n\n"
+        "Third One\n=========\n\nText of it.\n\n```\n# code\n```\n"
     )
-    cuts = cut(text, 32)
-    shown = [
-        (text[a:b].splitlines()[0], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)
-    ]
+    cuts = cut(text, 48)
+    shown = [(text[a:b], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)]
     assert shown == [
-        ("Before.", ""),
-        ("# First", "First"),
-        ("Short text here. And more of it.", "Second"),
-        ("Third One", "Third One"),
-    ] or all(heading in ("", "First", "Second", "Third One") for _, heading in shown)
-    assert not any(text[a:b].endswith(("First", "Second", "Third One")) for a, b in cuts.spans.tolist())
-    assert "code" not in cuts.headings
+        ("Before it all begins.", ""),
+        ("# First\n\n## Second\n\nShort text here. And more of it.", "First"),
+        ("And the end.\n\nThird One\n=========\n\nText of it.\n\n```\n# code\n```", "Second"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -201,9 +196,9 @@ def test_no_scraps_are_left() -> None:
 
 
 def test_a_sentence_that_is_too_long_is_cut_at_lines_clauses_and_words() -> None:
-    assert passages("one two three\nfour five six seven eight nine", 24)[0] == "one two three"
+    assert passages("one two three x\nfour five six seven eight nine", 24)[0] == "one two three x"
     assert passages("one two three, four five six seven eight nine", 24)[0] == "one two three,"
-    assert passages("one two three four five six seven eight nine", 24)[0] == "one two three four five"
+    assert passages("one two three four five six seven eight nine", 24)[0] == "one two three four five six"
 
 
 def test_overlap_repeats_whole_sentences() -> None:
