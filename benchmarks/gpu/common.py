@@ -1,4 +1,4 @@
-"""What the GPU scripts share: options, timing, a deadline, tables and JSON."""
+"""What the GPU scripts share: options, rows that are kept as they come, timing, ceilings, a deadline, tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,7 @@ import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 
-PEAK_FLOPS = (
-    790e12  # bf16 matrix products of one H200 (SXM), as measured ceilings of such cards go; not the data sheet's
-)
-PEAK_BYTES = 4.3e12  # bytes a second of a copy
-RUN_ERRORS = (RuntimeError, ValueError, ImportError, NotImplementedError)  # what a peer may raise; reported in its row
+Row = dict[str, Any]
 
 
 def options(description: str) -> argparse.ArgumentParser:
@@ -28,9 +24,55 @@ def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, for a dry run on a CPU")
-    parser.add_argument("--minutes", type=float, default=7.0, help="measurements that would end later are left out")
+    parser.add_argument("--minutes", type=float, default=8.0, help="measurements that would end later are left out")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "benchmarks/results")))
     return parser
+
+
+class Journal:
+    """Rows of one script, each printed and written to disk as soon as it is there: a killed run keeps what it has.
+
+    `OUT/gpu_NAME.jsonl` ("dry_run_NAME" for toy runs and CPUs) holds one JSON object per line, the first of which
+    describes the run; `close` adds `.json`, the same as one document.
+    """
+
+    def __init__(self, folder: Path, name: str, facts: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        kind = "gpu" if str(facts["device"]).startswith("cuda") and not facts.get("toy") else "dry_run"
+        self.path = folder / f"{kind}_{name}.jsonl"
+        self.facts, self.rows = dict(facts), list[Row]()
+        self.path.write_text(json.dumps({"about": self.facts}) + "\n")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Keep a row."""
+        self.rows.append(dict(row))
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        print("  ".join(f"{key}={_cell(value)}" for key, value in row.items() if value is not None), flush=True)
+
+    def close(self, **facts: Any) -> None:
+        """Write the JSON document and print the table."""
+        document = {"about": self.facts | facts, "rows": self.rows}
+        self.path.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+        show(self.rows)
+
+
+def attempt(row: Row, measure: Callable[[], Mapping[str, Any]]) -> Row:
+    """`row` with what `measure` returns, or with the error that it raised: an error is a row and not the end.
+
+    Any exception counts (Triton's and CUDA's derive from `Exception` alone). Memory is given back after it.
+    """
+    try:
+        return row | dict(measure())
+    except Exception as error:
+        text = " ".join(str(error).split())
+        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    kind = "out of memory" if out_of_memory else "error"
+    return row | {"ok": False, "note": f"{kind}: {text}"[:200]}
 
 
 @dataclass
@@ -72,6 +114,26 @@ class Clock:
 
         return statistics.median(self.once(several) for _ in range(samples)) / together
 
+    def replayed(self, runs: Sequence[Callable[[], Any]], *, seconds: float = 1.0) -> float:
+        """Median milliseconds of one of `runs`, captured one after another as a CUDA graph: the device's time alone.
+
+        `runs` do the same on inputs of their own, so that none finds its input in the L2 cache.
+
+        Raises:
+            RuntimeError: a run cannot be captured, as one that waits for the device.
+        """
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for run in runs:
+                run()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for run in runs:
+                run()
+        return self.median(graph.replay, seconds=seconds) / len(runs)
+
     def peak_memory(self, run: Callable[[], Any]) -> float | None:
         """GiB allocated at most during one run; None off CUDA."""
         if self.device.type != "cuda":
@@ -82,15 +144,71 @@ class Clock:
         return torch.cuda.max_memory_allocated(self.device) / 2**30
 
 
-def flops_per_token(config: AveyBConfig, tokens: int) -> float:
-    """Operations of one forward per token of a text of so many: layers, compressor, MaxSim of all earlier splits."""
+@dataclass(frozen=True)
+class Ceilings:
+    """The most that this device does, measured: operations per second of a bf16 product, bytes per second of a copy."""
+
+    flops: float
+    bytes: float
+
+    def facts(self) -> dict[str, float]:
+        """For a report."""
+        return {"peak_flops": self.flops, "peak_bytes": self.bytes}
+
+
+def ceilings(clock: Clock, toy: bool, folder: Path) -> Ceilings:
+    """The device's ceilings: measured once for a folder of results, in some two seconds, then read from there."""
+    name = torch.cuda.get_device_name(clock.device) if clock.device.type == "cuda" else "cpu"
+    path = folder / "ceilings.json"
+    if path.exists() and (kept := json.loads(path.read_text())).get("name") == name:
+        return Ceilings(kept["flops"], kept["bytes"])
+    side, size = (64, 1 << 16) if toy else (8192, 1 << 30)
+    a, b = (torch.randn(side, side, device=clock.device).bfloat16() for _ in range(2))
+    source = torch.zeros(size, dtype=torch.uint8, device=clock.device)
+    target = torch.empty_like(source)
+    flops = 2.0 * side**3 / (1e-3 * clock.median(lambda: torch.mm(a, b), seconds=1.0))
+    moved = 2.0 * size / (1e-3 * clock.median(lambda: target.copy_(source), seconds=1.0))
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"name": name, "flops": flops, "bytes": moved}) + "\n")
+    return Ceilings(flops, moved)
+
+
+def layer_flops(config: AveyBConfig) -> float:
+    """Operations of the layers per token."""
     d, mixed, size = config.hidden_size, config.mixed_size, config.split_size
     dense = 2 * d * 4 * mixed + 2 * 3 * mixed * d
     mixing = {"static": 2 * size * mixed, "dynamic": 4 * size * mixed}
-    layers = sum(dense + mixing[kind] for kind in config.layer_pattern or [])
+    return float(sum(dense + mixing[kind] for kind in config.layer_pattern or []))
+
+
+def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
+    """Operations of compressor and ranker for one document, ids `[T]`: the fewest that give these scores.
+
+    A cosine depends on two ids, and ids repeat: what counts is distinct ids of the whole document that a later split
+    holds, times distinct ids of each split.
+    """
+    from aveyb_retrieval.kernels.vocabulary import vocabulary_of
+
+    d, size, tokens = config.hidden_size, config.split_size, len(ids)
     splits = -(-tokens // size)
     full = min(config.num_retrieved, splits - 1) + 1
-    return layers + 2 * d * size * full + d * max(0, tokens - size)
+    compressor = 2.0 * d * size * full * tokens
+    if splits == 1:
+        return compressor
+    padded = torch.zeros(splits * size, dtype=torch.int64)
+    padded[:tokens] = ids.cpu()
+    lengths = torch.tensor([size] * (splits - 1) + [tokens - size * (splits - 1)])
+    vocabulary = vocabulary_of(padded.view(splits, size), lengths)
+    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(splits))  # ids that occur after each split
+    return compressor + 2.0 * d * float((asking * vocabulary.starts.diff()).sum())
+
+
+def draw_ids(kind: str, batch: int, tokens: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+    """int64 `[batch, tokens]`: "uniform", or "zipf" (rank r with probability about 1 / r, as words in text)."""
+    if kind == "uniform":
+        return torch.randint(5, vocabulary, (batch, tokens), device=device)
+    draw = torch.rand(batch, tokens, device=device, dtype=torch.float64)
+    return 4 + ((vocabulary - 5.0) ** draw).long().clamp(1, vocabulary - 5)
 
 
 def about(device: torch.device, **more: Any) -> dict[str, Any]:
@@ -101,24 +219,17 @@ def about(device: torch.device, **more: Any) -> dict[str, Any]:
     return facts
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints rows (of one set of keys) as a table."""
-    if not rows:
-        return
-    cells = [[str(k) for k in rows[0]]] + [[_cell(row.get(k)) for k in rows[0]] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+def show(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a table; a column for every key."""
+    rows = list(rows)
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [heads, *([_cell(row.get(head)) for head in heads] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
     for line in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)), flush=True)
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def write(folder: Path, name: str, facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """`folder/gpu_{name}.json` ("toy" runs and CPU runs get names of their own)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kind = "gpu" if facts["device"].startswith("cuda") and not facts.get("toy") else "dry_run"
-    (folder / f"{kind}_{name}.json").write_text(json.dumps({"about": facts, "rows": list(rows)}, indent=1) + "\n")

@@ -1,4 +1,9 @@
-"""The models that are compared: ours in several ways, the authors' code, ModernBERT and BERT; base size."""
+"""The models that are compared: ours in several ways, the authors' code, ModernBERT and BERT; base size.
+
+ModernBERT and BERT run with each attention that may be the fastest at some length, as entries of their own: `sdpa` is
+given a mask over all pairs for ModernBERT's local layers, `flex` skips blocks. NeoBERT is part of no transformers
+release; it joins where its code does.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from common import RUN_ERRORS, Clock
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, ModernBertConfig
 
@@ -46,29 +49,37 @@ def our_config(preset: str, toy: bool) -> AveyBConfig:
 
 
 def entries(
-    *, masked_lm: bool, preset: str, toy: bool, longest: int, authors: Path | None, only: str | None, clock: Clock
-) -> list[Entry]:
-    """Everything that can run here, or what `only` lists (names, comma-separated); a peer left out is not tried either.
-
-    Peers that cannot be built say so when they are.
-    """
-    on_gpu = clock.device.type == "cuda"
-    names = None if only is None else {name.strip() for name in only.split(",")}
+    *, masked_lm: bool, preset: str, toy: bool, longest: int, authors: Path | None, on_gpu: bool
+) -> dict[str, Entry]:
+    """Everything that can run here, by name. Nothing is built yet: what cannot be says so when it is."""
     found = _ours(masked_lm, preset, toy, on_gpu)
     if authors is not None:
         found.append(
             Entry("authors", lambda: _authors(authors, preset, masked_lm, toy), note="its own compile decorators")
         )
+    attentions = ["sdpa", *(["flex_attention"] if on_gpu else [])]
+    attentions += ["flash_attention_2"] if on_gpu and importlib.util.find_spec("flash_attn") else []
     for name, config in (("ModernBERT-base", _modernbert(toy, longest)), ("BERT-base", _bert(toy, longest))):
-        if names is None or names & {name, f"{name} compiled"}:
-            found.append(plain := _transformer(name, config, masked_lm, clock))
+        for attention in attentions:
+            plain = _transformer(f"{name} {attention.split('_')[0]}", config, attention, masked_lm)
+            found.append(plain)
             if on_gpu:
-                found.append(Entry(f"{name} compiled", _compiled(plain.build), note=f"{plain.note}, torch.compile"))
-    if names is None:
-        return found
-    if unknown := names - {entry.name for entry in found}:
-        raise SystemExit(f"--only: no {', '.join(sorted(unknown))} in this line-up")
-    return [entry for entry in found if entry.name in names]
+                found.append(Entry(f"{plain.name} compiled", _compiled(plain.build), note="torch.compile"))
+    return {entry.name: entry for entry in found}
+
+
+def chosen_names(found: dict[str, Entry], only: str | None) -> list[str]:
+    """The names to run: all, or the comma-separated ones of `only`; "ours" and "peers" stand for groups."""
+    if only is None:
+        return list(found)
+    groups = {
+        "all ours": [name for name in found if name.startswith("ours")],
+        "peers": [name for name in found if not name.startswith("ours")],
+    }
+    names = [name for part in only.split(",") for name in groups.get(part.strip(), [part.strip()])]
+    if unknown := set(names) - set(found):
+        raise SystemExit(f"--only: no {', '.join(sorted(unknown))} in this line-up: {', '.join(found)}")
+    return names
 
 
 def _ours(masked_lm: bool, preset: str, toy: bool, on_gpu: bool) -> list[Entry]:
@@ -138,26 +149,6 @@ def _bert(toy: bool, longest: int) -> BertConfig:
     return BertConfig(max_position_embeddings=longest, **more)
 
 
-def _transformer(name: str, config: Any, masked_lm: bool, clock: Clock) -> Entry:
-    """A transformer with the fastest attention that works here, tried on one batch of 512 tokens."""
+def _transformer(name: str, config: Any, attention: str, masked_lm: bool) -> Entry:
     auto = AutoModelForMaskedLM if masked_lm else AutoModel
-    choices = ["sdpa"]
-    if clock.device.type == "cuda":
-        choices += ["flex_attention"]
-        choices += ["flash_attention_2"] if importlib.util.find_spec("flash_attn") else []
-    length = min(512, config.max_position_embeddings)
-    ids = torch.randint(0, config.vocab_size, (8, length), device=clock.device)
-    times: dict[str, float] = {}
-    failures = []
-    for attention in choices:
-        try:
-            model = auto.from_config(config, attn_implementation=attention).to(clock.device, torch.bfloat16).eval()
-            with torch.inference_mode():
-                times[attention] = clock.median(lambda m=model: m(input_ids=ids), seconds=0.5)
-        except RUN_ERRORS as error:
-            failures.append(f"{attention}: {type(error).__name__}")
-    if not times:
-        raise SystemExit(f"{name} runs with none of {', '.join(failures)}")
-    best = min(times, key=lambda k: times[k])
-    note = ", ".join([best, *failures])
-    return Entry(name, lambda: auto.from_config(config, attn_implementation=best), note=note)
+    return Entry(name, lambda: auto.from_config(config, attn_implementation=attention), note=attention)

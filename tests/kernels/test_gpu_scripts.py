@@ -1,24 +1,137 @@
-"""The scripts that judge the kernels on a GPU run to their end on a CPU at toy size, and write what they measured."""
+"""The scripts that judge the kernels on a GPU: every part runs to its end at toy size, and no accident loses a row."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "gpu"
+sys.path.insert(0, str(SCRIPTS))
+from common import Clock, Journal, about, attempt, front_flops  # noqa: E402
+from workers import run_worker  # noqa: E402
+
+from aveyb_retrieval.encoder.config import AveyBConfig  # noqa: E402
+
+PARTS = {1: "check", 2: "encode_ours", 3: "encode_peers", 4: "kernels", 5: "train"}
 
 
-@pytest.mark.parametrize("name", ["check", "kernels", "encode", "train"])
-def test_dry_run(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPTS / f"{name}.py", "--device", "cpu", "--toy", "--out", tmp_path]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("part", PARTS)
+def test_dry_run_of_a_part(part: int, tmp_path: Path) -> None:
+    environment = os.environ | {"DEVICE": "cpu", "TOY": "1", "PYTHON": sys.executable}
+    run = subprocess.run(
+        [SCRIPTS / "run.sh", str(part), tmp_path], capture_output=True, text=True, timeout=500, env=environment
+    )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    rows = json.loads((tmp_path / f"dry_run_{name}.json").read_text())["rows"]
-    assert len(rows) >= 6
+    path = tmp_path / f"dry_run_{PARTS[part]}.json"
+    rows = json.loads(path.read_text())["rows"]
+    assert len(rows) >= 4
     for row in rows:
-        assert row.get("ok", True), row
-        assert "Error" not in (row.get("note") or ""), row
+        # oneDNN has no float8 product of this form on some processors; the column is the library's, not ours.
+        assert row.get("ok", True) or "library_ms" in row["note"], row
+    lines = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
+    assert lines[1:] == rows
+
+
+def test_a_part_that_does_not_exist(tmp_path: Path) -> None:
+    run = subprocess.run([SCRIPTS / "run.sh", "6", tmp_path], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "no part 6" in run.stderr
+
+
+def test_the_parts_fit_into_half_an_hour_each_below_nine_minutes() -> None:
+    text = (SCRIPTS / "run.sh").read_text()
+    minutes = [int(line.split("run ")[1].split()[0]) for line in text.splitlines() if ") run " in line]
+    assert len(minutes) == len(PARTS)
+    assert max(minutes) < 9
+    assert sum(minutes) <= 34  # of which the last part is the first to be left out
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), KeyError("x"), AssertionError(), type("Odd", (Exception,), {})()],
+)
+def test_an_error_is_a_row(error: Exception) -> None:
+    def fail() -> dict[str, Any]:
+        raise error
+
+    row = attempt({"model": "a", "ms": None}, fail)
+    assert row["model"] == "a"
+    assert row["ok"] is False
+    assert row["note"].startswith("out of memory" if isinstance(error, torch.OutOfMemoryError) else "error")
+
+
+def test_a_killed_script_keeps_its_rows(tmp_path: Path) -> None:
+    code = f"""
+import sys, time; sys.path.insert(0, {str(SCRIPTS)!r})
+from pathlib import Path
+from common import Journal
+journal = Journal(Path({str(tmp_path)!r}), "x", {{"device": "cpu"}})
+for i in range(3): journal.add({{"row": i}})
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "row=2" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGKILL)
+    lines = (tmp_path / "dry_run_x.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines[1:]] == [{"row": i} for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "note"),
+    [
+        ("raise RuntimeError('illegal memory access')", "ended with code 1: .*illegal memory access"),
+        ("os.kill(os.getpid(), 9)", "ended with code -9"),
+        ("time.sleep(60)", "killed after 3 s"),
+    ],
+)
+def test_a_worker_that_ends_badly_keeps_its_rows(ending: str, note: str) -> None:
+    code = f"import os, time; print('noise'); print('ROW {{\"ms\": 1}}', flush=True); {ending}"
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    run_worker([sys.executable, "-c", code], 3, rows.append, {"model": "a"})
+    assert time.monotonic() - begin < 20
+    assert rows[0] == {"ms": 1}
+    assert rows[1]["model"] == "a"
+    assert rows[1]["ok"] is False
+    assert __import__("re").search(note, rows[1]["note"]), rows[1]
+
+
+def test_a_worker_that_ends_well_adds_nothing() -> None:
+    rows: list[dict[str, Any]] = []
+    run_worker([sys.executable, "-c", "print('ROW {}')"], 20, rows.append, {"model": "a"})
+    assert rows == [{}]
+
+
+def test_the_floor_of_the_ranker_counts_distinct_ids() -> None:
+    config = AveyBConfig.released_base(vocab_size=100, hidden_size=32, num_hidden_layers=2, split_size=16)
+    compressor = 2.0 * 32 * 16 * min(config.num_retrieved + 1, 4) * 64
+    same = torch.full((64,), 7)
+    assert front_flops(config, same) == compressor + 2.0 * 32 * 3  # three earlier splits of one id
+    distinct = torch.arange(64)
+    assert front_flops(config, distinct) == compressor + 2.0 * 32 * 16 * (48 + 32 + 16)
+    assert front_flops(config, same[:16]) == 2.0 * 32 * 16 * 16
+
+
+def test_a_median_is_that_of_one_run() -> None:
+    clock = Clock(torch.device("cpu"), minutes=1)
+    assert 8 < clock.median(lambda: time.sleep(0.01), seconds=0.2) < 40
+
+
+def test_a_journal_closes_as_one_document(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "y", about(torch.device("cpu"), toy=True))
+    journal.add({"a": 1.5, "b": None})
+    journal.close(more=2)
+    document = json.loads((tmp_path / "dry_run_y.json").read_text())
+    assert document["rows"] == [{"a": 1.5, "b": None}]
+    assert document["about"]["more"] == 2
