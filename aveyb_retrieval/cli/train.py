@@ -114,8 +114,13 @@ RUN = gather(
     Run,
     click.option("-o", "--out", required=True, type=PATH, help="Run folder: model, metrics, checkpoints."),
     click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
-    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
-                 help="auto: a GPU if there is one."),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="auto: a GPU if there is one.",
+    ),
     THREADS,
 )
 PAIRS = gather(

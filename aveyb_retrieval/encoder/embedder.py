@@ -154,7 +154,7 @@ class Embedder:
             raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
         check_device(device)
         folder = model_folder(model)
-        with _no_progress_bar():
+        with no_progress_bar():
             encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
         check_mean_pooling(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
@@ -403,7 +403,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar while it loads weights."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

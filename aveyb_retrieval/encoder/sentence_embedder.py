@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument
+from aveyb_retrieval.encoder.embedder import EncodedDocument, no_progress_bar
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -133,13 +133,14 @@ class SentenceEmbedder:
             raise ConfigError(f"truncate_dim is {truncate_dim}; it must be at least 1")
         _check_no_pickle(folder)
         try:
-            model = SentenceTransformer(
-                str(folder),
-                device=device,
-                truncate_dim=truncate_dim,
-                local_files_only=True,
-                model_kwargs={"dtype": precision, "use_safetensors": True},
-            )
+            with no_progress_bar():
+                model = SentenceTransformer(
+                    str(folder),
+                    device=device,
+                    truncate_dim=truncate_dim,
+                    local_files_only=True,
+                    model_kwargs={"dtype": precision, "use_safetensors": True},
+                )
         except (
             OSError,
             ValueError,

@@ -193,7 +193,9 @@ class PackedTexts:
         """
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
-            raise InputError(f"{folder / MANIFEST} is missing: {folder} does not hold packed texts, or only part of them")
+            raise InputError(
+                f"{folder / MANIFEST} is missing: {folder} does not hold packed texts, or only part of them"
+            )
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         listed = {entry["name"]: entry for entry in manifest["parts"]}
         chosen = list(listed) if names is None else list(names)
@@ -207,7 +209,9 @@ class PackedTexts:
             np.concatenate([part["ids"] for part in arrays]),
             np.concatenate([[0], lengths.cumsum()]),
             np.concatenate([dequantize(part).astype(np.float16) for part in arrays]),
-            np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts[:-1], strict=True)]).astype(int),
+            np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts[:-1], strict=True)]).astype(
+                int
+            ),
             manifest["facts"] | {name: listed[name]["sha256"] for name in chosen},
         )
 
@@ -278,5 +282,7 @@ def _read_part(path: Path, sha256: str) -> dict[str, np.ndarray]:
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise InputError(f"{path} has SHA-256 {found}, {MANIFEST} says {sha256}: copy it again, or pack the texts again")
+        raise InputError(
+            f"{path} has SHA-256 {found}, {MANIFEST} says {sha256}: copy it again, or pack the texts again"
+        )
     return load(data)

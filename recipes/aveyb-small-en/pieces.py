@@ -1,7 +1,7 @@
 """Cut a file into pieces of a limited size, and join them again.
 
-    python pieces.py cut RUN/model/model.safetensors OUT --mib 16
-    python pieces.py join OUT model.safetensors
+python pieces.py cut RUN/model/model.safetensors OUT --mib 16
+python pieces.py join OUT model.safetensors
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def join(folder: Path, file: Path) -> None:
     found = hash_file(joined).sha256
     if found != listed["sha256"]:
         joined.unlink()
-        raise InputError(f"{folder}: the pieces make a file with SHA-256 {found}, not {listed['sha256']}: copy them again")
+        raise InputError(
+            f"{folder}: the pieces make a file with SHA-256 {found}, not {listed['sha256']}: copy them again"
+        )
     joined.replace(file)
 
 

@@ -82,7 +82,9 @@ def plan(parts: dict[str, int], program: int, model: int, tokens: int, limits: L
         fixed = size / rates.upload / 60 + rates.overhead_minutes + (0 if calls else rates.start_minutes)
         training = 0.0 if groups else max(0.0, min(left, limits.call_minutes - fixed))
         if not groups and training <= 0 and left > 0:
-            raise SystemExit(f"a call's {limits.call_minutes} minutes are used up by its {fixed:.1f} minutes of overhead")
+            raise SystemExit(
+                f"a call's {limits.call_minutes} minutes are used up by its {fixed:.1f} minutes of overhead"
+            )
         left -= training
         calls.append(Call(tuple(names), size, training, fixed + training))
     return calls

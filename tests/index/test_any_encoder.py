@@ -122,7 +122,7 @@ def test_the_index_and_the_evaluation_agree(minilm: SentenceEmbedder, tmp_path: 
             (query,) = encoder.encode_queries([text])
             found = {hit.id: hit.score for hit in retriever.search(text, k=9, mode="dense")}
             expected = {
-                document.id: float(encoded.vector @ query)
+                document.id: float(encoded.document @ query)
                 for document, encoded in zip(task.corpus, encoder.encode_corpus(task.corpus), strict=True)
             }
             assert found == pytest.approx(expected, abs=1e-6)

@@ -18,6 +18,7 @@ from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.storage.manifest import _checksum  # the test writes a manifest as it was
 from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.write.update import upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
@@ -93,7 +94,10 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
         assert verify_index(index).problems == []
     default = tmp_path / "default"
     build_index(rows, default, model=folder)
-    assert Manifest.read(default / str(IndexDirectory(default).current())).settings["passage_tokens"] == DEFAULT_SIZE.tokens
+    assert (
+        Manifest.read(default / str(IndexDirectory(default).current())).settings["passage_tokens"]
+        == DEFAULT_SIZE.tokens
+    )
     with pytest.raises(ConfigError, match="passage_tokens is 3"):
         build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
     with pytest.raises(ConfigError, match="late=False"):
@@ -108,7 +112,8 @@ def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(f
     content = json.loads(path.read_text())
     for name in ("passage_tokens", "passage_overlap", "late"):
         assert content["settings"].pop(name) in (None, 0)
-    path.write_text(json.dumps(content))
+    del content["checksum"]
+    path.write_text(json.dumps({"checksum": _checksum(content), **content}))
     grown = LOG + "24:00 the pump stopped\n"
     upsert_documents([{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder)
     before = len("text: ")

@@ -56,7 +56,9 @@ def data(tmp_path: Path) -> Path:
     for name in ("openstax_books", "squad", "fairytale", "wikiqa"):
         write(folder / f"{name}.docs.jsonl.zst", [{"_id": name, "title": name, "text": body}])
         question = {"query": f"{name}: who crosses the river?", "document_id": name, "spans": [[12, 90]]}
-        write(folder / f"{name}.questions.jsonl.zst", [question, {**question, "query": f"{name}?", "spans": [[90, 200]]}])
+        write(
+            folder / f"{name}.questions.jsonl.zst", [question, {**question, "query": f"{name}?", "spans": [[90, 200]]}]
+        )
     for name, first in (("qa", 50), ("trivia_wikipedia", 60), ("definitions", 70)):
         pairs = [{"query": f"{name} {i}?", "positive": SENTENCES[first + i]} for i in range(6)]
         write(folder / f"{name}.pairs.jsonl.zst", pairs)
