@@ -126,7 +126,7 @@ def train_contrastive(
 
 
 def _pairs(
-    records: Iterable[tuple[str, dict[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
+    records: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
 ) -> Dataset:
     """Pick the sides of records, each of which comes with its file and line."""
     from datasets import Dataset
@@ -148,7 +148,7 @@ def _pairs(
     return Dataset.from_list(pairs)
 
 
-def _fields(record: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, str]:
+def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for side, usual in SIDES.items():
         names = (columns[side],) if side in columns else usual

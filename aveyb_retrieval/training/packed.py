@@ -193,9 +193,7 @@ class PackedTexts:
         """
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
-            raise InputError(
-                f"{folder / MANIFEST} is missing: {folder} does not hold packed texts, or only part of them"
-            )
+            raise InputError(f"{folder / MANIFEST} is missing: {folder} does not hold all packed texts")
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         listed = {entry["name"]: entry for entry in manifest["parts"]}
         chosen = list(listed) if names is None else list(names)
@@ -203,15 +201,13 @@ class PackedTexts:
         if unknown or not chosen:
             raise InputError(f"{folder / MANIFEST} lists {', '.join(listed)}; asked for: {', '.join(chosen) or 'none'}")
         arrays = [_read_part(folder / name, listed[name]["sha256"]) for name in chosen]
-        firsts = np.cumsum([0, *(len(part["lengths"]) for part in arrays)])
+        firsts = np.cumsum([0, *(len(part["lengths"]) for part in arrays[:-1])])
         lengths = np.concatenate([part["lengths"] for part in arrays]).astype(np.int64)
         return cls(
             np.concatenate([part["ids"] for part in arrays]),
             np.concatenate([[0], lengths.cumsum()]),
             np.concatenate([dequantize(part).astype(np.float16) for part in arrays]),
-            np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts[:-1], strict=True)]).astype(
-                int
-            ),
+            np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts, strict=True)]),
             manifest["facts"] | {name: listed[name]["sha256"] for name in chosen},
         )
 
@@ -228,8 +224,8 @@ class PackedTexts:
 class BatchOrder:
     """The batches of an endless run; batch number i depends on the texts, the seed and i alone.
 
-    A batch holds either pairs or single texts (those in no pair), of similar length. Every epoch sees each of them once,
-    but for the rest that does not fill a batch, in an order of its own.
+    A batch holds either pairs or single texts (those in no pair), of similar length. Every epoch sees each of them once
+    in an order of its own, except for the rest that does not fill a batch.
 
     Args:
         texts: the data.
@@ -249,8 +245,8 @@ class BatchOrder:
         self._kinds = [rows for rows in (texts.pairs, np.flatnonzero(single)[:, None]) if len(rows) >= batch_size]
         if not self._kinds:
             raise InputError(
-                f"{len(texts.pairs)} pairs and {single.sum()} single texts are both less than one batch of {batch_size}: "
-                "give more texts or a smaller batch"
+                f"{len(texts.pairs)} pairs and {single.sum()} single texts are both less than one batch of "
+                f"{batch_size}: give more texts or a smaller batch"
             )
         self._lengths, self._batch_size, self._seed = texts.lengths, batch_size, seed
         self.per_epoch = sum(len(rows) // batch_size for rows in self._kinds)
@@ -282,7 +278,5 @@ def _read_part(path: Path, sha256: str) -> dict[str, np.ndarray]:
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise InputError(
-            f"{path} has SHA-256 {found}, {MANIFEST} says {sha256}: copy it again, or pack the texts again"
-        )
+        raise InputError(f"{path} has SHA-256 {found}, {MANIFEST} says {sha256}: copy or pack it again")
     return load(data)

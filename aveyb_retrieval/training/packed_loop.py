@@ -1,6 +1,6 @@
-"""Distillation from packed texts in a plain torch loop: for machines that have torch and little else, for minutes at a time.
+"""Distillation from packed texts in a plain torch loop, for machines that have little else, and for minutes at a time.
 
-A run goes on where it was, after a kill as after its time limit: state and batches depend on the number of the step
+A run can be continued after a kill as after its time limit: state and batches depend on the number of the step
 alone, so it ends with the weights of a run that was never stopped.
 """
 
@@ -66,7 +66,7 @@ def train_packed(
     resume = checkpoints.is_dir() and get_last_checkpoint(str(checkpoints)) is not None
     run = RunFolder(folder, asdict(settings), texts.facts, resume=resume)
     order = BatchOrder(texts, settings.batch_size, settings.seed)
-    model = model.to(device).train()
+    nn.Module.to(model, device).train()
     head = nn.Linear(model.config.hidden_size, texts.vectors.shape[1], bias=False, device=device)
     trained = nn.ModuleDict({"model": model, "head": head})
     optimizer = build_optimizer(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence import read_prompts, sentence_transformer
+from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 

@@ -17,14 +17,16 @@ import random
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.index.storage.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 SPLIT = 256  # tokens that the encoder reads at a time
@@ -115,6 +117,20 @@ def records(data: Path, pattern: str) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield f"{path.name}:{number}", record
 
 
+def collect_questions(texts: Texts, data: Path, source: str) -> None:
+    """Add the documents of a source that belong to the share, and all questions on them with their spans."""
+    bodies: dict[str, str] = {}
+    for _, record in records(data, f"{source}.docs"):
+        if texts.chosen(record["_id"]):
+            bodies[record["_id"]] = record["text"]
+            texts.document(record.get("title") or "", record["text"], source)
+    for _, record in records(data, f"{source}.questions"):
+        if record["document_id"] in bodies:
+            start, end = record.get("silver_span") or record["spans"][0]
+            texts.start()
+            texts.pair(record["query"], bodies[record["document_id"]][start:end], "question", source)
+
+
 def collect(texts: Texts, data: Path) -> None:
     """Add everything that belongs to the share."""
     for pattern in TEXTS:
@@ -122,16 +138,7 @@ def collect(texts: Texts, data: Path) -> None:
             if texts.chosen(name):
                 texts.document(record.get("title") or "", record["text"], pattern.partition(".")[0])
     for source in DOCUMENTS:
-        bodies: dict[str, str] = {}
-        for _, record in records(data, f"{source}.docs"):
-            if texts.chosen(record["_id"]):
-                bodies[record["_id"]] = record["text"]
-                texts.document(record.get("title") or "", record["text"], source)
-        for _, record in records(data, f"{source}.questions"):
-            if record["document_id"] in bodies:
-                start, end = record.get("silver_span") or record["spans"][0]
-                texts.start()
-                texts.pair(record["query"], bodies[record["document_id"]][start:end], "question", source)
+        collect_questions(texts, data, source)
     for source in PAIRS:
         for name, record in records(data, f"{source}.pairs"):
             if texts.chosen(name):

@@ -46,9 +46,8 @@ def main() -> None:
     vocabulary = hash_file(args.vocabulary / VOCAB_FILE).sha256
     writer.finish({"teacher": teacher["teacher"], "texts": teacher["texts_sha256"], "vocabulary": vocabulary})
     for part in writer.parts:
-        print(
-            f"{part.name}: {part.bytes / 2**20:.1f} MiB, {part.texts:,} texts, {part.tokens:,} tokens, {part.pairs:,} pairs"
-        )
+        counts = f"{part.texts:,} texts, {part.tokens:,} tokens, {part.pairs:,} pairs"
+        print(f"{part.name}: {part.bytes / 2**20:.1f} MiB, {counts}")
     print(f"cut to {SPLIT} tokens: {shortened:,}; pairs across two parts, left out: {writer.pairs_left_out:,}")
 
 

@@ -47,9 +47,7 @@ def join(folder: Path, file: Path) -> None:
     found = hash_file(joined).sha256
     if found != listed["sha256"]:
         joined.unlink()
-        raise InputError(
-            f"{folder}: the pieces make a file with SHA-256 {found}, not {listed['sha256']}: copy them again"
-        )
+        raise InputError(f"{folder}: the pieces make SHA-256 {found}, not {listed['sha256']}: copy them again")
     joined.replace(file)
 
 

@@ -83,7 +83,7 @@ def plan(parts: dict[str, int], program: int, model: int, tokens: int, limits: L
         training = 0.0 if groups else max(0.0, min(left, limits.call_minutes - fixed))
         if not groups and training <= 0 and left > 0:
             raise SystemExit(
-                f"a call's {limits.call_minutes} minutes are used up by its {fixed:.1f} minutes of overhead"
+                f"{fixed:.1f} minutes of overhead leave nothing of a call's {limits.call_minutes:g} minutes"
             )
         left -= training
         calls.append(Call(tuple(names), size, training, fixed + training))

@@ -13,11 +13,29 @@ import torch
 
 from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.packed import PackedTexts
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.settings import PackedSettings
 
+VOCAB_FILE = "vocab.tiktoken"  # not imported from encoder.tokenizer, which needs tiktoken
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def check_vocabulary(model: Path, texts: PackedTexts) -> None:
+    """Check that the texts were packed with the model's vocabulary.
+
+    Raises:
+        InputError: they were packed with another, or the model folder has none.
+    """
+    file = model / VOCAB_FILE
+    found = hash_file(file).sha256 if file.is_file() else None
+    if found != texts.facts["vocabulary"]:
+        raise InputError(
+            f"{file} has SHA-256 {found}, the texts were packed with {texts.facts['vocabulary']}: pack them with the "
+            "vocabulary of this model"
+        )
 
 
 @click.command()
@@ -43,6 +61,7 @@ def main(
     if threads is not None:
         torch.set_num_threads(threads)
     texts = PackedTexts.load(packed, only or None)
+    check_vocabulary(Path(model), texts)
     student = AveyBModel.from_pretrained(model, dtype=torch.float32)
     done = train_packed(student, texts, out, settings=settings, device=device, minutes=minutes)
     if done < settings.steps:
