@@ -21,7 +21,7 @@ import json
 import os
 import platform
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,52 +50,83 @@ NAMES = ("ours", "BERT")
 RANDOM = "ours, random start"
 
 
-def sample(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """The text and where it comes from."""
-    files = sorted(path for path in args.data.glob("*.jsonl*") if not path.name.startswith("openstax"))
-    texts = [text[:CHARACTERS] for i, text in enumerate(read_texts(files)) if i % args.every == 0]
-    return texts, {path.name: fingerprint(path) for path in files} | {"every": args.every, "characters": CHARACTERS}
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the runs of a comparison share.
+
+    texts: the sample. data: where it comes from. width, depth, split: our model's shape. search_steps, rates: of the
+    short runs that look for a learning rate. settings: of the long runs.
+    """
+
+    work: Path
+    texts: list[str]
+    data: dict[str, Any]
+    tokenizer: AveyBTokenizer
+    width: int
+    depth: int
+    split: int
+    search_steps: int
+    rates: tuple[float, ...]
+    settings: MLMSettings
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step sees."""
+        return self.settings.batch_size * self.settings.length
 
 
-def vocabulary(args: argparse.Namespace, texts: list[str]) -> AveyBTokenizer:
-    """Learnt once from the training documents of the sample, then read again."""
-    folder = args.work / "vocabulary"
+def sample(folder: Path, every: int) -> tuple[list[str], dict[str, Any]]:
+    """Read every n-th text of a folder; return the texts and where they come from."""
+    files = sorted(path for path in folder.glob("*.jsonl*") if not path.name.startswith("openstax"))
+    texts = [text[:CHARACTERS] for i, text in enumerate(read_texts(files)) if i % every == 0]
+    return texts, {path.name: fingerprint(path) for path in files} | {"every": every, "characters": CHARACTERS}
+
+
+def vocabulary(folder: Path, size: int, texts: list[str]) -> AveyBTokenizer:
+    """Learn a vocabulary from the training documents of the sample, or read the one learned before."""
     if not (folder / VOCAB_FILE).exists():
         training = (text for number, text in enumerate(texts, start=1) if number % HELD_OUT_EVERY)
-        train_vocabulary(training, args.vocab).save(folder)
+        train_vocabulary(training, size).save(folder)
     return AveyBTokenizer.load(folder)
 
 
-def new_model(name: str, depth: int, args: argparse.Namespace) -> transformers.PreTrainedModel:
-    """Untrained; BERT has as many parameters as ours of `args.depth` layers. Ours ends with a norm, as in the paper."""
+def new_model(name: str, depth: int, comparison: Comparison) -> transformers.PreTrainedModel:
+    """Make an untrained model; BERT has as many parameters as ours, which ends with a norm, as in the paper."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": args.vocab, "hidden_size": args.width, "split_size": args.split}
+    vocab, width = comparison.tokenizer.vocab_size, comparison.width
+    sizes = {"vocab_size": vocab, "hidden_size": width, "split_size": comparison.split}
     start = {"static_init": "xavier"} if name == RANDOM else {}
-    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=args.depth, final_norm=True, **start))
+    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=comparison.depth, final_norm=True, **start))
     if name != "BERT":
         return ours
     torch.manual_seed(0)
-    return bert_of(parameters(ours), vocab=args.vocab, width=args.width, depth=depth, positions=args.length)
+    positions = comparison.settings.length
+    return bert_of(parameters(ours), vocab=vocab, width=width, depth=depth, positions=positions)
 
 
-def trained(
-    name: str, depth: int, folder: Path, tokenizer: AveyBTokenizer, texts: list[str], data: dict[str, Any],
-    settings: MLMSettings, args: argparse.Namespace,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The metrics of a finished run: one that is there, one that goes on, or a new one."""
+def trained(name: str, depth: int, folder: Path, settings: MLMSettings, comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the metrics of a run, which is started or continued unless it is finished."""
     if not (folder / MODEL).is_dir():
-        begun = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(str(folder / CHECKPOINTS)) is not None
-        if folder.is_dir() and not begun:
+        resume = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(str(folder / CHECKPOINTS)) is not None
+        if folder.is_dir() and not resume:
             shutil.rmtree(folder)
-        model = new_model(name, depth, args)
-        train_mlm(model, tokenizer, texts, folder, data=data, settings=settings, resume=begun, device="cpu")
+        train_mlm(
+            new_model(name, depth, comparison),
+            comparison.tokenizer,
+            comparison.texts,
+            folder,
+            data=comparison.data,
+            settings=settings,
+            resume=resume,
+            device="cpu",
+        )
         if not (folder / MODEL).is_dir():
             raise SystemExit(130)
     return read_metrics(folder / METRICS)
 
 
 def curve(metrics: list[dict[str, Any]], tokens_per_step: int) -> list[dict[str, float]]:
-    """Held-out loss and accuracy after so many tokens."""
+    """Return held-out loss and accuracy by the number of training tokens."""
     return [
         {"tokens": m["step"] * tokens_per_step, "loss": m["eval_loss"], "accuracy": m["eval_accuracy"]}
         for m in metrics
@@ -104,8 +135,10 @@ def curve(metrics: list[dict[str, Any]], tokens_per_step: int) -> list[dict[str,
 
 
 def unigram(folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> dict[str, float]:
-    """Cross entropy (nats) and accuracy of token frequencies of the training text, one added to each, on the masked
-    held-out tokens that the models are asked for."""
+    """Return cross entropy (nats) and accuracy of the training text's token frequencies, one added to each.
+
+    They are measured on the masked held-out tokens that the models are asked for.
+    """
     counts = 1.0 + np.bincount(np.fromfile(folder / TRAIN, dtype="<i4"), minlength=tokenizer.vocab_size)
     log_probability = np.log(counts / counts.sum())
     sequences = held_out_sequences(folder, tokenizer, settings)
@@ -119,36 +152,34 @@ def unigram(folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> d
     }
 
 
-def compare(name: str, texts: list[str], data: dict[str, Any], tokenizer: AveyBTokenizer, args: argparse.Namespace,
-            settings: MLMSettings) -> dict[str, Any]:  # fmt: skip
-    """Short runs of a model, and the long one with the shape and learning rate that did best in them."""
-    tokens_per_step = args.batch * args.length
+def compare(name: str, comparison: Comparison) -> dict[str, Any]:
+    """Run a model for short, and for long with the shape and learning rate that did best."""
     tried: dict[tuple[int, float], float] = {}
 
     def attempt(depth: int, rate: float) -> None:
-        short = replace(settings, steps=args.search_steps, evaluate_every=args.search_steps, learning_rate=rate)
-        folder = args.work / f"{name}-{depth}-{rate:g}"
-        metrics = trained(name, depth, folder, tokenizer, texts, data, short, args)
-        tried[depth, rate] = curve(metrics, tokens_per_step)[-1]["loss"]
+        steps = comparison.search_steps
+        short = replace(comparison.settings, steps=steps, evaluate_every=steps, learning_rate=rate)
+        metrics = trained(name, depth, comparison.work / f"{name}-{depth}-{rate:g}", short, comparison)
+        tried[depth, rate] = curve(metrics, comparison.tokens_per_step)[-1]["loss"]
         print(f"{name}, {depth} layers, learning rate {rate:g}: held-out loss {tried[depth, rate]:.4f}", flush=True)
 
     def best() -> tuple[int, float]:
         return min(tried, key=lambda pair: tried[pair])
 
-    for rate in args.rates:
-        attempt(args.depth, rate)
+    for rate in comparison.rates:
+        attempt(comparison.depth, rate)
     while True:
         rates, (_, rate) = [rate for _, rate in tried], best()
         if min(rates) < rate < max(rates):
             break
-        attempt(args.depth, rate / 2 if rate == min(rates) else rate * 2)
+        attempt(comparison.depth, rate / 2 if rate == min(rates) else rate * 2)
     if name == "BERT":  # with a layer less its inner layer comes near the usual four times the width
-        attempt(args.depth - 1, best()[1])
+        attempt(comparison.depth - 1, best()[1])
     depth, rate = best()
     rates = [rate]
     if name == "BERT":  # runs that end near the unigram favour low rates: a higher one may do better in the long run
         rates.append(4 * rate)
-    runs = [full_run(name, depth, rate, texts, data, tokenizer, args, settings) for rate in rates]
+    runs = [full_run(name, depth, rate, comparison) for rate in rates]
     return {
         "tried": [{"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()],
         "long_runs": [{"learning_rate": r["learning_rate"], "loss": r["curve"][-1]["loss"]} for r in runs],
@@ -156,27 +187,26 @@ def compare(name: str, texts: list[str], data: dict[str, Any], tokenizer: AveyBT
     }
 
 
-def long_folder(args: argparse.Namespace, name: str, rate: float) -> Path:
-    """Where the long run of a model with one learning rate is."""
-    return args.work / f"long-{name.replace(', ', '-').replace(' ', '-')}-{rate:g}"
+def long_folder(work: Path, name: str, rate: float) -> Path:
+    """Return the folder of a model's long run with one learning rate."""
+    return work / f"long-{name.replace(', ', '-').replace(' ', '-')}-{rate:g}"
 
 
-def full_run(name: str, depth: int, rate: float, texts: list[str], data: dict[str, Any], tokenizer: AveyBTokenizer,
-             args: argparse.Namespace, settings: MLMSettings) -> dict[str, Any]:  # fmt: skip
-    """The long run of one shape with one learning rate."""
-    folder = long_folder(args, name, rate)
-    metrics = trained(name, depth, folder, tokenizer, texts, data, replace(settings, learning_rate=rate), args)
-    model, tokens_per_step = new_model(name, depth, args), args.batch * args.length
+def full_run(name: str, depth: int, rate: float, comparison: Comparison) -> dict[str, Any]:
+    """Run one shape for long with one learning rate."""
+    settings = replace(comparison.settings, learning_rate=rate)
+    metrics = trained(name, depth, long_folder(comparison.work, name, rate), settings, comparison)
+    model = new_model(name, depth, comparison)
     return {
         "parameters": parameters(model),
         "config": model.config.to_diff_dict(),
         "learning_rate": rate,
-        "curve": curve(metrics, tokens_per_step),
+        "curve": curve(metrics, comparison.tokens_per_step),
     }
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """The curves and the unigram's line."""
+    """Draw the curves and the unigram's line."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name in (*NAMES, RANDOM):
@@ -191,7 +221,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """A table for the terminal."""
+    """Print a table."""
     table = Table("", "parameters", "learning rate", "held-out loss", "accuracy")
     table.add_row("unigram", "", "", f"{result['unigram']['loss']:.4f}", f"{result['unigram']['accuracy']:.4f}")
     for name in (*NAMES, RANDOM):
@@ -204,6 +234,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Parse the arguments, run what is missing, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text")
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
@@ -220,8 +251,8 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3])
     parser.add_argument("--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it")
     args = parser.parse_args()
-    texts, data = sample(args)
-    tokenizer = vocabulary(args, texts)
+    texts, data = sample(args.data, args.every)
+    tokenizer = vocabulary(args.work / "vocabulary", args.vocab, texts)
     settings = MLMSettings(
         steps=args.steps,
         length=args.length,
@@ -234,18 +265,23 @@ def main() -> None:
         log_every=10,
         save_every=200,
     )
+    shape = {name: getattr(args, name) for name in ("width", "depth", "split")}
+    comparison = Comparison(
+        args.work, texts, data, tokenizer, **shape, search_steps=args.search_steps, rates=tuple(args.rates),
+        settings=settings,
+    )  # fmt: skip
     result: dict[str, Any] = {}
     for name in NAMES if args.only is None else ("ours",) if args.only == RANDOM else (args.only,):
-        result[name] = compare(name, texts, data, tokenizer, args, settings)
+        result[name] = compare(name, comparison)
     if args.only in NAMES:
         return
     rate = result["ours"]["learning_rate"]
-    result[RANDOM] = full_run(RANDOM, args.depth, rate, texts, data, tokenizer, args, settings)
+    result[RANDOM] = full_run(RANDOM, args.depth, rate, comparison)
     if args.only:
         return
-    result["unigram"] = unigram(long_folder(args, "ours", rate), tokenizer, settings)
+    result["unigram"] = unigram(long_folder(args.work, "ours", rate), tokenizer, settings)
     shared = {name: value for name, value in asdict(settings).items() if name != "learning_rate"}
-    result["settings"] = shared | {name: getattr(args, name) for name in ("vocab", "width", "depth", "split")}
+    result["settings"] = shared | shape | {"vocab": args.vocab}
     result["data"] = data
     result["machine"] = {
         "cores": os.cpu_count(),

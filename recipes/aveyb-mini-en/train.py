@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,55 @@ KIN = {  # batch-mates are the negatives of a pair, and those from afar are too 
 }
 
 
-def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The token embedding and the head to begin with: from an earlier stage, or from the teacher's word vectors."""
-    path = args.embedding or args.out.parent / "teacher_words.npz"
+@dataclass(frozen=True)
+class Options:
+    """The command's options; `main` says what each is."""
+
+    data: Path
+    vocabulary: Path
+    teacher: str
+    out: Path
+    config: str
+    student: str
+    embedding: Path | None
+    embedding_scale: float
+    branch_scale: float
+    steps: int
+    batch: int
+    lr: float
+    weights: list[float]
+    temperature: float
+    threads: int
+    seed: int
+    save_steps: int
+    resume: bool
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A pair that is kept aside: its texts as the student meets them, and the rows of their teacher vectors."""
+
+    anchor: str
+    positive: str
+    anchor_row: int
+    positive_row: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The training sets, the teacher's vectors with those of the joined texts at the end, and the pairs kept aside."""
+
+    sets: dict[str, Dataset]
+    vectors: np.ndarray
+    aside: list[Aside]
+
+
+def start(options: Options, tokenizer: AveyBTokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Load the token embedding and the head of an earlier stage, or make them of the teacher's word vectors."""
+    path = options.embedding or options.out.parent / "teacher_words.npz"
     if not path.exists():
         counts = sum(np.bincount(tokenizer.encode_ids(t), minlength=tokenizer.vocab_size) for t in texts)
-        teacher, _ = load_teacher(args.teacher, device="cpu", max_tokens=256)
+        teacher, _ = load_teacher(options.teacher, device="cpu", max_tokens=256)
         embedding, head = token_embeddings_from_teacher(
             tokenizer, teacher, 256, counts=np.asarray(counts), precision="bfloat16"
         )
@@ -61,47 +105,45 @@ def start(args: argparse.Namespace, tokenizer: AveyBTokenizer, texts: list[str])
         return saved["embedding"], saved["head"]
 
 
-def start_folder(args: argparse.Namespace) -> Path:
-    """Where the untrained student is laid out; every process has its own."""
-    return Path(args.out) / f"start-{RANK}"
+def start_folder(options: Options) -> Path:
+    """Return the folder of the untrained student; every process has its own."""
+    return options.out / f"start-{RANK}"
 
 
-def static_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
-    """The mean of token embeddings, nothing else: cheap enough to see the data many times."""
-    tokenizer.save(start_folder(args))
-    weights = embedding / embedding.std() * args.embedding_scale
-    fast = Tokenizer.from_file(str(start_folder(args) / "tokenizer.json"))
+def static_student(options: Options, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
+    """Make the mean of token embeddings, nothing else: cheap enough to see the data many times."""
+    tokenizer.save(start_folder(options))
+    weights = embedding / embedding.std() * options.embedding_scale
+    fast = Tokenizer.from_file(str(start_folder(options) / "tokenizer.json"))
     fast.encode_special_tokens = True
     return SentenceTransformer(modules=[StaticEmbedding(fast, embedding_weights=weights), Normalize()], device="cpu")
 
 
-def avey_student(args: argparse.Namespace, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
-    """A model that starts as the mean of its token embeddings: compressor and layers add next to nothing at first."""
-    torch.manual_seed(args.seed)
-    model = AveyBModel(AveyBConfig.mini(vocab_size=tokenizer.vocab_size, **json.loads(args.config)))
+def avey_student(options: Options, tokenizer: AveyBTokenizer, embedding: np.ndarray) -> SentenceTransformer:
+    """Make a model that starts as the mean of its token embeddings: compressor and layers add next to nothing."""
+    torch.manual_seed(options.seed)
+    model = AveyBModel(AveyBConfig.mini(vocab_size=tokenizer.vocab_size, **json.loads(options.config)))
     with torch.no_grad():
-        model.embed.weight.copy_(torch.from_numpy(embedding / embedding.std() * args.embedding_scale))
-        model.ranker.down_proj.mul_(args.branch_scale)
+        model.embed.weight.copy_(torch.from_numpy(embedding / embedding.std() * options.embedding_scale))
+        model.ranker.down_proj.mul_(options.branch_scale)
         for layer in model.layers:
-            layer.fuser.weight.mul_(args.branch_scale)
+            layer.fuser.weight.mul_(options.branch_scale)
     prompts = {"query": PROMPT, "document": PROMPT}
-    return sentence_transformer(model, tokenizer, start_folder(args), prompts=prompts)
+    return sentence_transformer(model, tokenizer, start_folder(options), prompts=prompts)
 
 
 def as_seen(text: str) -> str:
-    """A text as the student meets it."""
+    """Return a text as the student meets it."""
     return PROMPT + (text.lower() if zlib.crc32(text.encode()) % LOWER == 0 else text)
 
 
-def rows_of(
-    args: argparse.Namespace, texts: list[str], kinds: list[str], vectors: np.ndarray
-) -> tuple[dict[str, Dataset], np.ndarray, Any]:
-    """The training sets, the teacher's vectors with those of the joined texts behind them, and the pairs kept aside."""
+def rows_of(options: Options, texts: list[str], kinds: list[str], vectors: np.ndarray) -> Rows:
+    """Group the texts that have a teacher vector into training sets."""
     known = len(vectors)
     seen = [as_seen(text) for text in texts]
     kin = {source: name for name, sources in KIN.items() for source in sources}
     pairs, aside = [], []
-    for _, pair in read_records(args.data / "pairs.jsonl"):
+    for _, pair in read_records(options.data / "pairs.jsonl"):
         if max(pair["anchor"], pair["positive"]) < known:
             chosen = zlib.crc32(texts[pair["anchor"]].encode()) % HELD_OUT == 0
             (aside if chosen else pairs).append(pair)
@@ -110,7 +152,7 @@ def rows_of(
 
     joined: list[dict[str, Any]] = []
     means: list[np.ndarray] = []
-    for _, record in read_records(args.data / "longs.jsonl"):
+    for _, record in read_records(options.data / "longs.jsonl"):
         passages = record["passages"]
         if max(passages) >= known or hidden & set(passages):
             continue
@@ -119,7 +161,7 @@ def rows_of(
         means.append(mean / np.linalg.norm(mean))
     used = {i for p in pairs for i in (p["anchor"], p["positive"])} | hidden | {p["anchor"] for p in aside}
     words = [i for i in range(known) if kinds[i].endswith("word")]
-    if args.student == "avey":
+    if options.student == "avey":
         used |= {i for i in words if zlib.crc32(texts[i].encode()) % WORDS}
     single = [i for i in range(known) if i not in used]
     short = [i for i in single if len(texts[i]) < 150]
@@ -132,20 +174,23 @@ def rows_of(
     groups["short"] = [{"text": seen[i], "label": [i]} for i in short]
     groups["passages"] = [{"text": seen[i], "label": [i]} for i in rest]
     groups["long"] = joined
-    sets = {name: Dataset.from_list(rows) for name, rows in groups.items() if len(rows) >= args.batch}
+    sets = {name: Dataset.from_list(rows) for name, rows in groups.items() if len(rows) >= options.batch}
     extended = np.concatenate([vectors, np.asarray(means, dtype=np.float16)])
-    return sets, extended, [(seen[p["anchor"]], seen[p["positive"]], p["anchor"], p["positive"]) for p in aside]
+    kept = [Aside(seen[p["anchor"]], seen[p["positive"]], p["anchor"], p["positive"]) for p in aside]
+    return Rows(sets, extended, kept)
 
 
-def held_out_scores(model: SentenceTransformer, aside: Any, vectors: np.ndarray) -> dict[str, float]:
-    """How well anchors find their own passage among all kept aside, and how the scores follow the teacher's."""
-    anchors = model.encode([a for a, _, _, _ in aside], batch_size=128, show_progress_bar=False)
-    passages = model.encode([p for _, p, _, _ in aside], batch_size=32, show_progress_bar=False)
+def held_out_scores(model: SentenceTransformer, rows: Rows) -> dict[str, float]:
+    """Measure how well anchors find their own passage among all kept aside, and how the scores follow the teacher's."""
+    anchors = model.encode([pair.anchor for pair in rows.aside], batch_size=128, show_progress_bar=False)
+    passages = model.encode([pair.positive for pair in rows.aside], batch_size=32, show_progress_bar=False)
     scores = anchors @ passages.T
     ranks = (scores > scores.diagonal()[:, None]).sum(1)
-    teacher = (
-        vectors[[a for _, _, a, _ in aside]].astype(np.float32) @ vectors[[p for *_, p in aside]].astype(np.float32).T
+    asked, known = (
+        rows.vectors[numbers].astype(np.float32)
+        for numbers in ([pair.anchor_row for pair in rows.aside], [pair.positive_row for pair in rows.aside])
     )
+    teacher = asked @ known.T
     follow = [np.corrcoef(s, t)[0, 1] for s, t in zip(scores, teacher, strict=True)]
     return {
         "held_out_mrr": float((1 / (1 + ranks)).mean()),
@@ -155,6 +200,7 @@ def held_out_scores(model: SentenceTransformer, aside: Any, vectors: np.ndarray)
 
 
 def main() -> None:
+    """Parse the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True)
@@ -174,64 +220,64 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-steps", type=int, default=100)
     parser.add_argument("--resume", action="store_true")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
+    options = Options(**vars(parser.parse_args()))
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
 
-    records = [record for _, record in read_records(args.data / "texts.jsonl")]
+    records = [record for _, record in read_records(options.data / "texts.jsonl")]
     texts, kinds = [r["text"] for r in records], [r["kind"] for r in records]
-    vectors = read_vectors(args.data / "teacher", allow_partial=True)
-    sets, extended, aside = rows_of(args, texts, kinds, vectors)
-    tokenizer = AveyBTokenizer.load(args.vocabulary)
-    embedding, head = start(args, tokenizer, texts)
-    model = (static_student if args.student == "static" else avey_student)(args, tokenizer, embedding)
+    vectors = read_vectors(options.data / "teacher", allow_partial=True)
+    rows = rows_of(options, texts, kinds, vectors)
+    tokenizer = AveyBTokenizer.load(options.vocabulary)
+    embedding, head = start(options, tokenizer, texts)
+    model = (static_student if options.student == "static" else avey_student)(options, tokenizer, embedding)
     count = sum(p.numel() for p in model.parameters())
-    print(f"{count:,} parameters; rows:", {name: len(rows) for name, rows in sets.items()}, flush=True)
-    before = held_out_scores(model, aside, vectors)
+    print(f"{count:,} parameters; rows:", {name: len(found) for name, found in rows.sets.items()}, flush=True)
+    before = held_out_scores(model, rows)
     print("before", before, flush=True)
-    vector_weight, score_weight, pair_weight = args.weights
+    vector_weight, score_weight, pair_weight = options.weights
     loss = DistillationLoss(
         model,
-        extended,
+        rows.vectors,
         vector_weight=vector_weight,
         score_weight=score_weight,
         pair_weight=pair_weight,
-        temperature=args.temperature,
+        temperature=options.temperature,
         head=head,
     )
     settings = RunSettings(
-        steps=args.steps,
-        batch_size=args.batch,
-        learning_rate=args.lr,
+        steps=options.steps,
+        batch_size=options.batch,
+        learning_rate=options.lr,
         schedule="cosine",
         warmup=0.05,
         betas=(0.9, 0.98),
         eps=1e-8,
         weight_decay=0.01,
-        seed=args.seed,
-        save_every=args.save_steps,
+        seed=options.seed,
+        save_every=options.save_steps,
     )
-    recorded = {name: getattr(args, name) for name in ("student", "config", "weights", "temperature")}
+    recorded = {name: getattr(options, name) for name in ("student", "config", "weights", "temperature")}
     train_sentence_model(
         model,
-        sets,
+        rows.sets,
         loss,
-        args.out,
-        title=f"aveyb-mini-en, {args.student} student",
-        data={name: fingerprint(args.data / name) for name in ("texts.jsonl", "pairs.jsonl", "longs.jsonl")},
+        options.out,
+        title=f"aveyb-mini-en, {options.student} student",
+        data={name: fingerprint(options.data / name) for name in ("texts.jsonl", "pairs.jsonl", "longs.jsonl")},
         settings=settings,
         recorded=recorded,
         tokenizer=tokenizer,
-        resume=args.resume,
+        resume=options.resume,
         device="cpu",
     )
     if RANK:
         return
-    after = held_out_scores(model, aside, vectors)
+    after = held_out_scores(model, rows)
     print("after", after, flush=True)
-    (args.out / "result.json").write_text(json.dumps({"before": before, "after": after, "parameters": count}) + "\n")
-    weights = model[0].embedding.weight if args.student == "static" else model[0].auto_model.embed.weight
-    np.savez(args.out / "embedding.npz", embedding=weights.detach().numpy(), head=loss.head.weight.detach().numpy())
+    (options.out / "result.json").write_text(json.dumps({"before": before, "after": after, "parameters": count}) + "\n")
+    weights = model[0].embedding.weight if options.student == "static" else model[0].auto_model.embed.weight
+    np.savez(options.out / "embedding.npz", embedding=weights.detach().numpy(), head=loss.head.weight.detach().numpy())
 
 
 if __name__ == "__main__":
