@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument, no_progress_bar
+from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -28,6 +29,16 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformer
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
+_LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    SafetensorError,
+)  # what sentence-transformers and transformers raise about a folder
 _MARGIN = 8  # a passage alone can have a few tokens more than within its text
 _BATCH = 32  # texts of similar length that the model encodes at once
 
@@ -124,38 +135,13 @@ class SentenceEmbedder:
             ModelError: the folder is incomplete, damaged, or its weights do not fill the model.
             ConfigError: an option is out of range or not one that this model has.
         """
-        from sentence_transformers import SentenceTransformer
-
         folder = Path(folder)
         if precision not in _PRECISIONS:
             raise ConfigError(f"precision is {precision!r}; {folder} computes in one of {', '.join(_PRECISIONS)}")
         if truncate_dim is not None and truncate_dim < 1:
             raise ConfigError(f"truncate_dim is {truncate_dim}; it must be at least 1")
         _check_no_pickle(folder)
-        try:
-            with no_progress_bar():
-                model = SentenceTransformer(
-                    str(folder),
-                    device=device,
-                    truncate_dim=truncate_dim,
-                    local_files_only=True,
-                    model_kwargs={"dtype": precision, "use_safetensors": True},
-                )
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ImportError,
-            RuntimeError,
-            SafetensorError,
-        ) as e:
-            reason = str(e).strip().splitlines()
-            raise ModelError(
-                f"{folder}: sentence-transformers cannot load it ({type(e).__name__}: {reason[0] if reason else ''}); "
-                "is the folder complete?"
-            ) from e
+        model = _load(folder, device=device, precision=precision, truncate_dim=truncate_dim)
         _check_filled(model, folder)
         return cls(
             model,
@@ -369,6 +355,38 @@ class SentenceEmbedder:
                 pooled = module(pooled)
             vectors = pooled["sentence_embedding"].float()[:, : self.dim]
             return torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+
+
+def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        with _no_progress_bar():
+            return SentenceTransformer(
+                str(folder),
+                device=device,
+                truncate_dim=truncate_dim,
+                local_files_only=True,
+                model_kwargs={"dtype": precision, "use_safetensors": True},
+            )
+    except _LOADING_ERRORS as error:
+        reason, *_ = [*str(error).strip().splitlines(), ""]
+        raise ModelError(
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); is the folder complete?"
+        ) from error
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _end(cuts: Cuts) -> int:
