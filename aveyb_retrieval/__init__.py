@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedder import Embedder
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.index.search.hits import Hit, Passage
+    from aveyb_retrieval.index.search.prompt import hits_to_prompt
     from aveyb_retrieval.index.search.retriever import Retriever
     from aveyb_retrieval.index.write.build import build_index
     from aveyb_retrieval.index.write.maintain import compact_index, tune_index
@@ -51,6 +52,7 @@ __all__ = [
     "build_index",
     "compact_index",
     "delete_documents",
+    "hits_to_prompt",
     "tune_index",
     "upsert_documents",
     "verify_index",
@@ -62,6 +64,7 @@ _HOME = {
     "AveyBModel": "encoder.model",
     "Embedder": "encoder.embedder",
     "Hit": "index.search.hits",
+    "hits_to_prompt": "index.search.prompt",
     "Passage": "index.search.hits",
     "Retriever": "index.search.retriever",
     "add_documents": "index.write.update",

@@ -19,6 +19,7 @@ PUBLIC = [
     "build_index",
     "compact_index",
     "delete_documents",
+    "hits_to_prompt",
     "tune_index",
     "upsert_documents",
     "verify_index",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
+    from aveyb_retrieval.index.search.options import Mode
 
 PATH = click.Path(path_type=Path)
 MODES = click.Choice(["hybrid", "dense", "lexical"])
@@ -362,7 +363,7 @@ def latency(
     batches: tuple[int, ...],
     calls: int,
     k: int,
-    mode: str,
+    mode: Mode,
     as_json: bool,
 ) -> None:
     """Time searches of an index as a user waits for them, query encoding included."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -78,6 +79,12 @@ INSERTING = together(
     help="Type of the vectors on disk.",
 )
 @click.option(
+    "--language",
+    default="english",
+    show_default=True,
+    help="Language of the words: its stemmer and stop words, or none.",
+)
+@click.option(
     "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
 )
 @click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N")
@@ -117,7 +124,14 @@ def build(
 @main.command()
 @click.argument("directory", type=PATH)
 @click.argument("query")
-@click.option("-k", default=10, show_default=True, help="Number of documents to return.")
+@click.option("-k", default=10, show_default=True, help="Number of documents or passages to return.")
+@click.option(
+    "--unit",
+    type=click.Choice(["document", "passage"]),
+    default="document",
+    show_default=True,
+    help="Find documents, or the best passages of all documents.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
@@ -139,14 +153,22 @@ def build(
     help="How a hybrid search combines the two rankings.",
 )
 @click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.4]")
-@click.option("--rerank", type=click.Choice(["maxsim"]), help="Rerank the best candidates by late interaction.")
+@click.option(
+    "--rerank",
+    metavar="MODEL",
+    help="Rerank the best candidates: maxsim (late interaction), or a cross-encoder's folder or name.",
+)
+@click.option("--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score.")
+@click.option("--per-document", type=int, help="With passages: at most N of one document.", metavar="N")
+@click.option("--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1.")
 @click.option("--passages", default=1, show_default=True, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
 @PRECISION
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per hit, without the document's text.")
+@click.option("--fields", help="With --json: only these fields, as id,score,passage,text.")
 def search(
     directory: Path,
     query: str,
@@ -156,20 +178,24 @@ def search(
     device: str,
     precision: str,
     as_json: bool,
+    fields: str | None,
     **arguments: Any,
 ) -> None:
     """Search the index in DIRECTORY for QUERY."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
     where = _parse_filter(filter_text)
+    if fields is not None and not as_json:
+        raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value is not None}
         hits = retriever.search(query, k, filter=where, **given)
+        words = retriever.words(query)
     for number, hit in enumerate(hits, start=1):
         if as_json:
-            click.echo(json.dumps(asdict(hit), ensure_ascii=False))
+            click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
         else:
-            _print_hit(number, hit)
+            _print_hit(number, hit, words)
     if not hits and not as_json:
         click.echo("nothing found", err=True)
 
@@ -258,6 +284,16 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 
 @main.command()
 @click.argument("directory", type=PATH)
+@click.option("--restart", is_flag=True, help="Discard the work of an interrupted change.")
+def upgrade(directory: Path, restart: bool) -> None:
+    """Bring the index in DIRECTORY up to the format of this version. Nothing is encoded again."""
+    from aveyb_retrieval.index.write.maintain import upgrade_index
+
+    _print_report(upgrade_index(directory, restart=restart))
+
+
+@main.command()
+@click.argument("directory", type=PATH)
 @click.option("--recall", type=float, default=0.95, show_default=True, help="Share of the exact results to find.")
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
@@ -304,16 +340,43 @@ def _print_report(report: Report) -> None:
         click.echo(f"left out: {report.rejected:,} lines, listed with reasons in {report.rejected_file}", err=True)
 
 
-def _print_hit(number: int, hit: Hit) -> None:
-    click.echo(f"{number:>3}. {click.style(hit.title or hit.id, bold=True)}  [{hit.id}]  {hit.score:.4f}")
-    shown = hit.passages or ()
-    for passage in shown:
-        start, stop = passage.span
-        click.echo(f"     {start}-{stop}: {_one_line(passage.text)}")
-    if not shown:
+def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
+    confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
+    scores = "".join(f"  {name} {value:.3f}" for name, value in hit.scores.items())
+    click.echo(
+        f"{number:>3}. {click.style(hit.title or hit.id, bold=True)}  [{hit.id}]  {hit.score:.4f}{confidence}{scores}"
+    )
+    for passage in hit.passages:
+        heading = f" {passage.heading}:" if passage.heading else ""
+        click.echo(f"     {passage.span[0]}-{passage.span[1]}:{heading} {_marked(passage.text, words)}")
+    if not hit.passages:
         click.echo(f"     {_one_line(hit.text)}")
     if hit.context is not None and hit.context_span is not None:
-        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_one_line(hit.context, 1200)}")
+        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit.context, words)}")
+    if hit.duplicates:
+        click.echo(f"     nearly the same in {', '.join(hit.duplicates)}")
+
+
+def _marked(text: str, words: list[str]) -> str:
+    """A text on one line, the words that begin as one of the query's does in bold (endings differ by grammar)."""
+    stems = [re.escape(word[: max(3, len(word) - 3)]) for word in words]
+    line = " ".join(text.split())
+    if not stems:
+        return line
+    begin = "(?<![^\\W_])" if all(stem.isascii() for stem in stems) else ""
+    pattern = re.compile(f"{begin}(?:{'|'.join(stems)})[^\\W_]*", re.IGNORECASE)
+    return pattern.sub(lambda word: click.style(word.group(), bold=True), line)
+
+
+def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
+    """A hit as JSON: the fields asked for, or all but the whole text."""
+    if fields is None:
+        return hit.to_dict()
+    known = hit.to_dict(text=True)
+    names = [name.strip() for name in fields.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"--fields {fields!r}: a hit has no field {unknown[0]!r}; known are {', '.join(known)}")
+    return {name: known[name] for name in names}
 
 
 def _one_line(text: str, width: int = 300) -> str:

@@ -92,7 +92,7 @@ def mine_negatives(
     """
     rules = rules or MiningRules()
     rules.check()
-    Options.check("document", rules.range_max, mode=mode)  # now, not after the encoding
+    Options.parse("document", rules.range_max, mode=mode)  # now, not after the encoding
     embedder = load_model(model, device=device)
     own: dict[str, list[str]] = {}
     for anchor, positive in dict.fromkeys(zip(pairs["anchor"], pairs["positive"], strict=True)):

@@ -32,8 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.index.nearest import faiss_index
+from aveyb_retrieval.index.nearest import faiss_file, faiss_index
 from aveyb_retrieval.index.nearest.exact import search as exact_search
+from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
 
 SIZES = (100_000, 1_000_000)
 SHARES = (1.0, 0.5, 0.01, 0.001)
@@ -133,7 +134,7 @@ def measure(count: int, dim: int, factory: str, queries: int, folder: Path) -> d
     asked = np.load(path.with_name("queries.npy"))
     rows = np.load(path, mmap_mode="r")
 
-    bare = faiss_index.Searcher(faiss_index.read(bare_file, mapped=False), {}, factory=factory)
+    bare = FaissSearcher(faiss_file.read(bare_file, mapped=False), {}, factory=factory)
     started = time.perf_counter()
     retriever = Retriever.load(root)
     result["load_seconds"] = time.perf_counter() - started

@@ -62,7 +62,18 @@ def test_build_search_info(run: Run, corpus: Path, tmp_path: Path) -> None:
     assert found.exit_code == 0
     assert "Apples" in found.output.splitlines()[0]
     assert "0-20: apples grow on trees" in found.output
-    lines = run("search", tmp_path / "ix", "bananas", "-k", 1, "--json", "--context", 1).output.splitlines()
+    lines = run(
+        "search",
+        tmp_path / "ix",
+        "bananas",
+        "-k",
+        1,
+        "--json",
+        "--context",
+        1,
+        "--fields",
+        "id,text,span,passage,metadata",
+    ).output.splitlines()
     (hit,) = map(json.loads, lines)
     assert hit["id"] == "b"
     assert hit["metadata"] == {"year": 2021}
@@ -117,6 +128,28 @@ def test_verify_and_repair(run: Run, index: Path) -> None:
     assert run("search", index, "apples").exit_code == 0
 
 
+def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -> None:
+    arguments = ("search", index, "growing bananas", "--unit", "passage", "--per-document", 1, "-k", 2)
+    plain = run(*arguments)
+    assert plain.exit_code == 0
+    assert ROWS[1]["text"][:47] in plain.output  # eight words, as the fake model cuts
+    assert "confidence 0." in plain.output
+    colored = CliRunner().invoke(main, [str(a) for a in arguments], color=True)
+    assert "\x1b[1mbananas\x1b[0m" in colored.output
+    assert "\x1b[1mgrow\x1b[0m" in colored.output
+    (line, *_) = run(*arguments, "--json").output.splitlines()
+    hit = json.loads(line)
+    assert (hit["id"], "text" in hit, hit["passages"][0]["span"]) == ("b", False, hit["span"])
+    (line, *_) = run(*arguments, "--json", "--fields", "id, text").output.splitlines()
+    assert json.loads(line) == {"id": "b", "text": ROWS[1]["text"]}
+    assert run("search", index, "bananas", "--min-score", 1.5).output == "nothing found\n"
+
+
+def test_an_index_that_is_up_to_date_is_not_upgraded(run: Run, index: Path) -> None:
+    assert "3 documents" in run("upgrade", index).output
+    assert json.loads(run("info", index, "--json").output)["version"] == "v000001"
+
+
 def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "text": "one two three four"}\n{"_id": \n')
@@ -132,6 +165,11 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["search", "INDEX", "q", "-k", "0"], "k=0"),
         (["search", "INDEX", "q", "-k", "-3"], "k=-3"),
         (["search", "INDEX", " "], "the query is empty"),
+        (["search", "INDEX", "q", "--diversity", "0.5"], "diversity=0.5: only with unit='passage'"),
+        (["search", "INDEX", "q", "--json", "--fields", "id,name"], "no field 'name'; known are id, score, text"),
+        (["search", "INDEX", "q", "--fields", "id"], "--fields: only with --json"),
+        (["search", "INDEX", "q", "--rerank", "NOWHERE"], "a sentence-transformers cross-encoder"),
+        (["build", "CORPUS", "-o", "NEW", "--language", "latin"], "language='latin': must be one of english"),
         (["search", "INDEX", "q", "--filter", "{"], "not JSON"),
         (["search", "INDEX", "q", "--filter", "[]"], "not a mapping"),
         (["search", "INDEX", "q", "--model", "other"], "made by the model fake-a"),

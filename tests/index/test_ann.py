@@ -8,6 +8,7 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.nearest import exact, faiss_index
+from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_ids_are_ours_in_every_kind_of_index() -> None:
             faiss_index.train(index, vectors, factory)
         faiss_index.fill(index, ids, vectors)
         assert np.array_equal(np.sort(faiss_index.stored_ids(index)), ids), factory
-        searcher = faiss_index.Searcher(index, {"nprobe": 4}, factory=factory)
+        searcher = FaissSearcher(index, {"nprobe": 4}, factory=factory)
         _, found = searcher.search(vectors[:50], 10)
         assert (found == ids[:50, None]).any(axis=1).mean() > 0.9, factory
         if searcher.takes_selector:

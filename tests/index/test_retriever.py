@@ -14,7 +14,8 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.index.nearest import gpu
+from aveyb_retrieval.index.nearest import devices, torch_searcher
+from aveyb_retrieval.index.nearest.faiss_index import stored_ids
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
 
@@ -123,7 +124,7 @@ def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str)
     background = float(retriever._snapshot.mean_vector @ vector)
     hits = retriever.search(query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20)
     for hit in hits:
-        near = max(0, cosine[hit.id] - background) / (max(cosine.values()) - background)
+        near = (cosine[hit.id] - background) / (max(cosine.values()) - background)
         share = words[hit.id] / max(words.values()) if "lexical" in hit.scores else 0
         assert hit.score == pytest.approx(weight * near + (1 - weight) * share, abs=1e-5), hit.id
         assert hit.scores["dense"] == pytest.approx(cosine[hit.id], abs=1e-6)
@@ -154,6 +155,9 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"top_k": 3}, "no option 'top_k'; did you mean 'k'\\? Known are k, filter, mode"),
+        ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
+        ({"xyzzy": 1}, "no option 'xyzzy'; known are k, filter"),
         ({"k": 0}, "k=0"),
         ({"k": -1}, "k=-1"),
         ({"k": 1.5}, "k=1.5"),
@@ -225,8 +229,12 @@ def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
 
 def test_search_by_torch_gives_what_faiss_gives(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code that runs on a GPU, run on torch's CPU device."""
-    monkeypatch.setattr(gpu, "BLOCK", 64)
-    monkeypatch.setattr(gpu, "open_searcher", lambda index, table, *rest: gpu.TorchSearcher(index, table, "cpu"))
+    monkeypatch.setattr(torch_searcher, "BLOCK", 64)
+    monkeypatch.setattr(
+        devices,
+        "open_searcher",
+        lambda index, table, *rest: torch_searcher.TorchSearcher(stored_ids(index), table, "cpu"),
+    )
     monkeypatch.setattr("aveyb_retrieval.index.search.snapshot.EXACT_ROWS", 0)
     monkeypatch.setattr("aveyb_retrieval.index.search.snapshot.EXACT_SHARE", 0)
     queries = [row["text"] for row in ROWS if row["text"]]
@@ -255,7 +263,8 @@ def test_a_passage_keeps_its_cosine_whatever_orders_the_documents(
         assert hit.passages[0].score == pytest.approx(more.passages[0].score, abs=1e-5)
         if hit.id == "rust":
             texts = FakeEmbedder().encode_documents([("Iron\n", hit.text)])
-            assert hit.passages[0].score == pytest.approx(max(next(iter(texts)).passages @ vector), abs=1e-5)
+            cosine = max(next(iter(texts)).passages @ vector)
+            assert hit.passages[0].scores["dense"] == pytest.approx(cosine, abs=1e-5)
 
 
 def test_more_documents_than_any_database_counts_to_are_all_there_are(retriever: Retriever) -> None:

@@ -1,4 +1,4 @@
-"""Nearest vectors through FAISS: which index for how many vectors, training, filling, opening and searching.
+"""Make FAISS indexes: which one for how many vectors, training, filling, removing.
 
 All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
 itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the shards are for).
@@ -7,18 +7,11 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, OptionalDependencyError
-from aveyb_retrieval.index.nearest import exact
-from aveyb_retrieval.index.storage import files
-from aveyb_retrieval.index.storage.shards import VectorTable
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.index.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -33,8 +26,6 @@ AUTO = "auto"
 FLAT_COMPONENTS = 100_000 * 256
 HNSW_LIMIT = 2_000_000
 IVF_LIMIT = 20_000_000
-_limit_lock = threading.Lock()
-DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 4}
 
 
 def import_faiss() -> Any:
@@ -84,7 +75,7 @@ def create(factory: str, dim: int) -> faiss.Index:
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise ConfigError(f"FAISS cannot make an index {factory!r} for dimension {dim}: {_reason(error)}") from error
+        raise ConfigError(f"FAISS cannot make an index {factory!r} for dimension {dim}: {reason(error)}") from error
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None and ivf.nlist < 1:
         raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
@@ -103,7 +94,7 @@ def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
         index.train(sample)
     except RuntimeError as error:
         raise ConfigError(
-            f"the index {factory!r} cannot be trained on {len(sample)} vectors: {_reason(error)}; "
+            f"the index {factory!r} cannot be trained on {len(sample)} vectors: {reason(error)}; "
             "use a smaller one, or --index auto"
         ) from error
 
@@ -114,7 +105,7 @@ def reserve(index: faiss.Index, count: int) -> None:
     Growing by doubling would copy the array again and again, and hold it one and a half times at the end.
     """
     faiss = import_faiss()
-    inner = _innermost(index)
+    inner = innermost(index)
     if isinstance(inner, faiss.IndexHNSW):
         inner = faiss.downcast_index(inner.storage)
     if isinstance(inner, faiss.IndexFlatCodes):
@@ -128,96 +119,7 @@ def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
     index.add_with_ids(vectors, ids)
 
 
-def write(index: faiss.Index, path: Path) -> files.FileInfo:
-    """Write an index to disk, atomically."""
-    faiss = import_faiss()
-    failure: list[OSError] = []
-    with files.atomic_writer(path) as out:
-
-        def forward(data: bytes) -> int:
-            try:
-                return out.write(data)
-            except OSError as error:  # it must not cross FAISS's C++, which would turn it into a message
-                failure.append(error)
-                return 0
-
-        try:
-            faiss.write_index(index, faiss.PyCallbackIOWriter(forward, 1 << 20))
-        except RuntimeError as error:
-            raise (failure[0] if failure else error) from error
-        if failure:
-            raise failure[0]
-    return out.info()
-
-
-def read(path: Path, *, mapped: bool) -> faiss.Index:
-    """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
-
-    Raises:
-        IndexFormatError: FAISS cannot read it.
-    """
-    faiss = import_faiss()
-    try:
-        with _no_larger_than(path.stat().st_size):
-            # releases of FAISS that do not have this flag map inverted lists only
-            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-            index = faiss.read_index(str(path), flag if mapped else 0)
-    except (RuntimeError, MemoryError) as error:
-        raise IndexFormatError(
-            f"{path}: FAISS cannot read it ({_reason(error)}); `aveyb-index verify --repair` rebuilds it"
-        ) from error
-    if not _graph_is_sound(_innermost(index)):
-        raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
-    return index
-
-
-@contextmanager
-def _no_larger_than(size: int) -> Iterator[None]:
-    """Have FAISS refuse arrays larger than the file that they are said to be in: a damaged length must not take all
-    memory. The limit is one for the whole process, and not in every release of FAISS."""
-    faiss = import_faiss()
-    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
-        yield
-        return
-    with _limit_lock:
-        before = faiss.get_deserialization_vector_byte_limit()
-        faiss.set_deserialization_vector_byte_limit(size)
-        try:
-            yield
-        finally:
-            faiss.set_deserialization_vector_byte_limit(before)
-
-
-def _graph_is_sound(index: faiss.Index) -> bool:
-    """Whether every link of an HNSW graph stays inside it. FAISS follows links unchecked: a wrong one is a crash."""
-    faiss = import_faiss()
-    if not isinstance(index, faiss.IndexHNSW) or index.ntotal == 0:
-        return True
-    graph, count = index.hnsw, index.ntotal
-    neighbors = _view(graph.neighbors)
-    offsets, levels = _view(graph.offsets), _view(graph.levels)
-    per_level = _view(graph.cum_nneighbor_per_level)
-    return bool(
-        len(levels) == count
-        and len(offsets) == count + 1
-        and levels.min() >= 1
-        and levels.max() < len(per_level)
-        and offsets[0] == 0
-        and np.array_equal(np.diff(offsets.astype(np.int64)), per_level[levels])
-        and offsets[-1] == len(neighbors)
-        and neighbors.min() >= -1
-        and neighbors.max() < count
-        and 0 <= graph.entry_point < count
-        and graph.max_level == levels[graph.entry_point] - 1
-    )
-
-
-def _view(vector: Any) -> np.ndarray:
-    """The contents of a C++ vector, not copied."""
-    return import_faiss().rev_swig_ptr(vector.data(), vector.size()) if vector.size() else np.empty(0, np.int64)
-
-
-def _innermost(index: faiss.Index) -> Any:
+def innermost(index: faiss.Index) -> Any:
     """What is inside the wrappers that keep our ids and transform vectors."""
     faiss = import_faiss()
     inner: Any = index
@@ -257,107 +159,6 @@ def _keeps_ids(index: faiss.Index) -> bool:
     return isinstance(index, faiss.IndexPreTransform) and isinstance(faiss.downcast_index(index.index), faiss.IndexIVF)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The last part of a FAISS message; what comes before is the C++ function it came from."""
     return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-class Searcher:
-    """A FAISS index opened for searching. Safe to use from many threads.
-
-    Attributes:
-        dim: Width of its vectors. count: How many it holds.
-        knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
-        params: Settings of a search that asks for nothing else; `rescore` is how many candidates per result an index
-            of shortened codes gives to be scored again in float.
-        takes_selector: Whether a search can be limited to some ids.
-        keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
-    """
-
-    def __init__(self, index: Any, params: dict[str, int], *, factory: str) -> None:
-        faiss = import_faiss()
-        inner = _innermost(index)
-        transformed = isinstance(index, faiss.IndexPreTransform) or (
-            isinstance(index, faiss.IndexIDMap)
-            and isinstance(faiss.downcast_index(index.index), faiss.IndexPreTransform)
-        )
-        self.index = index
-        self.dim = int(index.d)
-        self.count = int(index.ntotal)
-        self.params = {**DEFAULT_PARAMS, **params}
-        self.knob = ""
-        if isinstance(inner, faiss.IndexIVF):
-            self.knob, self.largest = "nprobe", int(inner.nlist)
-        elif isinstance(inner, faiss.IndexHNSW) and not transformed:
-            self.knob, self.largest = "efSearch", max(self.count, 1)
-        self.keeps_floats = not transformed and isinstance(
-            inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat)
-        )
-        flat = isinstance(inner, faiss.IndexFlat) and not transformed
-        self.is_exact = flat
-        self.takes_selector = (flat or self.knob != "") and "fs" not in factory  # fast-scan codes take none
-        self._transformed = transformed
-
-    def search(
-        self, queries: FloatArray, k: int, *, selector: Any = None, effort: int | None = None
-    ) -> tuple[FloatArray, IntArray]:
-        """Nearest stored vectors of queries `[n, d]`: scores and ids `[n, k]`, padded with -inf and -1.
-
-        `effort` replaces the tuned `nprobe` or `efSearch`; `selector` (of `select`) limits the search to some ids.
-        """
-        k = min(k, max(self.count, 1))
-        parameters = self._parameters(selector, effort)
-        scores, ids = self.index.search(np.ascontiguousarray(queries, dtype=np.float32), k, params=parameters)
-        scores[ids < 0] = -np.inf
-        return scores, ids
-
-    def _parameters(self, selector: Any, effort: int | None) -> Any:
-        faiss = import_faiss()
-        if self.knob == "":
-            return faiss.SearchParameters(sel=selector) if selector is not None else None
-        value = min(effort or self.params[self.knob], self.largest)
-        if self.knob == "efSearch":
-            return faiss.SearchParametersHNSW(efSearch=value, sel=selector)
-        inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
-        return faiss.SearchParametersPreTransform(index_params=inner) if self._transformed else inner
-
-    def select(self, ids: IntArray, *, dense: bool) -> Any:
-        """A selector of these ids; `dense` ids (document numbers) get a bitmap, which is the fastest to ask."""
-        faiss = import_faiss()
-        if not dense:
-            return faiss.IDSelectorBatch(ids)
-        bits = np.zeros(int(ids.max()) + 1 if len(ids) else 1, dtype=bool)
-        bits[ids] = True
-        return faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
-
-    def select_all_but(self, ids: IntArray) -> Any:
-        """A selector of everything except these ids."""
-        faiss = import_faiss()
-        inner = faiss.IDSelectorBatch(ids)
-        selector = faiss.IDSelectorNot(inner)
-        selector.referenced_objects = [inner]  # FAISS keeps a bare pointer to it
-        return selector
-
-
-def search_rescored(
-    searcher: Searcher,
-    table: VectorTable,
-    queries: FloatArray,
-    k: int,
-    *,
-    selector: Any = None,
-    effort: int | None = None,
-    rescore: int | None = None,
-) -> tuple[FloatArray, IntArray]:
-    """The `k` nearest vectors with their true cosines, `[n, k]` each.
-
-    An index of shortened codes is asked for `rescore` times as many, which are scored again from the stored vectors.
-    """
-    wanted = k if searcher.keeps_floats else k * (rescore or searcher.params["rescore"])
-    scores, ids = searcher.search(queries, wanted, selector=selector, effort=effort)
-    if not searcher.keeps_floats:
-        rows, columns = np.nonzero(ids >= 0)
-        vectors = table.gather(ids[rows, columns])
-        scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-        scores[rows, columns] = np.einsum("nd,nd->n", vectors, queries[rows])
-    return exact.top(scores, ids, k)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aveyb_retrieval.index.nearest import exact, faiss_index
+from aveyb_retrieval.index.nearest import exact
+from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.storage.shards import VectorTable
 from aveyb_retrieval.index.types import FloatArray, IntArray
 
@@ -28,7 +29,7 @@ class Tuning:
 
 
 def tune(
-    searcher: faiss_index.Searcher,
+    searcher: Searcher,
     table: VectorTable,
     live: Iterable[tuple[IntArray, FloatArray]],
     queries: FloatArray,
@@ -51,9 +52,7 @@ def tune(
     for settings in _settings(searcher):
         started = time.perf_counter()
         effort, rescore = settings.get(searcher.knob), settings.get("rescore")
-        _, found = faiss_index.search_rescored(
-            searcher, table, queries, depth, selector=selector, effort=effort, rescore=rescore
-        )
+        _, found = search_rescored(searcher, table, queries, depth, selector=selector, effort=effort, rescore=rescore)
         milliseconds = (time.perf_counter() - started) / max(len(queries), 1) * 1e3
         recall = _recall(truth, found)
         curve.append({**settings, "recall": round(recall, 4), "milliseconds": round(milliseconds, 4)})
@@ -62,7 +61,7 @@ def tune(
     return Tuning(settings, curve[-1]["recall"], curve)
 
 
-def _settings(searcher: faiss_index.Searcher) -> Iterator[dict[str, int]]:
+def _settings(searcher: Searcher) -> Iterator[dict[str, int]]:
     """Settings to try, from cheap to dear: powers of two of the knob, then, for shortened codes, more candidates."""
     largest = min(searcher.largest, LARGEST) if searcher.knob else 0
     value = 1 if searcher.knob == "nprobe" else 16

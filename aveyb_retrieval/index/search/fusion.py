@@ -39,7 +39,7 @@ def weighted(
     highest = max(lexical.values(), default=0.0)
     fused = {}
     for doc in dense.keys() | lexical.keys():
-        near = max(0.0, dense.get(doc, background) - background) / nearest if nearest > 0 else 0.0
+        near = (dense.get(doc, background) - background) / nearest if nearest > 0 else 0.0
         words = lexical.get(doc, 0.0) / highest if highest > 0 else 0.0
         fused[doc] = weight * near + (1 - weight) * words
     return fused

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage of a document: its text, where it stands in the document's text, and its cosine with the query (None
-    where it was found by words alone)."""
+    """A passage of a document.
+
+    Attributes:
+        text: Its text.
+        span: Its characters `[start, end)` in the document's text.
+        score: What orders the passages of one search, higher is better: see `Hit.score`.
+        heading: The nearest heading over it, "" where there is none.
+        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
+    """
 
     text: str
     span: tuple[int, int]
-    score: float | None
+    score: float
+    heading: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One document found.
+    """One document found, or one passage with `unit="passage"`.
 
-    `score` is the cosine in "dense" mode, the BM25 score in "lexical", the fused score in "hybrid", the mean MaxSim
-    (again a cosine) with `rerank="maxsim"`; higher is better in all of them, and `scores` keeps each that was computed.
-    `passage` is the best passage and `span` its characters `[start, end)` in `text`; both None where the index has no
-    passages or the document no text. `passages` are the best ones, best first; `context` is the passage with its
-    neighbours and `context_span` where that stands, None unless asked for.
+    Attributes:
+        id: Of the document.
+        score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode; in "hybrid"
+            mode the fused score for documents and the confidence for passages; what the reranker gave, if there is one.
+        text: The whole text of the document.
+        title: Its title.
+        metadata: Its other fields.
+        passage: The text of the best passage; None where the index has no passages or the document no text.
+        span: Its characters `[start, end)` in `text`.
+        passages: The best passages, best first; one with `unit="passage"`.
+        heading: The nearest heading over the best passage, "" where there is none.
+        context: The best passage with its neighbors, None unless asked for; `context_span` says where that is.
+        confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
+            queries ("hybrid" mode only, else None): docs/index.md says how it was calibrated.
+        duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit.
+        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "maxsim" or "cross-encoder".
     """
 
     id: str
@@ -35,6 +55,16 @@ class Hit:
     passage: str | None = None
     span: tuple[int, int] | None = None
     passages: tuple[Passage, ...] = ()
+    heading: str = ""
     context: str | None = None
     context_span: tuple[int, int] | None = None
+    confidence: float | None = None
+    duplicates: tuple[str, ...] = ()
     scores: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self, *, text: bool = False) -> dict[str, Any]:
+        """Return what JSON can hold; the whole text of the document only if asked for."""
+        fields = asdict(self)
+        if not text:
+            del fields["text"]
+        return fields

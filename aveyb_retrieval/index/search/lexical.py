@@ -1,42 +1,103 @@
-"""Words of a query as an FTS5 expression; whatever a user types, it is never syntax."""
+"""BM25 of passages for the words of a query."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aveyb_retrieval.index.types import IntArray
+import numpy as np
+import numpy.typing as npt
 
-_WORD = re.compile(r"[^\W_]+")
-# Words in more than half of all English documents: BM25 gives them next to nothing, and they cost the most to look up.
-# fmt: off
-_STOP = frozenset((
-    "a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "has", "have", "how", "in", "is", "it",
-    "its", "of", "on", "or", "that", "the", "this", "to", "was", "were", "what", "when", "where", "which",
-    "who", "why", "will", "with",
-))
-# fmt: on
+from aveyb_retrieval.index.storage.store import Store
+from aveyb_retrieval.index.types import FloatArray, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+K1, B = 1.2, 0.75  # those of FTS5's bm25()
+FREQUENT = 50_000  # passages: reading their numbers takes about ten milliseconds
+KEPT = 4_000_000  # numbers of passages, 32 MiB
 
 
-def words(text: str) -> list[str]:
-    """Words of a text, lower case, in order, each once; common English words only if there are no others.
+@dataclass(frozen=True)
+class WordScores:
+    """Scores of passages `[n]`: BM25, and the share of the query's words, by weight, that a passage holds (0 to 1)."""
 
-    Letters and their accents are put together first (NFC): on its own, an accent would end a word.
+    bm25: FloatArray
+    coverage: FloatArray
+
+
+def inverse_frequency(holding: int, count: int) -> float:
+    """Weigh a word that `holding` of `count` passages hold, as BM25 does (Robertson; never negative, as in Lucene)."""
+    return math.log(1 + (count - holding + 0.5) / (holding + 0.5))
+
+
+def score_words(weights: FloatArray, held: BoolArray, lengths: IntArray, mean_length: float) -> WordScores:
+    """Score passages by the words they hold.
+
+    A word counts once in a passage however often it is there: passages are short and of one size, and so the rows of
+    the full-text index need not be read again.
+
+    Args:
+        weights: Of the query's words, `[t]`: their inverse frequencies.
+        held: Which passage holds which word, `[t, n]`.
+        lengths: Of the passages in characters, `[n]`.
+        mean_length: Of all passages.
     """
-    found = list(dict.fromkeys(word.lower() for word in _WORD.findall(unicodedata.normalize("NFC", text))))
-    return [word for word in found if word not in _STOP] or found
+    found = weights @ held
+    penalty = K1 * (1 - B + B * lengths / max(mean_length, 1.0))
+    total = float(weights.sum())
+    return WordScores(
+        bm25=(found * (K1 + 1) / (1 + penalty)).astype(np.float32), coverage=found / total if total else found
+    )
 
 
-def expression(text: str) -> str:
-    """An FTS5 expression that matches documents with any word of `text`; empty where it has no word."""
-    return " OR ".join(f'"{word}"' for word in words(text))
+class Postings:
+    """Which passages hold which words: read from a store when first asked for, and remembered. A version never changes.
 
-
-def best_passage(text: str, spans: IntArray, query: str) -> int:
-    """Row of the passage `[n, 2]` with most of the query's words, each at its own length: long words say more.
-
-    A word counts without its last three letters, which is roughly what the full-text index's stemmer takes away.
+    Words in more than `FREQUENT` passages are only counted, and looked up among the passages in question each time.
     """
-    wanted = [word[: max(3, len(word) - 3)] for word in words(query)]
-    scores = [sum(len(w) for w in wanted if w in text[start:stop].lower()) for start, stop in spans.tolist()]
-    return max(range(len(scores)), key=scores.__getitem__)
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, IntArray | None]] = {}
+        self._kept = 0
+
+    def look_up(self, store: Store, terms: Sequence[str], ids: IntArray) -> tuple[IntArray, BoolArray]:
+        """How many passages hold each term, `[t]`, and which of some passages `[n]`, ascending, do: `[t, n]`."""
+        counts = np.zeros(len(terms), dtype=np.int64)
+        held = np.zeros((len(terms), len(ids)), dtype=bool)
+        for row, term in enumerate(terms):
+            counts[row], holding = self._holding(store, term)
+            if holding is None:
+                holding = store.passages_between(term, _ranges(ids))
+            if len(holding):
+                places = np.searchsorted(holding, ids)
+                held[row] = holding[np.minimum(places, len(holding) - 1)] == ids
+        return counts, held
+
+    def _holding(self, store: Store, term: str) -> tuple[int, IntArray | None]:
+        known = self._known.get(term)
+        if known is None:
+            passages = store.passages_holding(term, FREQUENT + 1)
+            known = (len(passages), passages) if len(passages) <= FREQUENT else (store.count_holding(term), None)
+            if self._kept > KEPT:
+                self._known, self._kept = {}, 0
+            self._known[term] = known
+            self._kept += 1 + (0 if known[1] is None else len(passages))
+        return known
+
+
+def _ranges(ids: IntArray) -> list[tuple[int, int]]:
+    """Runs of successive numbers, `[first, last]`, in ascending numbers `[n]`."""
+    return [(int(run[0]), int(run[-1])) for run in np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1) if len(run)]
+
+
+def count_words(words: list[str], text: str, spans: IntArray) -> FloatArray:
+    """Score passages `[n, 2]` of a text by the query's words in them, each by its length: long words say more.
+
+    For indexes of format 1, which do not have their passages' words. A word counts without its last three letters,
+    which is roughly what the full-text index's stemmer takes away.
+    """
+    stems = [word[: max(3, len(word) - 3)] for word in words]
+    counts = [sum(len(s) for s in stems if s in text[start:stop].lower()) for start, stop in spans.tolist()]
+    return np.array(counts, dtype=np.float32)

@@ -1,19 +1,81 @@
-"""Late interaction (ColBERT, Khattab and Zaharia 2020) with token vectors of the same encoder, made on the fly."""
+"""Order candidates again by a closer look at their texts: late interaction, or a cross-encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.types import EmbedderLike
 
+MAXSIM = "maxsim"
 
-def score(embedder: EmbedderLike, query: str, texts: Sequence[str]) -> list[float]:
-    """Score texts against a query: for each query token the highest cosine with any token of the text, averaged.
 
-    A text without tokens scores 0.
+@runtime_checkable
+class CrossEncoderLike(Protocol):
+    """A model that scores pairs of texts; `sentence_transformers.CrossEncoder` is one."""
+
+    def predict(self, sentences: Any) -> Any:
+        """Score (query, text) pairs: an array `[n]`, higher is better."""
+        ...
+
+
+def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]) -> list[float]:
+    """Score texts against a query by late interaction (ColBERT, Khattab and Zaharia 2020), with token vectors made now.
+
+    For each token of the query the highest cosine with any token of the text, averaged; 0 for a text without tokens.
     """
+    import torch
+
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
     if not texts:
         return []
     (wanted,) = embedder.token_vectors([query], prompt="query")
     found = embedder.token_vectors(texts, prompt="document")
-    return [float((wanted @ tokens.T).max(axis=1).mean()) if len(wanted) and len(tokens) else 0.0 for tokens in found]
+    if not len(wanted):
+        return [0.0] * len(texts)
+    starts = torch.from_numpy(np.cumsum([0, *(len(tokens) for tokens in found)]))
+    tokens = torch.from_numpy(np.concatenate(found))
+    scores = late_interaction(torch.from_numpy(wanted).to(device), tokens.to(device), starts=starts)
+    return (scores / len(wanted)).tolist()
+
+
+def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:
+    """Score texts against a query with a cross-encoder, or with the one of a name or folder.
+
+    Raises:
+        ConfigError: nothing can be loaded from there, or the model gives more than one number for a pair.
+    """
+    if not texts:
+        return []
+    model = load_cross_encoder(encoder, device) if isinstance(encoder, str) else encoder
+    scores = np.asarray(model.predict([(query, text) for text in texts]), dtype=np.float64)
+    if scores.shape != (len(texts),):
+        raise ConfigError(
+            f"rerank={encoder!r}: gives scores of shape {list(scores.shape)} for {len(texts)} texts; a cross-encoder "
+            "with one output is needed"
+        )
+    return scores.tolist()
+
+
+@lru_cache(maxsize=4)
+def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
+    """Load a cross-encoder of sentence-transformers; kept, so that the next search has it.
+
+    Raises:
+        ConfigError: nothing can be loaded from there.
+    """
+    from sentence_transformers import CrossEncoder
+
+    try:
+        return CrossEncoder(name, device=device)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name or its folder "
+            f"({reason})"
+        ) from error

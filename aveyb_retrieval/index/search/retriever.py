@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
-from aveyb_retrieval.index.search import fusion, rerank
-from aveyb_retrieval.index.search.hits import Hit, Passage
-from aveyb_retrieval.index.search.lexical import best_passage
-from aveyb_retrieval.index.search.options import Options
-from aveyb_retrieval.index.search.snapshot import Allowed, Match, Snapshot
+from aveyb_retrieval.index.search.documents import DocumentSearch
+from aveyb_retrieval.index.search.hits import Hit
+from aveyb_retrieval.index.search.options import Options, SearchOptions
+from aveyb_retrieval.index.search.passages import PassageSearch
+from aveyb_retrieval.index.search.query import Search
+from aveyb_retrieval.index.search.snapshot import Snapshot
 from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.storage.store import StoredDocument
-from aveyb_retrieval.index.types import EmbedderLike, FloatArray, check_fingerprint, unit_rows
+from aveyb_retrieval.index.types import EmbedderLike, check_fingerprint
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
 
 class Retriever:
@@ -110,205 +113,81 @@ class Retriever:
 
     # --- searching ---------------------------------------------------------------------------------------------------
 
+    # a string is a sequence of strings, too: it takes the first of the two
     @overload
-    def search(self, query: str, k: int = ..., **options: Any) -> list[Hit]: ...
+    def search(  # type: ignore[overload-overlap]
+        self, query: str, k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
     @overload
-    def search(self, query: Sequence[str], k: int = ..., **options: Any) -> list[list[Hit]]: ...
+    def search(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[list[Hit]]: ...
 
-    def search(self, query: str | Sequence[str], k: int = 10, **options: Any) -> list[Hit] | list[list[Hit]]:
-        """Find the `k` best documents for a query, or for each query of a list (then a list of lists).
+    def search(
+        self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit] | list[list[Hit]]:
+        """Find the `k` best documents or passages for a query, or for each query of a list (then a list of lists).
 
         Args:
             query: Text, or several.
-            k: How many documents; fewer come back only where fewer exist (or, lexically, hold any of the words).
-            filter: Only documents whose metadata satisfy this: see `aveyb_retrieval.index.storage.filters`.
-            mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
-            granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what
-                the index has.
-            fusion: "weighted" (scores, each scaled to 0..1; default) or "rrf" (reciprocal ranks).
-            weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest.
-            rerank: "maxsim" orders the candidates by late interaction over token vectors; None does not.
-            passages: How many passages to give with each document.
-            context: Also give the passage with this many neighbours on each side.
-            candidates: How many documents fusion and reranking choose from.
-            exact: Score every vector instead of asking the index.
+            k: How many; fewer come back only where fewer exist (or, lexically, hold any of the words).
+            **options: See `SearchOptions`.
 
         Raises:
             InputError: a query is empty.
-            ConfigError: an option is out of range or the index has not what it asks for.
+            ConfigError: an option is unknown, out of range, or the index does not have what it asks for.
             IndexFormatError: the model is not the one that made the index.
         """
-        queries = _as_list(query)
-        snapshot = self._snapshot
-        parsed = Options.check(snapshot.manifest.granularity, k, **options)
-        hits = self._search(snapshot, queries, parsed)
+        texts = _as_list(query)
+        search = self._prepare(k, options)
+        hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
-    async def asearch(self, query: str | Sequence[str], k: int = 10, **options: Any) -> list[Hit] | list[list[Hit]]:
-        """`search` for asynchronous programs: runs in a thread, as the work is done outside of Python."""
+    @overload
+    async def asearch(  # type: ignore[overload-overlap]
+        self, query: str, k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    async def asearch(
+        self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
+
+    async def asearch(
+        self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit] | list[list[Hit]]:
+        """Run `search` in a thread, for asynchronous programs; the work is done outside of Python."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
 
-    def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Any) -> list[list[Hit]]:
-        """`search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
+    def search_vectors(
+        self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]:
+        """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
 
         Raises:
             InputError: they are of another dimension, or not finite.
             ConfigError: an option needs the text of a query.
         """
-        parsed = Options.check(self._snapshot.manifest.granularity, k, **{"mode": "dense", **options})
-        if parsed.mode != "dense" or parsed.rerank:
+        options.setdefault("mode", "dense")
+        search = self._prepare(k, options)
+        if search.needs_text:
             raise ConfigError("search_vectors: lexical search, fusion and reranking need queries of text; use search")
-        snapshot = self._snapshot
-        unit = _unit_rows(vectors, snapshot.manifest.dim)
-        found = snapshot.documents(parsed.kinds, unit, parsed.k, snapshot.allowed(parsed.where), exact=parsed.exact)
-        return [
-            self._hits(snapshot, matches, parsed, vector, None, {}) for matches, vector in zip(found, unit, strict=True)
-        ]
+        return [search.hits(ranked) for ranked in search.rank_vectors(self._snapshot.unit_vectors(vectors))]
 
-    def rank(self, queries: Sequence[str], k: int = 10, **options: Any) -> list[list[tuple[str, float]]]:
-        """Like `search` for a list, but only (id, score) pairs: what an evaluation of many queries needs."""
-        snapshot = self._snapshot
-        parsed = Options.check(snapshot.manifest.granularity, k, **options)
-        rankings = []
-        for matches, *_ in self._ranked(snapshot, _as_list(list(queries)), parsed):
-            with snapshot.store() as store:
-                ids = store.documents([m.doc for m in matches], texts=False)
-            rankings.append([(ids[m.doc].id, m.score) for m in matches])
-        return rankings
+    def rank(
+        self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[tuple[str, float]]]:
+        """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs."""
+        search = self._prepare(k, options)
+        return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
+
+    def words(self, query: str) -> list[str]:
+        """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""
+        return self._snapshot.language.words(query)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _search(self, snapshot: Snapshot, queries: list[str], options: Options) -> list[list[Hit]]:
-        return [
-            self._hits(snapshot, matches, options, vector, text, scores)
-            for text, (matches, vector, scores) in zip(queries, self._ranked(snapshot, queries, options), strict=True)
-        ]
-
-    def _ranked(
-        self, snapshot: Snapshot, queries: list[str], options: Options
-    ) -> list[tuple[list[Match], FloatArray | None, dict[str, dict[int, float]]]]:
-        """Per query: its documents, its vector where one was needed, and the scores that led to the order."""
-        allowed = snapshot.allowed(options.where)
-        vectors = None
-        dense: list[list[Match]] = [[] for _ in queries]
-        if options.mode != "lexical":
-            vectors = _unit_rows(self._model().encode_queries(queries), snapshot.manifest.dim)
-            dense = snapshot.documents(options.kinds, vectors, options.depth, allowed, exact=options.exact)
-        results = []
-        for row, text in enumerate(queries):
-            vector = None if vectors is None else vectors[row]
-            matches, scores = self._order(snapshot, text, vector, dense[row], allowed, options)
-            results.append((matches[: options.k], vector, scores))
-        return results
-
-    def _order(
-        self,
-        snapshot: Snapshot,
-        text: str,
-        vector: FloatArray | None,
-        dense: list[Match],
-        allowed: Allowed | None,
-        options: Options,
-    ) -> tuple[list[Match], dict[str, dict[int, float]]]:
-        rankings = {"dense": dense}
-        if options.mode != "dense":
-            rankings["lexical"] = snapshot.lexical(text, options.depth, allowed)
-        scores = {name: {m.doc: m.score for m in matches} for name, matches in rankings.items()}
-        passage = {m.doc: m.passage for m in dense}
-        if options.mode == "hybrid":
-            if options.fusion == "rrf":
-                fused = fusion.reciprocal_rank([[(m.doc, m.score) for m in found] for found in rankings.values()])
-            else:
-                assert vector is not None  # every mode but the lexical one has encoded the query
-                unscored = [doc for doc in scores["lexical"] if doc not in scores["dense"]]
-                for match in snapshot.scored(options.kinds, unscored, vector):
-                    scores["dense"][match.doc], passage[match.doc] = match.score, match.passage
-                background = float(snapshot.mean_vector @ vector)
-                fused = fusion.weighted(
-                    scores["dense"], scores["lexical"], background=background, weight=options.weight
-                )
-            matches = [Match(doc, score, passage.get(doc, -1)) for doc, score in fusion.ranked(fused)]
-        else:
-            matches = rankings[options.mode]
-        if options.rerank:
-            candidates = matches[: options.depth]
-            found = self._rerank(snapshot, text, vector, candidates)
-            scores["maxsim"] = found
-            matches = [Match(doc, score, passage.get(doc, -1)) for doc, score in fusion.ranked(found)]
-        return matches, scores
-
-    def _rerank(
-        self, snapshot: Snapshot, text: str, vector: FloatArray | None, matches: list[Match]
-    ) -> dict[int, float]:
-        documents = _fetch(snapshot, matches)
-        texts = []
-        for match, document in zip(matches, documents, strict=True):
-            best = self._best_passages(snapshot, match, document, vector, text, 1)
-            texts.append(best[0].text if best else document.text)
-        scores = rerank.score(self._model(), text, texts)
-        return {match.doc: score for match, score in zip(matches, scores, strict=True)}
-
-    def _hits(
-        self,
-        snapshot: Snapshot,
-        matches: list[Match],
-        options: Options,
-        vector: FloatArray | None,
-        text: str | None,
-        scores: dict[str, dict[int, float]],
-    ) -> list[Hit]:
-        hits = []
-        for match, document in zip(matches, _fetch(snapshot, matches), strict=True):
-            cosine = scores.get("dense", {}).get(match.doc, match.score)
-            best = self._best_passages(snapshot, match._replace(score=cosine), document, vector, text, options.passages)
-            hit = Hit(
-                id=document.id,
-                score=match.score,
-                text=document.text,
-                title=document.title,
-                metadata=document.metadata,
-                passage=best[0].text if best else None,
-                span=best[0].span if best else None,
-                passages=tuple(best),
-                scores={name: found[match.doc] for name, found in scores.items() if match.doc in found},
-            )
-            if options.context is not None and best:
-                hit = _with_context(snapshot, match.doc, hit, options.context)
-            hits.append(hit)
-        return hits
-
-    def _best_passages(
-        self,
-        snapshot: Snapshot,
-        match: Match,
-        document: StoredDocument,
-        vector: FloatArray | None,
-        text: str | None,
-        count: int,
-    ) -> list[Passage]:
-        """The best passages of a document: by their vectors, or by the query's words where no vector was made.
-
-        The match's score is the cosine of its passage, where it has one.
-        """
-        if "passage" not in snapshot.kinds:
-            return []
-        if vector is not None and match.passage >= 0 and count == 1:
-            with snapshot.store() as store:
-                start, stop = store.span(match.passage)
-            return [Passage(document.text[start:stop], (start, stop), match.score)]
-        scores: list[float | None]
-        if vector is not None:
-            found, spans = snapshot.passages(match.doc, vector)
-            order, scores = np.argsort(-found, kind="stable")[:count].tolist(), found.tolist()
-        else:
-            with snapshot.store() as store:
-                spans = store.spans(match.doc)
-            order = [best_passage(document.text, spans, text or "")] if len(spans) else []
-            scores = [None] * len(spans)
-        return [
-            Passage(document.text[start:stop], (start, stop), scores[i])
-            for i, (start, stop) in zip(order, spans[order].tolist(), strict=True)
-        ]
+    def _prepare(self, k: int, options: SearchOptions) -> Search:
+        snapshot = self._snapshot
+        parsed = Options.parse(snapshot.manifest.granularity, k, **options)
+        return (PassageSearch if parsed.unit == "passage" else DocumentSearch)(snapshot, parsed, self._model)
 
     def _model(self) -> EmbedderLike:
         """The model, loaded when it is first needed."""
@@ -355,36 +234,3 @@ def _as_list(query: str | Sequence[str]) -> list[str]:
         if not text.strip():
             raise InputError(f"{where} is empty; there is nothing to search for")
     return queries
-
-
-def _unit_rows(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
-    try:
-        rows = np.ascontiguousarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"query vectors are not an array of numbers ({error}); this index needs [n, {dim}]") from error
-    if rows.ndim != 2 or rows.shape[1] != dim:
-        raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
-    if not np.isfinite(rows).all():
-        raise InputError("a query vector holds NaN or infinity")
-    return unit_rows(rows)
-
-
-def _fetch(snapshot: Snapshot, matches: list[Match]) -> list[StoredDocument]:
-    with snapshot.store() as store:
-        found = store.documents([m.doc for m in matches])
-    missing = [m.doc for m in matches if m.doc not in found]
-    if missing:
-        raise IndexFormatError(
-            f"{snapshot.folder}: a vector belongs to document number {missing[0]}, which the store does not have; "
-            f"run `aveyb-index verify {snapshot.folder.parent}`"
-        )
-    return [found[m.doc] for m in matches]
-
-
-def _with_context(snapshot: Snapshot, doc: int, hit: Hit, neighbours: int) -> Hit:
-    with snapshot.store() as store:
-        spans = store.spans(doc)
-    at = int(np.flatnonzero((spans == hit.span).all(axis=1))[0])
-    start = int(spans[max(at - neighbours, 0), 0])
-    stop = int(spans[min(at + neighbours, len(spans) - 1), 1])
-    return replace(hit, context=hit.text[start:stop], context_span=(start, stop))

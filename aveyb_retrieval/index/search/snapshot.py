@@ -15,18 +15,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.index.nearest import faiss_index, gpu
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, InputError
+from aveyb_retrieval.index.nearest import devices, faiss_file
 from aveyb_retrieval.index.nearest.exact import search as search_exactly
+from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.search import lexical
+from aveyb_retrieval.index.search.lexical import Postings, WordScores
 from aveyb_retrieval.index.storage import directory, filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.filters import Condition, Filter
+from aveyb_retrieval.index.storage.language import Language
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, check_readable, dead_ids
-from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind
+from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind, unit_rows
 
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
@@ -59,13 +63,16 @@ class Snapshot:
         manifest: What the version says about itself.
         folder: Where it is.
         kinds: The kinds of vectors it can search.
+        device: Where vectors are searched.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str) -> None:
         self.folder = folder
         self.manifest = manifest
         self.kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind in manifest.indexes)
+        self.device = device
         self._stores: queue.LifoQueue[Store] = queue.LifoQueue()
+        self._postings = Postings()
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._filters_lock = threading.Lock()
         # also when nobody closes it, but the last search on it ends
@@ -82,7 +89,9 @@ class Snapshot:
                 kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
             }
             self._tombstones = {
-                kind: self._searchers[kind].select_all_but(dead[kind]) if kind in dead else None for kind in self.kinds
+                kind: self._searchers[kind].select_all_but(ids)
+                for kind, ids in dead.items()
+                if self._searchers[kind].takes_selector
             }
         except BaseException:
             self.close()
@@ -175,12 +184,31 @@ class Snapshot:
 
     def _selector(self, allowed: Allowed | None, kind: Kind) -> Any:
         if allowed is None:
-            return self._tombstones[kind]
+            return self._tombstones.get(kind)
         if kind not in allowed.selectors:
             allowed.selectors[kind] = self._searchers[kind].select(self._ids(allowed, kind), dense=kind == "document")
         return allowed.selectors[kind]
 
     # --- vectors -----------------------------------------------------------------------------------------------------
+
+    def unit_vectors(self, vectors: npt.NDArray[np.floating]) -> FloatArray:
+        """Scale query vectors `[n, d]` to unit length.
+
+        Raises:
+            InputError: they are of another dimension, or not finite.
+        """
+        dim = self.manifest.dim
+        try:
+            rows = np.ascontiguousarray(vectors, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"query vectors are not an array of numbers ({error}); this index needs [n, {dim}]"
+            ) from error
+        if rows.ndim != 2 or rows.shape[1] != dim:
+            raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
+        if not np.isfinite(rows).all():
+            raise InputError("a query vector holds NaN or infinity")
+        return unit_rows(rows)
 
     def count(self, kind: Kind, allowed: Allowed | None = None) -> int:
         """How many vectors of a kind can be found."""
@@ -203,14 +231,12 @@ class Snapshot:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         share = self.count(kind, allowed) / max(searcher.count, 1)
         selective = allowed is not None and (self.count(kind, allowed) <= EXACT_ROWS or share <= EXACT_SHARE)
-        needs_selector = allowed is not None or self._tombstones[kind] is not None
+        needs_selector = allowed is not None or self.manifest.indexes[kind].tombstones > 0
         if exact or selective or (needs_selector and not searcher.takes_selector):
             return search_exactly(self._blocks(kind, allowed), queries, k)
         effort = None if allowed is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
         selector = self._selector(allowed, kind)
-        scores, ids = faiss_index.search_rescored(
-            searcher, self.tables[kind], queries, k, selector=selector, effort=effort
-        )
+        scores, ids = search_rescored(searcher, self.tables[kind], queries, k, selector=selector, effort=effort)
         short = np.flatnonzero((ids < 0).any(axis=1))
         if len(short):
             scores[short], ids[short] = search_exactly(self._blocks(kind, allowed), queries[short], k)
@@ -277,8 +303,8 @@ class Snapshot:
             wanted *= 4
         return results
 
-    def scored(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> list[Match]:
-        """These documents against one query `[d]`, scored as `documents` does; not those without a vector."""
+    def score_documents(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> list[Match]:
+        """Score documents against one query `[d]` as `documents` does; those without a vector are left out."""
         found: dict[int, Match] = {}
         if "document" in kinds and docs:
             scores = self.tables["document"].gather(np.array(docs, dtype=np.int64)) @ query
@@ -304,22 +330,53 @@ class Snapshot:
                 rows = self.tables["passage"].gather(store.passage_ids(ids))
         return rows.mean(axis=0) if len(rows) else np.zeros(self.manifest.dim, dtype=np.float32)
 
-    def passages(self, doc: int, query: FloatArray) -> tuple[FloatArray, IntArray]:
-        """All passages of a document against one query `[d]`: scores `[n]` and spans `[n, 2]`."""
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def language(self) -> Language:
+        """The rules by which this version's words are found."""
         with self.store() as store:
-            spans = store.spans(doc)
-        ids = (doc << PASSAGE_BITS) + np.arange(len(spans))
-        return self.tables["passage"].gather(ids) @ query, spans
+            return store.language
+
+    @cached_property
+    def has_passage_words(self) -> bool:
+        """Whether passages can be found by words: not so in a version of format 1."""
+        with self.store() as store:
+            return store.has_passage_words
 
     def lexical(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
         """The `k` best documents by BM25 over title and text; fewer where fewer hold any of the words."""
-        expression = lexical.expression(text)
-        if not expression:
+        terms = self.language.terms(text)
+        if not terms:
             return []
         condition = allowed.condition if allowed else None
         k = min(k, self.manifest.counts["documents"])
         with self.store() as store:
-            return [Match(doc, score, -1) for doc, score in store.match(expression, k, condition)]
+            return [Match(doc, score, -1) for doc, score in store.match(" OR ".join(terms), k, condition)]
+
+    def lexical_passages(self, text: str, k: int, allowed: Allowed | None = None) -> list[int]:
+        """Find the `k` best passages by BM25; fewer where fewer hold any of the words."""
+        terms = self.language.terms(text)
+        if not terms:
+            return []
+        condition = allowed.condition if allowed else None
+        k = min(k, self.manifest.counts["passages"])
+        with self.store() as store:
+            return [passage for passage, _ in store.match_passages(" OR ".join(terms), k, condition)]
+
+    def score_words(self, text: str, ids: IntArray, lengths: IntArray) -> WordScores:
+        """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by the words of a query."""
+        terms = self.language.terms(text)
+        with self.store() as store:
+            counts, held = self._postings.look_up(store, terms, ids)
+        total = self.manifest.counts["passages"]
+        weights = np.array([lexical.inverse_frequency(n, total) for n in counts.tolist()], dtype=np.float32)
+        return lexical.score_words(weights, held, lengths, self._mean_passage)
+
+    @cached_property
+    def _mean_passage(self) -> float:
+        with self.store() as store:
+            return store.mean_passage()
 
 
 def _release(hold: int, stores: queue.LifoQueue[Store]) -> None:
@@ -348,13 +405,13 @@ def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
 
 def _open_searcher(
     folder: Path, manifest: Manifest, kind: Kind, table: VectorTable, mapped: bool, device: str
-) -> faiss_index.Searcher:
+) -> Searcher:
     info = manifest.indexes[kind]
     path = folder / directory.faiss_file(kind)
-    index = faiss_index.read(path, mapped=mapped)
+    index = faiss_file.read(path, mapped=mapped)
     if index.d != manifest.dim or index.ntotal != info.count:
         raise IndexFormatError(
             f"{path}: {index.ntotal} vectors of dimension {index.d}, the manifest says {info.count} of "
             f"{manifest.dim}; `aveyb-index verify --repair` rebuilds it"
         )
-    return gpu.open_searcher(index, table, info.params, info.factory, device)
+    return devices.open_searcher(index, table, info.params, info.factory, device)

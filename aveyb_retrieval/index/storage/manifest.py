@@ -16,7 +16,8 @@ from aveyb_retrieval.index.storage import directory, files
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.types import Kind
 
-FORMAT = 1
+FORMAT = 2
+OLD_FORMATS = (1,)  # opened as they are; the next change of an index brings it up to date
 GRANULARITIES: dict[str, tuple[Kind, ...]] = {
     "document": ("document",),
     "passage": ("passage",),
@@ -101,9 +102,9 @@ class Manifest:
 def _parse(body: Any, path: Path) -> Manifest:
     if not isinstance(body, dict):
         raise _bad(path, "not a JSON object")
-    if body.get("format") != FORMAT:
+    if body.get("format") not in (FORMAT, *OLD_FORMATS):
         raise IndexFormatError(
-            f"{path}: format version {body.get('format')!r}, this package reads version {FORMAT}; "
+            f"{path}: format version {body.get('format')!r}, this package reads versions 1 to {FORMAT}; "
             "open the index with the package version that made it, or build it again"
         )
     if body.pop("checksum", None) != _checksum(body):

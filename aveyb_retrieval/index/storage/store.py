@@ -22,6 +22,7 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.storage.filters import Condition
+from aveyb_retrieval.index.storage.language import ENGLISH, OLD_ENGLISH, Language, language
 from aveyb_retrieval.index.types import IntArray
 
 PASSAGE_BITS = 20
@@ -33,7 +34,9 @@ CREATE TABLE documents(
     doc INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL, digest BLOB NOT NULL,
     n_tokens INTEGER NOT NULL, n_cut INTEGER NOT NULL, n_passages INTEGER NOT NULL);
 CREATE TABLE texts(doc INTEGER PRIMARY KEY, title TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE passages(passage INTEGER PRIMARY KEY, start INTEGER NOT NULL, stop INTEGER NOT NULL, norm REAL);
+CREATE TABLE passages(
+    passage INTEGER PRIMARY KEY, start INTEGER NOT NULL, stop INTEGER NOT NULL, norm REAL,
+    heading TEXT NOT NULL DEFAULT '');
 CREATE TABLE fields(
     field TEXT NOT NULL, type TEXT NOT NULL, value NOT NULL, doc INTEGER NOT NULL,
     PRIMARY KEY (field, type, value, doc)) WITHOUT ROWID;
@@ -45,9 +48,13 @@ CREATE TABLE removed(doc INTEGER PRIMARY KEY, version TEXT NOT NULL, n_passages 
 CREATE TABLE rejected(
     n INTEGER PRIMARY KEY, version TEXT NOT NULL, source TEXT NOT NULL, line INTEGER NOT NULL, reason TEXT NOT NULL,
     raw TEXT NOT NULL);
-CREATE VIRTUAL TABLE fulltext USING fts5(
-    title, text, content='texts', content_rowid='doc', tokenize='porter unicode61');
 """
+# Both hold no text of their own: it is in `texts`, and what is deleted is told again as it was inserted.
+_WORDS = """
+CREATE VIRTUAL TABLE fulltext USING fts5(title, text, content='', tokenize='{tokenize}');
+CREATE VIRTUAL TABLE passage_words USING fts5(words, content='', tokenize='{tokenize}');
+"""
+_BOUNDS = "passage >= ? AND passage < ?"
 
 
 class Shard(NamedTuple):
@@ -68,6 +75,13 @@ class StoredDocument(NamedTuple):
     title: str
     text: str
     metadata: dict[str, Any]
+
+
+class StoredPassage(NamedTuple):
+    """A passage as the store keeps it: its characters `[start, end)` in the text, and the heading over it or ""."""
+
+    span: tuple[int, int]
+    heading: str
 
 
 class Counts(NamedTuple):
@@ -96,7 +110,8 @@ class Store:
     def create(cls, path: Path) -> Store:
         """Make an empty store for a build to fill."""
         store = cls.open_for_writing(path)
-        store.db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+        words = _WORDS.format(tokenize=language(ENGLISH).tokenize)  # `set_language` may make them again
+        store.db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{words}COMMIT;")
         return store
 
     @classmethod
@@ -151,16 +166,90 @@ class Store:
     def put(self, key: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def has_passage_words(self) -> bool:
+        """Whether passages can be found by their words: not so in a store of format 1."""
+        return self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'passage_words'").fetchone() is not None
+
+    @cached_property
+    def language(self) -> Language:
+        """The rules by which words are found; settled before the first document."""
+        return language(self.get("language") or ENGLISH) if self.has_passage_words else OLD_ENGLISH
+
+    def set_language(self, name: str) -> None:
+        """Settle the language of a store before its first document; a continued build finds it settled."""
+        if self.get("language") == name:
+            return
+        self.put("language", name)
+        self.__dict__.pop("language", None)
+        self._create_words()
+
+    def upgrade(self) -> None:
+        """Bring a store of format 1 up to date: passages get headings (empty) and rows of their words."""
+        if self.has_passage_words:
+            return
+        self.db.execute("ALTER TABLE passages ADD COLUMN heading TEXT NOT NULL DEFAULT ''")
+        self.put("language", ENGLISH)
+        for name in ("has_passage_words", "language"):
+            self.__dict__.pop(name, None)
+        self._create_words()
+        self._fill_words()
+
+    def _create_words(self) -> None:
+        """Make the full-text tables empty, in the store's language."""
+        for table in ("fulltext", "passage_words"):
+            self.db.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in filter(str.strip, _WORDS.format(tokenize=self.language.tokenize).split(";")):
+            self.db.execute(statement)
+
+    def _fill_words(self) -> None:
+        """Index the words of all documents and passages."""
+        texts = self.db.execute("SELECT doc, title, text FROM texts ORDER BY doc")
+        for doc, title, text in texts:
+            self._index_words(doc, title, text)
+
+    def _index_words(self, doc: int, title: str, text: str, *, delete: bool = False) -> None:
+        """Put a document's words into the full-text indexes, or take them out again."""
+        command = ("'delete', ", "fulltext, ") if delete else ("", "")
+        prepare = self.language.index_text
+        self.db.execute(
+            f"INSERT INTO fulltext({command[1]}rowid, title, text) VALUES ({command[0]}?, ?, ?)",  # noqa: S608
+            (doc, prepare(title), prepare(text)),
+        )
+        first = doc << PASSAGE_BITS
+        passages = self.db.execute(
+            f"SELECT passage, start, stop, heading FROM passages WHERE {_BOUNDS}",  # noqa: S608  # the words above
+            (first, first + MAX_PASSAGES),
+        ).fetchall()
+        column = "passage_words, " if delete else ""
+        self.db.executemany(
+            f"INSERT INTO passage_words({column}rowid, words) VALUES ({command[0]}?, ?)",  # noqa: S608
+            ((passage, prepare(f"{heading}\n{text[a:b]}")) for passage, a, b, heading in passages),
+        )
+
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def add_document(
-        self, doc: int, record: Record, tokens: tuple[int, int], spans: IntArray, norms: Sequence[float | None]
+        self,
+        doc: int,
+        record: Record,
+        tokens: tuple[int, int],
+        spans: IntArray,
+        norms: Sequence[float | None],
+        headings: Sequence[str] | None = None,
     ) -> None:
         """Insert one document.
 
-        `tokens` is (tokens read, tokens cut), `spans` `[n_passages, 2]`, `norms` what passages' vectors were divided by
-        to become unit length (None where the model does not tell): with them a document that grows is not encoded
-        again from its start.
+        Args:
+            doc: Its number.
+            record: What it holds.
+            tokens: Tokens read, tokens cut.
+            spans: Where its passages lie in the text, `[n_passages, 2]`.
+            norms: Lengths of the passages' vectors before they were scaled to 1 (None where the model does not report
+                them): with them a document that grows is not encoded again from its start.
+            headings: The heading over each passage, "" where there is none; None where there are none at all.
         """
         metadata = record.metadata_json
         digest = content_digest(record.title, record.text)
@@ -169,12 +258,13 @@ class Store:
             (doc, record.id, metadata, digest, *tokens, len(spans)),
         )
         self.db.execute("INSERT INTO texts VALUES (?, ?, ?)", (doc, record.title, record.text))
-        self.db.execute("INSERT INTO fulltext(rowid, title, text) VALUES (?, ?, ?)", (doc, record.title, record.text))
         first = doc << PASSAGE_BITS
+        passages = zip(spans.tolist(), norms, headings or [""] * len(spans), strict=True)
         self.db.executemany(
-            "INSERT INTO passages VALUES (?, ?, ?, ?)",
-            ((first + i, *span, norm) for i, (span, norm) in enumerate(zip(spans.tolist(), norms, strict=True))),
+            "INSERT INTO passages(passage, start, stop, norm, heading) VALUES (?, ?, ?, ?, ?)",
+            ((first + i, *span, norm, heading) for i, (span, norm, heading) in enumerate(passages)),
         )
+        self._index_words(doc, record.title, record.text)
         self._add_fields(doc, metadata)
 
     @cached_property
@@ -199,9 +289,7 @@ class Store:
     def remove_document(self, doc: int, version: str) -> None:
         """Take one document out, and remember its number until the vector indexes have forgotten it too."""
         title, text = self.db.execute("SELECT title, text FROM texts WHERE doc = ?", (doc,)).fetchone()
-        self.db.execute(
-            "INSERT INTO fulltext(fulltext, rowid, title, text) VALUES ('delete', ?, ?, ?)", (doc, title, text)
-        )
+        self._index_words(doc, title, text, delete=True)
         self.db.execute("INSERT INTO removed SELECT doc, ?, n_passages FROM documents WHERE doc = ?", (version, doc))
         first = doc << PASSAGE_BITS
         self.db.execute("DELETE FROM passages WHERE passage >= ? AND passage < ?", (first, first + MAX_PASSAGES))
@@ -218,8 +306,10 @@ class Store:
             self.add_shard(shard)
 
     def compact(self) -> None:
-        """Give back the room of removed documents, and rebuild the full-text index in one piece."""
-        self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('rebuild')")
+        """Give back the room of removed documents, and make the full-text indexes again in one piece each."""
+        with self.transaction():
+            self._create_words()
+            self._fill_words()
         self.optimize()
         self.db.execute("VACUUM")
 
@@ -240,8 +330,9 @@ class Store:
         )
 
     def optimize(self) -> None:
-        """Merge the full-text index into one segment, which searches read fastest."""
+        """Merge each full-text index into one segment, which searches read fastest."""
         self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
+        self.db.execute("INSERT INTO passage_words(passage_words) VALUES ('optimize')")
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -281,14 +372,25 @@ class Store:
         rows = self.db.execute(sql, (json.dumps(list(docs)),))
         return {r[0]: StoredDocument(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in rows}
 
-    def spans(self, doc: int) -> IntArray:
-        """Character spans of a document's passages, `[n_passages, 2]` int64."""
-        first = doc << PASSAGE_BITS
+    def passages(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Passages of some documents, ascending: numbers `[n]` and character spans `[n, 2]`, int64."""
         rows = self.db.execute(
-            "SELECT start, stop FROM passages WHERE passage >= ? AND passage < ? ORDER BY passage",
-            (first, first + MAX_PASSAGES),
+            "SELECT passage, start, stop FROM json_each(?) CROSS JOIN passages "
+            "ON passage >= value << ? AND passage < (value + 1) << ?",
+            (json.dumps(sorted(docs)), PASSAGE_BITS, PASSAGE_BITS),
         ).fetchall()
-        return np.array(rows, dtype=np.int64).reshape(len(rows), 2)
+        found = np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+        return found[:, 0], found[:, 1:]
+
+    def some_passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
+        """Fetch passages by number; numbers that are not there are left out."""
+        heading = "heading" if self.has_passage_words else "''"
+        rows = self.db.execute(
+            f"SELECT passage, start, stop, {heading} FROM passages "  # noqa: S608  # the two words above
+            "WHERE passage IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(passages)),),
+        )
+        return {row[0]: StoredPassage((row[1], row[2]), row[3]) for row in rows}
 
     def norms(self, doc: int) -> list[float]:
         """Norms of a document's leading passages, up to the first that has none."""
@@ -298,17 +400,6 @@ class Store:
             (first, first + MAX_PASSAGES),
         )
         return [norm for (norm,) in itertools.takewhile(lambda row: row[0] is not None, rows)]
-
-    def span(self, passage: int) -> tuple[int, int]:
-        """Character span of one passage.
-
-        Raises:
-            IndexFormatError: there is no such passage.
-        """
-        row = self.db.execute("SELECT start, stop FROM passages WHERE passage = ?", (passage,)).fetchone()
-        if row is None:
-            raise IndexFormatError(f"{self.path}: no passage {passage}, but a vector of it; run `aveyb-index verify`")
-        return row[0], row[1]
 
     def matching(self, condition: Condition) -> IntArray:
         """Numbers of the documents that satisfy a compiled filter, ascending."""
@@ -357,6 +448,42 @@ class Store:
             (expression, *parameters, limit),
         )
         return [(doc, score) for doc, score in rows]
+
+    def match_passages(
+        self, expression: str, limit: int, condition: Condition | None = None
+    ) -> list[tuple[int, float]]:
+        """Best passages for an FTS5 expression: (number, BM25 score, higher is better), best first."""
+        sql, parameters = condition or Condition("1", ())
+        where = f"AND rowid >> {PASSAGE_BITS} IN (SELECT doc FROM documents WHERE {sql})" if condition else ""  # noqa: S608
+        rows = self.db.execute(
+            f"SELECT rowid, -bm25(passage_words) AS score FROM passage_words WHERE passage_words MATCH ? {where} "  # noqa: S608
+            "ORDER BY score DESC, rowid LIMIT ?",
+            (expression, *parameters, limit),
+        )
+        return [(passage, score) for passage, score in rows]
+
+    def passages_holding(self, term: str, limit: int) -> IntArray:
+        """Numbers of the passages that hold an FTS5 term, ascending; `limit` at most."""
+        sql = "SELECT rowid FROM passage_words WHERE passage_words MATCH ? LIMIT ?"
+        return np.sort(_column(self.db.execute(sql, (term, limit))))
+
+    def count_holding(self, term: str) -> int:
+        """How many passages hold an FTS5 term."""
+        sql = "SELECT count(*) FROM passage_words WHERE passage_words MATCH ?"
+        return int(self.db.execute(sql, (term,)).fetchone()[0])
+
+    def passages_between(self, term: str, ranges: Sequence[tuple[int, int]]) -> IntArray:
+        """Numbers of the passages in some ascending ranges `[first, last]` that hold an FTS5 term, ascending."""
+        rows = self.db.execute(
+            "SELECT p.rowid FROM json_each(?) r CROSS JOIN passage_words p WHERE p.passage_words MATCH ? "
+            "AND p.rowid BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]')",
+            (json.dumps(list(ranges)), term),
+        )
+        return np.sort(_column(rows))
+
+    def mean_passage(self) -> float:
+        """The mean length of passages, in characters."""
+        return float(self.db.execute("SELECT coalesce(avg(stop - start), 0) FROM passages").fetchone()[0])
 
 
 def expand_passages(table: IntArray) -> IntArray:

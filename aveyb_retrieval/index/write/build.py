@@ -18,6 +18,8 @@ from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.storage.language import ENGLISH
+from aveyb_retrieval.index.storage.language import language as load_language
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES
 from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
 from aveyb_retrieval.index.types import KINDS, EmbedderLike, Progress, model_description, silent
@@ -43,6 +45,7 @@ def build_index(
     recall: float | None = None,
     vectors: Vectors | None = None,
     storage_dtype: str = "float32",
+    language: str = ENGLISH,
     fields: FieldNames | None = None,
     index_fields: Sequence[str] = (),
     on_error: OnError = "stop",
@@ -69,6 +72,9 @@ def build_index(
         recall: Tune the search settings until this share of exact results is found, and keep the measured curve.
         vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array.
         storage_dtype: How vectors are kept on disk: "float32", or "float16" for half the size and an error below 1e-3.
+        language: How words are found: "english" (default; Porter's stemmer), another language of
+            `aveyb_retrieval.index.storage.language.LANGUAGES` (needs the extra "bm25"), or "none" (words as they are
+            written). Chinese, Japanese and Korean are found in all of them.
         fields: Names of the id, title and text fields.
         index_fields: Metadata fields that get a database index, for filters on them.
         on_error: What to do with an item that is no document: "stop", or "skip" to list it in `rejected.jsonl`.
@@ -114,6 +120,7 @@ def build_index(
         passage_tokens=size.tokens if size else None,
         passage_overlap=size.overlap if size else 0,
         late=size.late if size else None,
+        language=load_language(language).name,
     )
     source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
     if ready is not None and granularity != "document":
@@ -129,6 +136,7 @@ def build_index(
         _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
         with transaction.store.transaction():
             transaction.store.put("index_fields", settings.index_fields)
+            transaction.store.set_language(settings.language)
         ingest_corpus(
             transaction, settings, source, documents, fields, mode="add", on_error=on_error, progress=progress
         )
@@ -163,6 +171,8 @@ def describe_job(
         "late": settings.late,
         "vectors": vectors,
         "index_fields": list(settings.index_fields),
+        # not named where it is the default, so that a change begun by an older version can be finished
+        **({"language": settings.language} if settings.language != ENGLISH else {}),
         "fields": [fields.id, fields.title, fields.text],
         "on_error": on_error,
     }

@@ -228,7 +228,8 @@ class Ingestion:
                 if e is not None:
                     self._replace(step.record)
                     spans, norms = (e.spans, _norms(e)) if "passage" in self._kinds else (e.spans[:0], [])
-                    self.store.add_document(doc, step.record, (e.n_tokens, e.n_cut), spans, norms)
+                    headings = getattr(e, "headings", None) if len(spans) else None  # not every model finds them
+                    self.store.add_document(doc, step.record, (e.n_tokens, e.n_cut), spans, norms, headings)
                     doc += 1
                 elif step.action == "metadata":
                     self._update_metadata(step.record)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.storage import directory
-from aveyb_retrieval.index.storage.manifest import GRANULARITIES
+from aveyb_retrieval.index.storage.manifest import FORMAT, GRANULARITIES
 from aveyb_retrieval.index.storage.shards import open_table, write_shard
 from aveyb_retrieval.index.storage.store import Shard
 from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress, silent
@@ -54,6 +54,27 @@ def tune_index(root: str | Path, recall: float, *, restart: bool = False, progre
         return Finish(dataclasses.replace(settings, recall=recall), retune=True)
 
     return run_change(root, {"command": "tune", "recall": recall}, work, restart=restart, progress=progress)
+
+
+def upgrade_index(root: str | Path, *, restart: bool = False, progress: Progress = silent) -> Report:
+    """Bring an index of an older format up to date without encoding anything: passages get rows of their words.
+
+    Every other change does this, too; an index that is up to date stays as it is.
+
+    Raises:
+        IndexFormatError: there is no index.
+        IndexLockedError: another process is writing.
+    """
+
+    def work(transaction: Transaction, settings: Settings) -> Finish | None:
+        if transaction.base is not None and transaction.base.format == FORMAT:
+            return None
+        with transaction.store.transaction():
+            transaction.store.put("consumed", 1)
+        transaction.store.optimize()
+        return Finish(settings)
+
+    return run_change(root, {"command": "upgrade"}, work, restart=restart, progress=progress)
 
 
 def _merged_shards(transaction: Transaction, settings: Settings) -> Iterator[Shard]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.nearest import faiss_index, tune
+from aveyb_retrieval.index.nearest import faiss_file, faiss_index, tune
+from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
 from aveyb_retrieval.index.storage import directory, files
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, IndexInfo, Manifest
@@ -123,7 +124,7 @@ class FaissJob:
         if not len(removed) and not shards:
             files.link(self.transaction.base_folder / name, self.transaction.folder / name)
             return old, self.transaction.base.files[name]
-        index = faiss_index.read(self.transaction.base_folder / name, mapped=False)
+        index = faiss_file.read(self.transaction.base_folder / name, mapped=False)
         ids = removed[:, 0] if self.kind == "document" else expand_passages(removed)
         tombstones = old.tombstones
         if len(ids) and not faiss_index.remove(index, ids):
@@ -139,8 +140,8 @@ class FaissJob:
         """The index's description with search settings for the wanted recall, and what was measured."""
         assert self.settings.recall is not None
         store, table = self.transaction.store, self._table(self.transaction.store.shards())
-        index = faiss_index.read(self.transaction.folder / directory.faiss_file(self.kind), mapped=True)
-        searcher = faiss_index.Searcher(index, {}, factory=info.factory)
+        index = faiss_file.read(self.transaction.folder / directory.faiss_file(self.kind), mapped=True)
+        searcher = FaissSearcher(index, {}, factory=info.factory)
         drawn = np.random.default_rng(SEED).permutation(sample(table, 4 * tune.QUERIES))
         queries = drawn[np.linalg.norm(drawn, axis=1) > 0][: tune.QUERIES]  # an empty text is near to nothing
         if not len(queries):
@@ -162,7 +163,7 @@ class FaissJob:
             self.progress(f"indexing {self.kind}s", int(index.ntotal), self.count, 0)
 
     def _write(self, index: faiss.Index) -> FileInfo:
-        return faiss_index.write(index, self.transaction.folder / directory.faiss_file(self.kind))
+        return faiss_file.write(index, self.transaction.folder / directory.faiss_file(self.kind))
 
 
 def live_blocks(store: Store, table: VectorTable, kind: Kind) -> Iterator[tuple[IntArray, FloatArray]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aveyb_retrieval.encoder.passages import PassageSize
+from aveyb_retrieval.index.storage.language import ENGLISH
 from aveyb_retrieval.index.storage.manifest import Manifest
 
 
@@ -16,10 +17,13 @@ class Settings:
     `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
     `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap` and `late` how it
-    cuts and encodes passages (None: in its own way, as in every index made before there was a choice).
+    cuts and encodes passages (None: in its own way, as in every index made before there was a choice), `language` the rules by which words
+    are found.
     """
 
-    KEPT: ClassVar = ("index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late")
+    KEPT: ClassVar = (
+        "index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late", "language",
+    )  # fmt: skip
 
     granularity: str
     dim: int
@@ -33,6 +37,7 @@ class Settings:
     passage_tokens: int | None = None
     passage_overlap: int = 0
     late: bool | None = None
+    language: str = ENGLISH
 
     @property
     def passage_size(self) -> PassageSize | None:

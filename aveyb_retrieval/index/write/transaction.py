@@ -79,7 +79,9 @@ class Transaction:
                 return
             self.resumed = True
             self._store = Store.open_for_writing(self.folder / directory.STORE)
-            self.store.put("job", self.job)
+            with self.store.transaction():
+                self.store.upgrade()
+                self.store.put("job", self.job)
             return
         files.remove_tree(waiting)
         files.remove_tree(self.folder)
@@ -131,6 +133,7 @@ class Transaction:
                 self.store.put("next_doc", 1)
             elif not any(info.tombstones for info in self.base.indexes.values()):
                 self.store.db.execute("DELETE FROM removed")  # no index of the base holds them any more
+            self.store.upgrade()
             self.store.put("first_doc", self.store.get("next_doc"))
             self.store.put("consumed", 0)
             self.store.put("digest", "")

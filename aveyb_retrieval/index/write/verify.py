@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.index.nearest import faiss_index
+from aveyb_retrieval.index.nearest import faiss_file, faiss_index
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
@@ -105,10 +105,13 @@ def _store_problems(store: Store, manifest: Manifest) -> list[str]:
     for key, value in counts.items():
         if value != manifest.counts.get(key):
             problems.append(f"{store.path}: {value} {key}, the manifest says {manifest.counts.get(key)}")
-    for table in ("texts", "fulltext_docsize"):
-        (rows,) = store.db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # the two names above
-        if rows != counts["documents"]:
-            problems.append(f"{store.path}: {rows} rows in {table} for {counts['documents']} documents")
+    tables = [("texts", "documents"), ("fulltext_docsize", "documents")]
+    if store.has_passage_words:
+        tables.append(("passage_words_docsize", "passages"))
+    for table, what in tables:
+        (rows,) = store.db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # the names above
+        if rows != counts[what]:
+            problems.append(f"{store.path}: {rows} rows in {table} for {counts[what]} {what}")
     listed = {s.name: (s.bytes, s.sha256) for s in store.shards()}
     known = {n: (i.bytes, i.sha256) for n, i in manifest.files.items() if n.startswith(directory.VECTORS)}
     if listed != known:
@@ -133,7 +136,7 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
     if not np.array_equal(np.concatenate(found), expected):
         problems.append(f"{folder}: the stored {kind} vectors are not those of the documents")
     path = folder / directory.faiss_file(kind)
-    held = np.sort(faiss_index.stored_ids(faiss_index.read(path, mapped=True)))
+    held = np.sort(faiss_index.stored_ids(faiss_file.read(path, mapped=True)))
     dead = dead_ids(store, kind) if manifest.indexes[kind].tombstones else expected[:0]
     if not np.array_equal(held, np.sort(np.concatenate([expected, dead]))):
         problems.append(f"{path}: the ids in it are not those of the {kind}s")
