@@ -17,8 +17,8 @@ class Settings:
     `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
     `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap` and `late` how it
-    cuts and encodes passages (None: in its own way, as in every index made before there was a choice), `language` the rules by which words
-    are found.
+    cuts and encodes passages (None: in its own way, as in every index made before there was a choice), `language` the
+    rules by which words are found.
     """
 
     KEPT: ClassVar = (
