@@ -1,8 +1,9 @@
-"""Embedder: texts in, vectors out, streaming. One vector per document and one per passage, with its character span.
+"""Embedder: stream texts in and vectors out, one per document and one per passage with its character span.
 
-A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in, and these have seen the earlier
-splits that their document retrieved (late chunking): one encoding serves passages of any size. Documents of any length
-share batches, because after the ranker every split is processed alone; memory does not depend on how many texts come.
+A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These outputs already contain
+the earlier splits that a split retrieved from its document (late chunking), so one encoding serves passages of any size.
+Documents of any length share batches, because after the ranker every split is processed alone; memory does not depend
+on the number of texts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MODEL_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
 _HUB_FILES = ["*.json", "*.safetensors", "*.tiktoken", "*.txt", "*.model", "*.jinja"]  # nothing pickled, no code
 _MIN_NORM = 1e-12
-# What a model is kept in; "float8": its linear maps multiply in float8, everything else is bfloat16.
+# The dtype of the weights; with "float8" the linear maps multiply in float8 and everything else is bfloat16.
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -43,16 +44,17 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class EncodedDocument:
-    """What the encoder knows of one text.
+    """The vectors of one text.
 
-    vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without tokens.
-    passages: float32 `[n, d]`, unit rows: the mean of each passage's token vectors.
-    norms: float32 `[n]`, the lengths of those means before they were scaled to one.
-    spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty for a passage that holds
-        nothing but prompt or prefix.
-    n_tokens: tokens encoded, prompt and prefix included.
-    n_cut: tokens left out because of `max_tokens`.
-    headings: for each passage the nearest heading at its start or above, "" where there is none.
+    Attributes:
+        vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without tokens.
+        passages: float32 `[n, d]`, unit rows: the mean of each passage's token vectors.
+        norms: float32 `[n]`, the lengths of those means before normalization.
+        spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty for a passage that
+            holds only prompt or prefix.
+        n_tokens: tokens encoded, prompt and prefix included.
+        n_cut: tokens left out because of `max_tokens`.
+        headings: for each passage the nearest heading at its start or above, "" where there is none.
     """
 
     vector: np.ndarray
@@ -66,7 +68,7 @@ class EncodedDocument:
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """A text's tokens int32 `[T]` and passages, of which the first may be known: their sums float32 `[m, d]`."""
+    """A text's tokens int32 `[T]` and passages; `known`: float32 `[m, d]`, the token sums of the first passages."""
 
     ids: np.ndarray
     cuts: Cuts
@@ -75,22 +77,24 @@ class _Tokenized:
 
     @property
     def first_needed(self) -> int:
-        """The first token whose output is needed."""
+        """Return the first token whose output is needed."""
         return 0 if self.known is None or not len(self.known) else int(self.cuts.ranges[len(self.known) - 1, 1])
 
     @property
     def edges(self) -> np.ndarray:
-        """Where runs of tokens that lie in the same passages begin; int64 `[n]`."""
+        """Return where runs of tokens that lie in the same passages begin, int64 `[n]`."""
         return np.unique(np.append(self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1]))
 
 
 class Embedder:
-    """Encodes documents and queries with an Avey-B model.
+    """Encode documents and queries with an Avey-B model.
 
     Attributes:
-        dim: width of the vectors. split_size: tokens in a full split.
+        dim: d, the width of the vectors.
+        split_size: S, tokens in a full split.
         passage_size: how long passages are; None: each split is one.
-        model_name: what `load` was given. fingerprint: SHA-256 over configuration, weights, tokenizer and prompts.
+        model_name: the name or folder that was loaded.
+        fingerprint: SHA-256 of configuration, weights, tokenizer and prompts.
         prompts: text put before every "query" and "document".
     """
 
@@ -106,6 +110,11 @@ class Embedder:
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> None:
+        """Wrap a loaded model; `load` reads one from a folder and documents the options.
+
+        Raises:
+            ConfigError: an option is out of range.
+        """
         if max_tokens is not None and max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
         if batch_tokens < 1:
@@ -133,20 +142,21 @@ class Embedder:
         cuda_graphs: bool = False,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> Embedder:
-        """Loads a model folder, or a model of the Hugging Face hub by its name.
+        """Load a model folder, or a model of the Hugging Face hub by its name.
 
         Args:
-            model: None is the model embedded in this package.
+            model: folder or hub name; None: the model embedded in this package.
             device: a torch device.
-            precision: what it computes in: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute
+            precision: what the model computes in: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute
                 capability 8.9 and newer; on a CPU the same rounding, slowly); vectors are float32 in any case.
-            max_tokens: read at most this many tokens of a text; what is cut is counted. None: read everything.
+            max_tokens: truncate texts to this many tokens; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
             passage_size: how long passages are; None: each split is one.
 
         Raises:
-            ModelError: the folder is missing, incomplete, or pools in another way.
+            ModelError: the folder is missing or incomplete, holds another architecture or the tokenizer of another
+                model, or does not pool by the mean.
             ConfigError: an option is out of range.
             BackendError: CUDA graphs without a CUDA device.
         """
@@ -174,15 +184,18 @@ class Embedder:
         )
 
     def with_passage_size(self, size: PassageSize | None) -> Embedder:
-        """The same model with passages of another size; None: each split is one."""
+        """Return the same model with passages of another size; None: each split is one."""
         other = copy.copy(self)
         other.passage_size = _checked(size)
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
-        """Encodes (prefix, text) pairs as they come, in order.
+        """Encode (prefix, text) pairs as they come, in order.
 
         The document prompt and the prefix (a title, say) are read before the text; spans are positions in the text.
+
+        Yields:
+            One `EncodedDocument` per pair.
 
         Raises:
             InputError: a text cannot be tokenized.
@@ -190,18 +203,19 @@ class Embedder:
         yield from self._stream(self._cut(prefix, text) for prefix, text in documents)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
-        """Encodes a text whose first passages are known already, running the layers only on splits that hold others.
+        """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
 
-        A split depends on itself and on earlier splits alone, so the vectors of passages that lie in unchanged leading
-        full splits stay valid when the text grows behind them.
+        A split depends on itself and on earlier splits only, so the vectors of passages in unchanged leading full splits
+        stay valid when the text grows after them.
 
         Args:
-            prefix, text: as for `encode_documents`, the whole new text.
-            passages: float32 `[m, d]` and norms: float32 `[m]`, the results for the first m passages, as many as
-                `unchanged_passages` allows.
+            prefix: as for `encode_documents`.
+            text: the whole new text.
+            passages: float32 `[m, d]`, the vectors of the first m passages, as many as `unchanged_passages` allows.
+            norms: float32 `[m]`, their lengths before normalization.
 
         Returns:
-            the whole document, equal to what `encode_documents` gives.
+            The whole document, equal to what `encode_documents` gives.
 
         Raises:
             ConfigError: more passages are given than the new text has, or passages overlap.
@@ -218,7 +232,7 @@ class Embedder:
         return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading passages of two (prefix, text) pairs have the same vectors, for `encode_grown`."""
+        """Count the leading passages of two (prefix, text) pairs that have the same vectors, for `encode_grown`."""
         if self._overlap:
             return 0
         before, after = self._cut(*old), self._cut(*new)
@@ -235,16 +249,19 @@ class Embedder:
         return self.passage_size.overlap if self.passage_size else 0
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
+        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
         vectors = [encoded.vector for encoded in self._stream(self._whole(query, "query") for query in queries)]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
-        """For late interaction: float32 `[T, d]` unit rows for each text, one a token, prompt included.
+        """Return one vector per token, prompt included, for late interaction.
 
         Args:
             texts: any number of texts.
             prompt: "query" or "document".
+
+        Returns:
+            For each text float32 `[T, d]`, unit rows.
         """
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in texts):
@@ -260,7 +277,7 @@ class Embedder:
         return vectors
 
     def _cut(self, prefix: str, text: str) -> _Tokenized:
-        """A document's tokens and passages."""
+        """Return a document's tokens and passages."""
         before = self.prompts["document"] + prefix
         ids, offsets = self.tokenizer.encode(before + text)
         kept = self._limited(len(ids))
@@ -272,7 +289,7 @@ class Embedder:
         return _Tokenized(ids[:kept], cuts, len(ids) - kept)
 
     def _whole(self, text: str, prompt: str) -> _Tokenized:
-        """A text's tokens as a single passage."""
+        """Return a text's tokens as a single passage."""
         text = self.prompts[prompt] + text
         ids = self.tokenizer.encode_ids(text)
         kept = self._limited(len(ids))
@@ -292,7 +309,7 @@ class Embedder:
         size = 0
         for tokens in tokenized:
             batch.append(tokens)
-            size += len(tokens.ids) + 1  # an empty text counts, too: a million of them must not pile up
+            size += len(tokens.ids) + 1  # an empty text counts too: a million of them must not accumulate
             if size >= self.batch_tokens:
                 yield batch
                 batch, size = [], 0
@@ -313,14 +330,14 @@ class Embedder:
         return table, slots, self.model.encode_splits(table, retrieved, needed.to(device))
 
     def _sums(self, batch: list[_Tokenized]) -> np.ndarray:
-        """float32 `[n, d]`: the sums of token vectors over the runs of each text (see `_Tokenized.edges`)."""
+        """Return the sums of token vectors over the runs of each text (see `_Tokenized.edges`), float32 `[n, d]`."""
         runs = [np.diff(np.append(item.edges, len(item.ids))) for item in batch]
         lengths = torch.from_numpy(np.concatenate(runs)).to(self.model.device)
         owner = torch.repeat_interleave(
             torch.arange(len(lengths), device=lengths.device), lengths
         )  # the run of a token
         sums = torch.zeros(len(lengths), self.dim, device=lengths.device)
-        if len(batch) == 1 and batch[0].first_needed == 0:  # one query, most often: no table of splits is needed
+        if len(batch) == 1 and batch[0].first_needed == 0:  # usually one query: no table of splits is needed
             ids = torch.from_numpy(batch[0].ids.astype(np.int64))[None].to(self.model.device)
             if self.model.is_short(ids):
                 return sums.index_add_(0, owner, self.model.encode_short(ids)[0].float()).cpu().numpy()
@@ -369,7 +386,7 @@ def _checked(size: PassageSize | None) -> PassageSize | None:
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """The local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
+    """Return the local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
 
     Raises:
         ModelError: nothing is there, locally or on the hub.
@@ -387,14 +404,18 @@ def model_folder(model: str | Path | None) -> Path:
     try:
         return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{model}: no such folder, and the hub did not give it: {error}") from error
+        raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
-    """The tokenizer of a model folder; the authors' checkpoints carry none of ours and use p50k_base.
+    """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
+
+    Args:
+        folder: the model folder.
+        vocab_size: rows of the model's embedding.
 
     Raises:
-        ModelError: neither fits the model's vocabulary.
+        ModelError: the tokenizer does not fit the model's vocabulary.
     """
     own = (folder / _TOKENIZER_FILES[0]).is_file()
     tokenizer = AveyBTokenizer.load(folder) if own else AveyBTokenizer.p50k_base()
