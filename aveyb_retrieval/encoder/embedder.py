@@ -1,7 +1,7 @@
 """Embedder: stream texts in and vectors out, one per document and one per passage with its character span.
 
 A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These outputs already contain
-the earlier splits that a split retrieved from its document (late chunking), so one encoding serves passages of any size.
+the earlier splits that a split retrieved from its document (late chunking), so one encoding serves any passage size.
 Documents of any length share batches, because after the ranker every split is processed alone; memory does not depend
 on the number of texts.
 """
@@ -205,7 +205,7 @@ class Embedder:
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
 
-        A split depends on itself and on earlier splits only, so the vectors of passages in unchanged leading full splits
+        A split depends on itself and on earlier splits only, so vectors of passages in unchanged leading full splits
         stay valid when the text grows after them.
 
         Args:
