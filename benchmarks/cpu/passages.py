@@ -26,10 +26,20 @@ from typing import Any
 
 import numpy as np
 
+from aveyb_retrieval import Embedder, build_index
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.encoders import AveyEncoder, load_embedder, load_encoder, word_chunks
+from aveyb_retrieval.eval.encoders import AveyEncoder, load_encoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import ExactPassages, FusedPassages, VectorScorer, WordScorer, chunks_of
+from aveyb_retrieval.eval.passage_systems import (
+    ExactPassages,
+    FusedPassages,
+    IndexPassages,
+    VectorScorer,
+    WordScorer,
+    chunks_of,
+    indexed_rows,
+)
 from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import VectorCache
@@ -37,6 +47,8 @@ from aveyb_retrieval.eval.tasks import Task, make_task
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
 DOCUMENTS = {"cuad-long": 120}  # of 491: MiniLM reads all of them in about an hour of one core
+SIZES = (64, 128, 256)  # tokens of a passage
+MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}
 SEED = 0
 MEASURES = ("recall@1", "recall@5", "recall@10", "precision@1", "precision@5", "iou@1", "iou@5", "iou@10")
 RESULTS = Path(__file__).parents[1] / "results"
@@ -61,7 +73,7 @@ def sample(task: Task, documents: int | None) -> Task:
     return replace(task, corpus=corpus, queries=queries, judgements=judgements)
 
 
-def peers(task: Task, cache: VectorCache, minilm: str) -> Iterator[PassageSystem]:
+def peers(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield BM25 on three chunkings, MiniLM on 110-word chunks, and its fusions with BM25."""
     bm25 = WordScorer(task.corpus, word_chunks(110), "110 words")
     yield ExactPassages(bm25)
@@ -74,20 +86,52 @@ def peers(task: Task, cache: VectorCache, minilm: str) -> Iterator[PassageSystem
     yield FusedPassages(bm25, dense, weight=0.4, name="0.4 MiniLM + 0.6 BM25, 110 words")
 
 
-def splits(task: Task, cache: VectorCache, minilm: str) -> Iterator[PassageSystem]:
+def ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+    """Yield indexes, searched end to end with `unit="passage"`: the default, its halves, other sizes, another model."""
+    default = DEFAULT_SIZE.tokens
+    for tokens in sorted({*SIZES, default}):
+        path = built(task, folder, "default", tokens)
+        for mode in ("hybrid", "dense", "lexical") if tokens == default else ("hybrid",):
+            name = f"ours, {MODES[mode]}, {tokens} tokens" + (
+                " (default)" if (tokens, mode) == (default, "hybrid") else ""
+            )
+            yield IndexPassages(path, mode=mode, name=name)
+    for late in (False, True):
+        path = built(task, folder, minilm, default, late=late)
+        yield IndexPassages(path, name=f"MiniLM in our index, {'late' if late else 'one by one'}, {default} tokens")
+
+
+def built(task: Task, folder: Path, model: str, tokens: int, *, late: bool | None = None) -> Path:
+    """Build an index of the task's corpus, or find the one built before."""
+    size = DEFAULT_SIZE if model == "default" else None
+    key = fingerprint_of(
+        [Path(model).name, task.corpus.fingerprint, tokens, late, version("aveyb-retrieval"), str(size)]
+    )
+    path = folder / "indexes" / key[:32]
+    if not (path / "current").is_file():
+        source = None if model == "default" else model
+        build_index(indexed_rows(task.corpus), path, model=source, passage_tokens=tokens, late=late, restart=True)
+    return path
+
+
+def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
-    late = load_encoder("default")
+    late = AveyEncoder(Embedder.load(passage_size=None))
     dense = VectorScorer(late, task.corpus, cache)
     chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
     words = WordScorer(task.corpus, chunker, "splits of 256 tokens")
-    alone = AveyEncoder(load_embedder("default"), chunker=chunker)
+    alone = AveyEncoder(Embedder.load(), chunker=chunker)
     yield ExactPassages(dense, name="ours, splits of 256 tokens, late")
     yield ExactPassages(VectorScorer(alone, task.corpus, cache), name="ours, splits of 256 tokens, one by one")
     yield ExactPassages(words)
     yield FusedPassages(words, dense, weight=0.4, name="0.4 ours, late + 0.6 BM25, splits of 256 tokens")
 
 
-GROUPS: dict[str, Callable[[Task, VectorCache, str], Iterator[PassageSystem]]] = {"peers": peers, "splits": splits}
+GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSystem]]] = {
+    "peers": peers,
+    "splits": splits,
+    "ours": ours,
+}
 
 
 def scored(system: PassageSystem, task: Task, scope: str, folder: Path) -> PassageScores:
@@ -142,7 +186,7 @@ def main() -> None:
         task = sample(whole, args.documents or DOCUMENTS.get(name))
         rows = []
         for group in args.groups:
-            for system in GROUPS[group](task, cache, minilm):
+            for system in GROUPS[group](task, cache, args.cache, minilm):
                 for scope in SCOPES:
                     scores = scored(system, task, scope, args.cache)
                     rows.append({"set": name, "group": group, "scope": scope, "system": scores.name, **summary(scores)})
