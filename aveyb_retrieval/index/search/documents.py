@@ -9,10 +9,10 @@ import numpy as np
 from aveyb_retrieval.index.search import fusion, lexical
 from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.query import Query, Ranked, Search
-from aveyb_retrieval.index.search.relevance import PassageScores, score_passages
+from aveyb_retrieval.index.search.relevance import PassageScores, score_by_vector, score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument
-from aveyb_retrieval.index.types import FloatArray, IntArray
+from aveyb_retrieval.index.types import FloatArray
 
 
 class DocumentSearch(Search):
@@ -119,54 +119,51 @@ class DocumentSearch(Search):
         """Choose the `count` best passages of each document, with their confidence; none where it has no passages."""
         if "passage" not in self._snapshot.kinds:
             return {}
-        ids, spans = self._passages_of(ranked.matches, count)
-        if not len(ids):
+        scored = self._score(ranked, documents, count)
+        if not len(scored.ids):
             return {}
-        scored = self._score(ranked.query, documents, ids, spans)
-        docs = ids >> PASSAGE_BITS
-        order = np.lexsort((ids, -scored.score, docs))  # best first within each document
-        present, first, sizes = np.unique(docs, return_index=True, return_counts=True)
-        rows = {
-            doc: order[start : start + min(count, size)].tolist()
-            for doc, start, size in zip(present.tolist(), first.tolist(), sizes.tolist(), strict=True)
-        }
+        docs = scored.ids >> PASSAGE_BITS
+        order = np.lexsort((scored.ids, -scored.score, docs))  # best first within each document
+        _, first, sizes = np.unique(docs, return_index=True, return_counts=True)
+        kept = min(count, len(order))
+        rows = np.concatenate([order[i : i + min(kept, size)] for i, size in zip(first, sizes, strict=True)])
+        numbers = scored.ids[rows].tolist()
         with self._snapshot.store() as store:
-            stored = store.some_passages([int(ids[row]) for some in rows.values() for row in some])
+            stored = store.some_passages(numbers)
+        lengths = np.array([stored[i].span[1] - stored[i].span[0] for i in numbers], dtype=np.int64)
+        confidence = [None] * len(rows) if scored.confidence is None else scored.confidence[rows].tolist()
         best: dict[int, list[tuple[Passage, float | None]]] = {}
-        for doc, some in rows.items():
-            text, best[doc] = documents[doc].text, []
-            for row in some:
-                (start, stop), heading = stored[int(ids[row])]
-                passage = Passage(text[start:stop], (start, stop), float(scored.score[row]), heading, scored.parts(row))
-                confidence = None if scored.confidence is None else float(scored.confidence[row])
-                best[doc].append((passage, confidence))
+        for i, score, parts, chance in zip(
+            numbers, scored.score[rows].tolist(), scored.parts(rows, lengths), confidence, strict=True
+        ):
+            span, heading = stored[i]
+            text = documents[i >> PASSAGE_BITS].text[slice(*span)]
+            best.setdefault(i >> PASSAGE_BITS, []).append((Passage(text, span, score, heading, parts), chance))
         return best
 
-    def _passages_of(self, matches: list[Match], count: int) -> tuple[IntArray, IntArray]:
-        """Passages to choose from: numbers `[n]`, ascending, and spans `[n, 2]`.
-
-        Where vectors alone decide and one passage is wanted, the search has found it already.
-        """
-        with self._snapshot.store() as store:
-            if self._options.mode == "dense" and count == 1 and all(match.passage >= 0 for match in matches):
-                found = store.some_passages([match.passage for match in matches])
-                ids = np.array(sorted(found), dtype=np.int64)
-                return ids, np.array([found[i].span for i in ids.tolist()], dtype=np.int64).reshape(-1, 2)
-            return store.passages([match.doc for match in matches])
-
-    def _score(
-        self, query: Query, documents: dict[int, StoredDocument], ids: IntArray, spans: IntArray
-    ) -> PassageScores:
-        """Score passages in the way that the mode asks for."""
-        snapshot = self._snapshot
-        if snapshot.has_passage_words or query.text is None:
-            text = None if self._options.mode == "dense" else query.text
-            return score_passages(snapshot, ids, spans[:, 1] - spans[:, 0], vector=query.vector, text=text)
+    def _score(self, ranked: Ranked, documents: dict[int, StoredDocument], count: int) -> PassageScores:
+        """Score the passages to choose from, in the way that the mode asks for."""
+        snapshot, query, mode = self._snapshot, ranked.query, self._options.mode
+        docs = sorted(match.doc for match in ranked.matches)
         if query.vector is not None:
-            return score_passages(snapshot, ids, spans[:, 1] - spans[:, 0], vector=query.vector, text=None)
+            by_words = mode == "hybrid" and snapshot.has_passage_words
+            with snapshot.store() as store:
+                if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
+                    ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
+                else:
+                    ids = store.passage_ids(np.array(docs, dtype=np.int64))
+            if not by_words:
+                return score_by_vector(snapshot, ids, query.vector)
+            assert query.text is not None  # a hybrid search has one
+            return score_hybrid(snapshot, ids, query.vector, query.text)
+        assert query.text is not None  # a query has a text or a vector
+        with snapshot.store() as store:
+            ids, spans = store.passages(docs)
+        if snapshot.has_passage_words:
+            return score_by_words(snapshot, ids, spans[:, 1] - spans[:, 0], query.text)
         words = snapshot.language.words(query.text)
         counts = [
             lexical.count_words(words, documents[doc].text, spans[ids >> PASSAGE_BITS == doc])
             for doc in np.unique(ids >> PASSAGE_BITS).tolist()
         ]
-        return PassageScores(ids, np.concatenate(counts))
+        return PassageScores(ids, np.concatenate([np.empty(0, np.float32), *counts]))

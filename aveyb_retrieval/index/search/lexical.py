@@ -21,35 +21,36 @@ KEPT = 4_000_000  # numbers of passages, 32 MiB
 
 @dataclass(frozen=True)
 class WordScores:
-    """Scores of passages `[n]`: BM25, and the share of the query's words, by weight, that a passage holds (0 to 1)."""
+    """What passages hold of a query's words.
 
-    bm25: FloatArray
-    coverage: FloatArray
+    Attributes:
+        found: Summed weights of the words that each passage holds, `[n]`.
+        total: Summed weights of all words of the query.
+        mean_length: Of all passages of the index, in characters.
+    """
+
+    found: FloatArray
+    total: float
+    mean_length: float
+
+    @property
+    def coverage(self) -> FloatArray:
+        """The share of the query's words, by weight, that each passage holds, `[n]`, 0 to 1."""
+        return self.found / self.total if self.total else self.found
+
+    def bm25(self, lengths: IntArray) -> FloatArray:
+        """BM25 of the passages `[n]`, of lengths `[n]` in characters.
+
+        A word counts once in a passage however often it is there: passages are short and of one size, and so the rows
+        of the full-text index need not be read again.
+        """
+        penalty = K1 * (1 - B + B * lengths / max(self.mean_length, 1.0))
+        return (self.found * (K1 + 1) / (1 + penalty)).astype(np.float32)
 
 
 def inverse_frequency(holding: int, count: int) -> float:
     """Weigh a word that `holding` of `count` passages hold, as BM25 does (Robertson; never negative, as in Lucene)."""
     return math.log(1 + (count - holding + 0.5) / (holding + 0.5))
-
-
-def score_words(weights: FloatArray, held: BoolArray, lengths: IntArray, mean_length: float) -> WordScores:
-    """Score passages by the words they hold.
-
-    A word counts once in a passage however often it is there: passages are short and of one size, and so the rows of
-    the full-text index need not be read again.
-
-    Args:
-        weights: Of the query's words, `[t]`: their inverse frequencies.
-        held: Which passage holds which word, `[t, n]`.
-        lengths: Of the passages in characters, `[n]`.
-        mean_length: Of all passages.
-    """
-    found = weights @ held
-    penalty = K1 * (1 - B + B * lengths / max(mean_length, 1.0))
-    total = float(weights.sum())
-    return WordScores(
-        bm25=(found * (K1 + 1) / (1 + penalty)).astype(np.float32), coverage=found / total if total else found
-    )
 
 
 class Postings:

@@ -10,7 +10,7 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.query import Query, Ranked, Search
-from aveyb_retrieval.index.search.relevance import best_first, score_passages
+from aveyb_retrieval.index.search.relevance import best_first, score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
 from aveyb_retrieval.index.types import FloatArray
@@ -105,13 +105,16 @@ class PassageSearch(Search):
         lengths = np.array([stop - start for (start, stop), _ in map(stored.__getitem__, ids.tolist())], dtype=np.int64)
         if not len(ids):
             return Ranked(query, [], {})
-        scored = score_passages(snapshot, ids, lengths, vector=query.vector, text=query.text)
+        if query.vector is None:
+            scored = score_by_words(snapshot, ids, lengths, query.text)
+        else:
+            scored = score_hybrid(snapshot, ids, query.vector, query.text)
         rows = [row for row in best_first(scored.score, ids) if int(ids[row]) in candidates]
         shown = scored.score if scored.confidence is None else scored.confidence
         matches = [Match(int(ids[row]) >> PASSAGE_BITS, float(shown[row]), int(ids[row])) for row in rows]
         scores: dict[str, dict[int, float]] = {}
-        for row, match in zip(rows, matches, strict=True):
-            parts = scored.parts(row)
+        chosen = np.array(rows, dtype=np.int64)
+        for match, parts in zip(matches, scored.parts(chosen, lengths[chosen]), strict=True):
             if scored.confidence is not None:
                 parts["confidence"] = match.score
             for name, value in parts.items():

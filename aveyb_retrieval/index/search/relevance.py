@@ -11,10 +11,11 @@ is divided by the best one of the query, so that equal numbers mean the same for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aveyb_retrieval.index.search.lexical import WordScores
 from aveyb_retrieval.index.search.snapshot import Snapshot
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
 from aveyb_retrieval.index.types import FloatArray, IntArray
@@ -34,38 +35,44 @@ class PassageScores:
     ids: IntArray
     score: FloatArray
     cosine: FloatArray | None = None
-    bm25: FloatArray | None = None
+    words: WordScores | None = None
     confidence: FloatArray | None = None
 
-    def parts(self, row: int) -> dict[str, float]:
-        """The scores of one passage that were put together, by name."""
-        given = {"dense": self.cosine, "lexical": self.bm25}
-        return {name: float(values[row]) for name, values in given.items() if values is not None}
+    def parts(self, rows: IntArray, lengths: IntArray) -> list[dict[str, float]]:
+        """The scores of some passages, `[m]` of `lengths` in characters, that were put together, by name."""
+        parts: dict[str, FloatArray] = {}
+        if self.cosine is not None:
+            parts["dense"] = self.cosine[rows]
+        if self.words is not None:
+            parts["lexical"] = replace(self.words, found=self.words.found[rows]).bm25(lengths)
+        if not parts:
+            return [{} for _ in rows]
+        return [dict(zip(parts, values, strict=True)) for values in np.stack(list(parts.values()), axis=1).tolist()]
 
 
-def score_passages(
-    snapshot: Snapshot, ids: IntArray, lengths: IntArray, *, vector: FloatArray | None, text: str | None
-) -> PassageScores:
-    """Score passages by a vector `[d]`, by the words of a text, or by both.
+def score_hybrid(snapshot: Snapshot, ids: IntArray, vector: FloatArray, text: str) -> PassageScores:
+    """Score passages, numbers `[n]` ascending, by a query's unit vector `[d]` and its words.
 
-    Args:
-        snapshot: The version of the index.
-        ids: Numbers of the passages, `[n]`, ascending; neighbors only count if they are among them.
-        lengths: Their lengths in characters, `[n]`.
-        vector: The query's unit vector; None scores by words alone.
-        text: The query's text; None scores by vectors alone.
+    Neighbors only count if they are among the passages.
     """
-    cosine = snapshot.tables["passage"].gather(ids) @ vector if vector is not None else None
-    if text is None:
-        assert cosine is not None  # one of the two is given
-        return PassageScores(ids, cosine, cosine=cosine)
-    words = snapshot.score_words(text, ids, lengths)
-    if vector is None or cosine is None:
-        return PassageScores(ids, words.bm25, bm25=words.bm25)
+    cosine = snapshot.tables["passage"].gather(ids) @ vector
+    words = snapshot.score_words(text, ids)
     own = COSINE * (cosine - float(snapshot.mean_vector @ vector)) + words.coverage
     score = own + NEIGHBOR * better_neighbor(ids, own)
     confidence = 1 / (1 + np.exp(-(SLOPE * score + OFFSET)))
-    return PassageScores(ids, score, cosine, words.bm25, confidence.astype(np.float32))
+    return PassageScores(ids, score, cosine, words, confidence.astype(np.float32))
+
+
+def score_by_vector(snapshot: Snapshot, ids: IntArray, vector: FloatArray) -> PassageScores:
+    """Score passages, numbers `[n]` ascending, by their cosine with a unit vector `[d]`."""
+    cosine = snapshot.tables["passage"].gather(ids) @ vector
+    return PassageScores(ids, cosine, cosine=cosine)
+
+
+def score_by_words(snapshot: Snapshot, ids: IntArray, lengths: IntArray, text: str) -> PassageScores:
+    """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by BM25."""
+    words = snapshot.score_words(text, ids)
+    return PassageScores(ids, words.bm25(lengths), words=words)
 
 
 def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:

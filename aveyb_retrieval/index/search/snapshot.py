@@ -364,14 +364,14 @@ class Snapshot:
         with self.store() as store:
             return [passage for passage, _ in store.match_passages(" OR ".join(terms), k, condition)]
 
-    def score_words(self, text: str, ids: IntArray, lengths: IntArray) -> WordScores:
-        """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by the words of a query."""
+    def score_words(self, text: str, ids: IntArray) -> WordScores:
+        """Score passages, numbers `[n]` ascending, by the words of a query."""
         terms = self.language.terms(text)
         with self.store() as store:
             counts, held = self._postings.look_up(store, terms, ids)
         total = self.manifest.counts["passages"]
         weights = np.array([lexical.inverse_frequency(n, total) for n in counts.tolist()], dtype=np.float32)
-        return lexical.score_words(weights, held, lengths, self._mean_passage)
+        return WordScores(weights @ held, float(weights.sum()), self._mean_passage)
 
     @cached_property
     def _mean_passage(self) -> float:
