@@ -372,7 +372,7 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
     except _LOADING_ERRORS as error:
         reason, *_ = [*str(error).strip().splitlines(), ""]
         raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); copy the folder again"
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); is it complete?"
         ) from error
 
 
