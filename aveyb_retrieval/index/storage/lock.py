@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
 from aveyb_retrieval.errors import IndexLockedError
 
@@ -25,14 +26,7 @@ def writer_lock(path: Path) -> Iterator[None]:
     Raises:
         IndexLockedError: another process holds it; the message names it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise IndexLockedError(
-                f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
-            ) from None
+    with _locked(path) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
             logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
         note = {
@@ -49,6 +43,30 @@ def writer_lock(path: Path) -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):  # a full disk must not hide what went wrong before
                 handle.truncate(0)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise IndexLockedError(
+                    f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
+                ) from None
+            if _is_at(handle, path):
+                yield handle
+                return
+
+
+def _is_at(handle: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _holder(path: Path) -> str:

@@ -170,7 +170,7 @@ class Transaction:
         if self.resumed or self.done is not None or self.store.get("consumed"):
             return
         self.cancel()
-        if not existed:
+        if not existed and not self.index_dir.versions():  # another process may have built here since
             files.remove_tree(self.index_dir.root)
 
 
