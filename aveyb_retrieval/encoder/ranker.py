@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from aveyb_retrieval.encoder.best_splits import best_of_long
+from aveyb_retrieval.encoder.splits import SplitTable
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
 from aveyb_retrieval.kernels.packed import usable
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.splits import SplitTable
+
+LONG_SPLITS = 2048  # a document of more is ranked block by block: all its scores at once would take over 16 MiB
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,8 @@ class Ranker(nn.Module):
 
     def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows of the table, int64 `[n, k]` in slot order, -1 on the left where missing, and float32 scores."""
-        all_scores = split_scores(
-            table.ids, table.lengths, table.first, embedding, self.config.similarity_eps
-        )  # column j: the j-th split of the same document
-        k = min(self.config.num_retrieved, all_scores.shape[1])
-        # A stable sort, not top-k: equal scores go to the lower index.
-        best, chosen = torch.sort(all_scores, dim=1, descending=True, stable=True)
-        best, chosen = best[:, :k], chosen[:, :k]
+        best, chosen = self._best(table, embedding)
+        k = best.shape[1]
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
         key = (
@@ -89,6 +87,33 @@ class Ranker(nn.Module):
         rows = (chosen + table.first[:, None]).masked_fill(missing, -1)
         left = (self.config.num_retrieved - k, 0)
         return nn.functional.pad(rows, left, value=-1), nn.functional.pad(best.masked_fill(missing, 0), left)
+
+    def _best(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same document."""
+        k, eps = self.config.num_retrieved, self.config.similarity_eps
+        documents = list(table.documents())
+        longest = max(d.stop - d.start for d in documents)
+        if longest > LONG_SPLITS:
+            found = [self._best_of(table, document, embedding) for document in documents]
+            return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
+        scores = split_scores(
+            table.ids, table.lengths, table.first, embedding, eps
+        )  # column j: split j of the document
+        # A stable sort, not top-k: equal scores go to the lower index.
+        best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
+        return best[:, :k], chosen[:, :k]
+
+    def _best_of(
+        self, table: SplitTable, document: slice, embedding: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        k, eps = self.config.num_retrieved, self.config.similarity_eps
+        ids, lengths = table.ids[document], table.lengths[document]
+        if len(ids) > LONG_SPLITS:
+            return best_of_long(ids, lengths, embedding, eps, k)
+        alone = SplitTable(ids, lengths, torch.zeros_like(lengths))
+        best, chosen = self._best(alone, embedding)
+        missing = (0, k - best.shape[1])
+        return nn.functional.pad(best, missing, value=float("-inf")), nn.functional.pad(chosen, missing)
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         current, slot = torch.nonzero(rows >= 0, as_tuple=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
+from aveyb_retrieval.encoder import best_splits
+from aveyb_retrieval.encoder import ranker as ranker_module
 from aveyb_retrieval.encoder.ranker import Ranker
 from aveyb_retrieval.encoder.splits import split_table
 from tests.encoder.models import PRESETS, small_config
@@ -128,3 +132,46 @@ def test_a_document_of_100_000_tokens_is_ranked_without_a_token_by_token_matrix(
     retrieved = ranker.retrieve(table, torch.randn(5000, 8))
     assert retrieved.rows.shape == (391, 3)
     assert (retrieved.rows < torch.arange(391)[:, None]).all()
+
+
+@pytest.mark.parametrize("retrieved", [1, 3])
+def test_a_long_document_is_ranked_block_by_block_with_equal_results(
+    retrieved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few distinct tokens, so that many scores are equal: the lower split wins also across blocks."""
+    torch.manual_seed(3)
+    ranker = Ranker(small_config("paper", num_retrieved=retrieved))
+    size = ranker.split_size
+    counts = torch.tensor([size * 70 + 3, 2, size * 9, size * 40])
+    tokens = torch.randint(0, 6, (int(counts.sum()),))
+    embedding = torch.randn(97, 32)
+    table, _ = split_table(tokens, counts, size)
+    whole = ranker.retrieve(table, embedding)
+    monkeypatch.setattr(ranker_module, "LONG_SPLITS", 20)
+    for block in (1, 7, 128):
+        monkeypatch.setattr(ranker_module, "best_of_long", functools.partial(best_splits.best_of_long, block=block))
+        blocks = ranker.retrieve(table, embedding)
+        assert torch.equal(blocks.rows, whole.rows)
+        assert torch.equal(blocks.weights, whole.weights)
+
+
+def test_memory_of_ranking_is_linear_in_the_document() -> None:
+    """No tensor of the blockwise path has more elements than a block of columns for every split or distinct id."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, (tuple, list)) else [out]:
+                if isinstance(tensor, torch.Tensor) and not tensor.is_sparse:
+                    largest = max(largest, tensor.numel())
+            return out
+
+    splits, size, block = 600, 4, 16
+    ids = torch.randint(0, 50, (splits, size))
+    with Watch():
+        best_splits.best_of_long(ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block)
+    assert largest <= splits * max(block + 3, size * 2 + 2)
