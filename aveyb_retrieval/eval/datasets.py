@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.qrels import Qrels, read_qrels
+from aveyb_retrieval.index.input.json_lines import read_objects
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -235,22 +235,9 @@ def _text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})") from None
-                if not isinstance(row, dict):
-                    raise InputError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
-                yield number, row
-    except FileNotFoundError:
+def _read_jsonl(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if not path.is_file():
         raise InputError(
             f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/; {_HUB_HINT}"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
+        )
+    yield from read_objects(path)

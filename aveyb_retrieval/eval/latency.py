@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.input.json_lines import read_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 DEFAULT_QUERIES = (
@@ -92,23 +92,22 @@ def read_query_texts(path: Path) -> list[str]:
     Raises:
         InputError: the file is missing, empty, or a line has no text.
     """
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file of queries") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
-    if not lines:
-        raise InputError(f"{path}: no queries in this file")
-    if path.suffix != ".jsonl":
-        return lines
-    texts = []
-    for number, line in enumerate(lines, start=1):
+    if path.suffix == ".jsonl":
+        texts = [_query_text(row, f"{path}, line {number}") for number, row in read_objects(path)]
+    else:
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error.msg})") from None
-        if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise InputError(f"{path}, line {number}: expected an object with a 'text' field")
-        texts.append(row["text"])
+            texts = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file of queries") from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
+    if not texts:
+        raise InputError(f"{path}: no queries in this file")
     return texts
+
+
+def _query_text(row: Mapping[str, Any], where: str) -> str:
+    text = row.get("text")
+    if not isinstance(text, str):
+        raise InputError(f"{where}: expected an object with a 'text' field")
+    return text

@@ -42,7 +42,7 @@ def _break(folder, name, text):
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"\n', "line 2: not JSON"),
         ("corpus.jsonl", '{"_id": "d1"}\n', "line 1: 'text' must be text, not None"),
         ("corpus.jsonl", '{"_id": "", "text": "x"}\n', "'_id' must be a non-empty id"),
-        ("corpus.jsonl", "[1]\n", "expected a JSON object, found list"),
+        ("corpus.jsonl", "[1]\n", "a JSON object is needed"),
         ("corpus.jsonl", "", "the corpus is empty"),
         ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "not in the corpus: 3 judged documents .all there are."),
         (
