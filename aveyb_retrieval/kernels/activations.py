@@ -1,4 +1,4 @@
-"""The two places where Avey-B has a pointwise activation, by name."""
+"""The two pointwise activations of Avey-B, by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """ "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative).
+    """Apply "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative).
 
     May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the arithmetic.
     """
@@ -17,5 +17,5 @@ def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def mix_activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """sigma of eq. 4 and 7: "relu" or "none"."""
+    """Apply sigma of eq. 4 and 7: "relu" or "none"."""
     return F.relu(x) if name == "relu" else x

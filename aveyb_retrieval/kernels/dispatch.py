@@ -1,8 +1,8 @@
-"""Which implementation of an operation runs: one rule for all of them.
+"""Choose the implementation of an operation, by one rule for all of them.
 
 `backend="auto"` takes the Triton kernel for tensors on a CUDA device of compute capability 8.0 or newer when Triton is
-installed and the kernel covers the shapes and dtype, and plain torch otherwise. `"triton"` and `"torch"` are orders:
-one that cannot be carried out raises `BackendError` with the reason. Nothing here imports Triton.
+installed and the kernel covers the shapes and dtype, and plain torch otherwise. `"triton"` and `"torch"` force a
+choice; `BackendError` says why where that cannot run. Nothing here imports Triton.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _forced: str | None = None
 
 @contextmanager
 def force_backend(backend: Backend) -> Iterator[None]:
-    """Within the block, every operation called with `backend="auto"` behaves as if called with this one.
+    """Make every operation called with `backend="auto"` within the block behave as if called with this backend.
 
     Raises:
         BackendError: the name is not one of "auto", "triton", "torch".
@@ -45,21 +45,21 @@ def force_backend(backend: Backend) -> Iterator[None]:
 
 
 def forced_backend() -> str | None:
-    """What a surrounding `force_backend` asks for; None outside of one."""
+    """Return the backend of a surrounding `force_backend`, or None outside of one."""
     return _forced
 
 
 def use_triton(
     backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None, opt_in: bool = False
 ) -> bool:
-    """Whether an operation runs as a Triton kernel (else as plain torch).
+    """Return whether an operation runs as a Triton kernel (otherwise as plain torch).
 
     Args:
         backend: "auto", "triton" or "torch".
         tensor: the operation's main input; its device and dtype count.
         operation: named in the error.
         limit: why the kernel cannot take this call (a shape), or None when it can.
-        opt_in: "auto" means torch on every device.
+        opt_in: whether the kernel runs on request only: "auto" then means torch on every device.
 
     Raises:
         BackendError: "triton" was asked for and cannot run, or the name is unknown.
@@ -75,18 +75,30 @@ def use_triton(
     return reason is None and (wanted == "triton" or (tensor.is_cuda and not opt_in))
 
 
+def writes_over_gate(x: torch.Tensor) -> bool:
+    """Return whether inference on `x` `[n, T, D]` uses the mixing kernels, which can write over the gate."""
+    return (
+        x.is_cuda
+        and forced_backend() != "triton"  # enricher and fuser as kernels, too: the fuser's takes its two inputs apart
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cuda")
+        and use_triton("auto", x, operation="mixing")
+    )
+
+
 def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself when its last axis is contiguous, which is all that a kernel asks for; else a contiguous copy."""
+    """Return `x` if its last axis is contiguous, which is all that a kernel needs; otherwise a contiguous copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def missing_triton() -> str | None:
-    """What to do about Triton where it is not installed; None where it is."""
+    """Return how to install Triton where it is missing, or None where it is installed."""
     return None if _TRITON_INSTALLED else "Triton is not installed (pip install 'aveyb-retrieval[gpu]')"
 
 
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype in which a product of `x` runs: that of autocast on its device within such a block, else its own."""
+    """Return the dtype in which a product of `x` runs: autocast's within such a block, otherwise its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -98,7 +110,7 @@ def _known(backend: str) -> str:
 
 
 def _why_not(tensor: torch.Tensor) -> str | None:
-    """The reason Triton cannot run on this tensor, or None."""
+    """Return why Triton cannot run on this tensor, or None."""
     if reason := missing_triton():
         return reason
     if tensor.dtype not in _DTYPES:

@@ -63,6 +63,7 @@ def dynamic_mix(
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     activation: str = "none",
+    over_gate: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
@@ -70,17 +71,25 @@ def dynamic_mix(
     The kernel reads `mixed` and `gate` through their strides (only the last axis must be contiguous), so both may be
     views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
 
+    Args:
+        over_gate: write the result over `gate` and return that; for inference.
+
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
-        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
+        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
 
         l1, relu = normalization == "l1", activation == "relu"
-        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
-    return dynamic_mix_reference(
-        mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
-    )
+        if over_gate and gate.stride(-1) == 1:
+            dynamic_mix_over_gate_op(inner_contiguous(mixed), gate, lengths, bias, eps, l1, relu)
+            return gate
+        out = dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
+    else:
+        out = dynamic_mix_reference(
+            mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
+        )
+    return gate.copy_(out) if over_gate else out
 
 
 def _limit(mixed: torch.Tensor) -> str | None:

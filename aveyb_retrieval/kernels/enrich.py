@@ -48,7 +48,8 @@ def enrich(
     """`enrich_reference` by the implementation that `backend` means (see `dispatch.py`); "auto" is always torch.
 
     The kernel multiplies by `weight * norm_weight`, rounded to the dtype of the rows, and never rounds a normalized
-    row. Whether it beats cuBLAS with its pointwise passes has not been measured, so it runs by order only.
+    row: the norm is a factor of the product. Whether it beats cuBLAS with its pointwise passes has not been measured,
+    so it must be asked for.
 
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.

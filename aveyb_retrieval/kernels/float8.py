@@ -33,12 +33,11 @@ class Float8Rows:
 
 
 def quantize_reference(*parts: torch.Tensor, norm_eps: float | None = None) -> Float8Rows:
-    """Rows as float8.
+    """Round rows to float8, each divided by its own largest magnitude.
 
     Args:
         parts: `[..., Di]`, joined along the last axis.
-        norm_eps: the rows meant are those divided by the root mean square of their first part, with this epsilon.
-            None: the rows themselves.
+        norm_eps: first divide the rows by the root mean square of their first part, with this epsilon. None: do not.
 
     Returns:
         values `[..., sum Di]` and the factors that undo the scaling. A row of zeros stays one, with factor 0.
@@ -53,7 +52,7 @@ def quantize_reference(*parts: torch.Tensor, norm_eps: float | None = None) -> F
 
 
 def quantize_weight(weight: torch.Tensor, norm_weight: torch.Tensor | None = None) -> Float8Rows:
-    """A weight `[M, D]`, each column times `norm_weight` `[D]` where that is given, as M float8 rows."""
+    """Round a weight `[M, D]` to M float8 rows, each column times `norm_weight` `[D]` where that is given."""
     weight = weight.detach().float()
     return quantize_reference(weight if norm_weight is None else weight * norm_weight.detach().float())
 
@@ -83,7 +82,7 @@ def enrich_float8(
 
         values, scales = quantize(inner_contiguous(x).flatten(0, -2), eps=eps)
         factors = scales, weight.scales
-        out = product("enrich", values, weight.values, bias, x.dtype, scales=factors, activation=activation)
+        out = product("enrich", values, weight.values, bias, x.dtype, *factors, activation=activation)
         return out.view(*x.shape[:-1], out.shape[1])
     out = quantize_reference(x, norm_eps=eps).wide() @ weight.wide().mT + bias.float()
     return enricher_activation(out, activation).to(x.dtype)
@@ -122,14 +121,14 @@ def fuse_float8(
         values, scales = quantize(first, second)
         rows = inner_contiguous(residual).flatten(0, -2)
         factors = scales, weight.scales
-        out = product("fuse", values, weight.values, bias, rows.dtype, scales=factors, residual=rows, alpha=alpha)
+        out = product("fuse", values, weight.values, bias, rows.dtype, *factors, residual=rows, alpha=alpha)
         return out.view(residual.shape)
     out = quantize_reference(*parts).wide() @ weight.wide().mT + bias.float()
     return (out + (residual.float() if alpha is None else alpha.float() * residual.float())).to(residual.dtype)
 
 
 def lacking(device: torch.device) -> str | None:
-    """Why float8 products cannot run on a CUDA device as they should, or None; plain torch would only imitate them."""
+    """Return why float8 products cannot run on a CUDA device, where plain torch would only imitate them, or None."""
     if device.type != "cuda":
         return None
     if reason := missing_triton():

@@ -15,7 +15,7 @@ from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 from aveyb_retrieval.kernels.vocabulary import vocabulary_of
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
-# On a GPU a document's token-id shortcut costs some 25 launches, which so many splits repay by the count of products.
+# On a GPU the token-id shortcut costs about 25 launches per document, which more splits than this repay (an estimate).
 _SHORTCUT_SPLITS = 64
 
 
@@ -26,7 +26,7 @@ def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def maxsim_reference(unit: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Scores of every split of one document against its earlier splits.
+    """Score every split of one document against its earlier splits.
 
     Args:
         unit: float32 `[n, S, D]`, the document's token embeddings, unit rows. All splits but the last are full.
@@ -57,10 +57,10 @@ def split_scores(
     *,
     backend: Backend = "auto",
 ) -> torch.Tensor:
-    """Scores of every split of a batch against the earlier splits of its own document. No gradient.
+    """Score every split of a batch against the earlier splits of its own document, without gradient.
 
-    Plain torch takes the token-id shortcut, document by document. On a GPU one launch scores all short documents; long
-    ones take the shortcut. Both give each document the scores it would get alone.
+    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all short documents; long
+    ones use the shortcut. Both give each document the scores it would get alone.
 
     Args:
         ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
@@ -112,7 +112,7 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
 def maxsim_by_token(
     ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, backend: Backend = "auto"
 ) -> torch.Tensor:
-    """Scores of one document's splits from token ids alone: a cosine depends only on the ids, and ids repeat.
+    """Score one document's splits by token ids alone: a cosine depends only on the ids, and ids repeat.
 
     With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
     `score(i, j) = sum over distinct ids u of count_i(u) * m[u, j]`.
@@ -156,7 +156,7 @@ def maxsim_by_token(
 def maxsim_selected_reference(
     unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
-    """Differentiable scores of chosen pairs of splits: the only ones a gradient flows through.
+    """Score chosen pairs of splits, differentiably: the only scores that a gradient flows through.
 
     Args:
         unit: float32 `[n, S, D]`, unit rows.

@@ -3,8 +3,8 @@
 oneDNN multiplies by a weight stored in blocks that fit its inner loop. `F.linear` hands over rows and has them
 rearranged in every call; `torch.ops.mkldnn` packs a weight once, and adds bias and activation while a result is still
 in registers. The same packed weight serves any number of rows, and a row's result does not depend on the rows beside
-it. These operators are private to torch, whose own compiler calls them: where they are missing, or `usable` says no for
-another reason, callers take the plain form, which is complete.
+it. These operators are private to torch, whose own compiler calls them. Where they are missing, or `usable` returns
+False for another reason, callers use the plain form, which is complete.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _ALGORITHM = {"none": "", "relu": "", "gelu": "none"}  # gelu: "none" is the exa
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """The packed form of `weight` (`[M, D]`, float32 or bfloat16, on a CPU), as large as it; for `packed_linear`."""
+    """Pack `weight` (`[M, D]`, float32 or bfloat16, on a CPU) for `packed_linear`; the result is as large."""
     return torch.ops.mkldnn._reorder_linear_weight(weight)
 
 
 def usable(x: torch.Tensor) -> bool:
-    """Whether `x` (`[..., D]`) can meet packed weights: inference on an x86 CPU, a plain float32 or bfloat16 tensor.
+    """Return whether `x` (`[..., D]`) can be multiplied by packed weights.
+
+    It can in inference on an x86 CPU, if it is a plain float32 or bfloat16 tensor.
 
     False where a gradient is recorded, under autocast, while a compiler traces, where this torch lacks the operators or
     this processor bfloat16, and where `torch.backends.mkldnn` is switched off.
@@ -47,7 +49,7 @@ def usable(x: torch.Tensor) -> bool:
 
 
 def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor, activation: str = "none") -> torch.Tensor:
-    """`act(x @ weight^T + bias)`.
+    """Compute `act(x @ weight^T + bias)`.
 
     Args:
         x: `[..., D]`.

@@ -45,6 +45,7 @@ def static_mix(
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     activation: str = "none",
+    over_gate: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
@@ -52,14 +53,20 @@ def static_mix(
     The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous. It
     multiplies in the dtype of `mixed`, whatever the weight is kept in.
 
+    Args:
+        over_gate: write the result over `gate` and return that; for inference.
+
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, mixed, operation="static_mix"):
-        from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
+        from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
 
-        weight = inner_contiguous(weight.to(mixed.dtype))
-        return static_mix_op(
-            inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, activation == "relu"
-        )
-    return static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)
+        weight, relu = inner_contiguous(weight.to(mixed.dtype)), activation == "relu"
+        if over_gate and gate.stride(-1) == 1:
+            static_mix_over_gate_op(inner_contiguous(mixed), gate, weight, lengths, bias, relu)
+            return gate
+        out = static_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, relu)
+    else:
+        out = static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)
+    return gate.copy_(out) if over_gate else out

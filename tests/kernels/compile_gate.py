@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -15,7 +16,7 @@ from typing import Any
 
 import triton
 
-from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, quantize, static_mix
+from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, norm, quantize, static_mix
 from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
 from tests.kernels.ptx import Report, compile_kernel
 
@@ -25,11 +26,12 @@ WIDTH, SPLIT = 768, 256  # the base model
 # What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU squared).
 RELEASED = {"RELEASED": True, "L1": True, "RELU": False, "BIAS": False}
 PAPER = {"RELEASED": False, "L1": False, "RELU": True, "BIAS": True}
-LINEAR = {"NORM": False, "SCALED": False, "RESIDUAL": False, "ALPHA": False, "B": 0, "A": WIDTH}
-ENRICH = LINEAR | {"COLUMNS": 4 * WIDTH, "NORM": True}
-ENRICH_FLOAT8 = ENRICH | {"NORM": False, "SCALED": True}
+LINEAR = {"ROW_SCALED": False, "COLUMN_SCALED": False, "RESIDUAL": False, "ALPHA": False, "B": 0, "A": WIDTH}
+SCALED = {"ROW_SCALED": True, "COLUMN_SCALED": True}
+ENRICH = LINEAR | {"COLUMNS": 4 * WIDTH, "ROW_SCALED": True}
+ENRICH_FLOAT8 = ENRICH | SCALED
 FUSE = LINEAR | {"COLUMNS": WIDTH, "B": 2 * WIDTH, "RESIDUAL": True, "ACTIVATION": "none"}
-FUSE_FLOAT8 = FUSE | {"A": 3 * WIDTH, "B": 0, "SCALED": True}
+FUSE_FLOAT8 = FUSE | {"A": 3 * WIDTH, "B": 0} | SCALED
 GELU, RELU2 = RELEASED | {"ACTIVATION": "gelu"}, PAPER | {"ACTIVATION": "relu2"}
 SCALAR, PLAIN = RELEASED | {"ALPHA": True}, PAPER | {"ALPHA": False}
 
@@ -38,7 +40,8 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "enrich_float8": [(linear.linear_kernel, [ENRICH_FLOAT8 | GELU, ENRICH_FLOAT8 | RELU2])],
     "fuse": [(linear.linear_kernel, [FUSE | SCALAR, FUSE | PLAIN])],
     "fuse_float8": [(linear.linear_kernel, [FUSE_FLOAT8 | SCALAR, FUSE_FLOAT8 | PLAIN])],
-    "quantize": [(quantize.quantize_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048}])],
+    "quantize": [(quantize.quantize_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048, "NORM": False}])],
+    "inverse_rms": [(norm.inverse_rms_kernel, [{"A": WIDTH, "BLOCK_A": 1024}])],
     "dynamic_mix": [(dynamic_mix.forward_kernel, [RELEASED, PAPER])],
     "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
@@ -53,7 +56,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"count_by_id", "quantize"}  # they gather, add and round
+WITHOUT_PRODUCTS = {"count_by_id", "inverse_rms", "quantize"}  # they gather, add and round
 POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
     "column_scales scores best_out best counts",
@@ -66,9 +69,10 @@ POINTERS = {
 # What is None where a switch is off.
 ABSENT = {
     "BIAS": "bias", "RAGGED": "lengths", "RESIDUAL": "residual", "ALPHA": "alpha", "B": "b b_weight",
-    "SCALED": "row_scales column_scales",
+    "ROW_SCALED": "row_scales", "COLUMN_SCALED": "column_scales",
 }  # fmt: skip
 FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantize": ("out",)}
+_REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
 
@@ -90,6 +94,12 @@ class Case:
         return f"{self.name}{preset}{rows} {self.arch} {self.element}"
 
     def compile(self) -> Report:
+        """The report of this case, compiled once in a process."""
+        if self.key not in _REPORTS:
+            _REPORTS[self.key] = self._compile()
+        return _REPORTS[self.key]
+
+    def _compile(self) -> Report:
         names = self.kernel.arg_names
         constants = {
             "D": WIDTH, "C": SPLIT, "M": self.tile.m, "N": self.tile.n, "K": self.tile.k, "WHOLE": True,
@@ -143,6 +153,8 @@ def row(case: Case, report: Report) -> dict[str, Any]:
         "stack": report.stack,
         "matrix_instructions": report.matrix_instructions,
         "programs_per_multiprocessor": resident(report, tile.warps, case.arch),
+        "prefetched": report.findings.prefetched,
+        "races": len(report.findings.races),
     }
 
 
@@ -155,15 +167,19 @@ def resident(report: Report, warps: int, arch: str) -> int:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The table as committed."""
     head = list(rows[0])
-    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(str(r[h]) for h in head) for r in rows)]
+    cells = [["-" if row[name] is None else str(row[name]) for name in head] for row in rows]
+    lines = [" | ".join(line) for line in (head, ["---"] * len(head), *cells)]
     return "\n".join(f"| {line} |" for line in lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the committed table")
-    rows = [row(case, case.compile()) for case in cases()] if (options := parser.parse_args()) else []
-    print(markdown(rows))
+    parser.add_argument("--only", default="", help="compile cases that match this expression; the others stay")
+    options = parser.parse_args()
+    before = {line["case"]: line for line in json.loads(TABLE.with_suffix(".json").read_text())["rows"]}
+    rows = [row(case, case.compile()) if re.search(options.only, case.key) else before[case.key] for case in cases()]
+    print(markdown([line for line in rows if re.search(options.only, line["case"])]))
     if options.write:
         about = (
             f"Assembled without a GPU by Triton {triton.__version__}; d {WIDTH}, S {SPLIT}. Nothing here is a timing."

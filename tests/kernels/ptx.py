@@ -13,17 +13,24 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tests.kernels import hazards
+
 MATRIX_INSTRUCTIONS = re.compile(r"\b(HGMMA|QGMMA|HMMA|QMMA|IMMA)\b")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one compiled kernel uses: bytes of shared memory, registers and stack (spills) of a thread, matrix units."""
+    """What one compiled kernel uses, and what its loops may do wrong.
+
+    shared: bytes of shared memory; registers and stack (spills): of a thread; matrix_instructions: how many stand in
+    its code; findings: races, and how far copies run ahead (see `hazards.py`).
+    """
 
     shared: int
     registers: int
     stack: int
     matrix_instructions: int
+    findings: hazards.Findings
 
 
 def compile_kernel(
@@ -59,6 +66,7 @@ def compile_kernel(
         registers=int(re.search(r"REG:(\d+)", usage)[1]),
         stack=int(re.search(r"STACK:(\d+)", usage)[1]),
         matrix_instructions=len(MATRIX_INSTRUCTIONS.findall(code)),
+        findings=hazards.find(compiled.asm["ttgir"]),
     )
 
 

@@ -30,5 +30,10 @@ def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProper
         assert line["programs_per_multiprocessor"] >= before["programs_per_multiprocessor"]
 
 
+@pytest.mark.parametrize("case", list(compile_gate.cases()), ids=lambda case: case.key)
+def test_no_race(case: compile_gate.Case) -> None:
+    assert case.compile().findings.races == ()
+
+
 def test_the_committed_table_is_complete() -> None:
     assert [row["case"] for row in committed()["rows"]] == [case.key for case in compile_gate.cases()]

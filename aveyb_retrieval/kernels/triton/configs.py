@@ -1,7 +1,8 @@
 """The shipped table of tile shapes: fitted to each architecture's shared memory and registers by compiling for it.
 
-`tests/kernels/test_compile_gate.py` compiles every row and fails on spills or too much shared memory. The rows were
-chosen by what the compiler reports, not by timing.
+`tests/kernels/test_compile_gate.py` compiles every row and fails on spills, too much shared memory or a data race. The
+rows were chosen by what the compiler reports, not by timing. Rows of one stage on sm_90 are products with an operand
+computed in registers, which must not be pipelined there (see `__init__.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _AMPERE: dict[tuple[str, int], Config] = {
     ("enrich", _WIDE): Config(64, 64, 16, 8, 3),
     ("fuse", _HALF): Config(128, 128, 32, 8, 3),
     ("fuse", _WIDE): Config(64, 64, 16, 8, 3),
+    ("inverse_rms", _HALF): Config(4, 0, 0, 8, 1),
+    ("inverse_rms", _WIDE): Config(4, 0, 0, 8, 1),
     ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
     ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
     ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
@@ -61,18 +64,20 @@ _AMPERE: dict[tuple[str, int], Config] = {
 _TABLE: dict[str, dict[tuple[str, int], Config]] = {
     "sm_90": {
         ("enrich", _FLOAT8): Config(128, 128, 128, 8, 3),
-        ("enrich", _HALF): Config(64, 256, 64, 8, 3),
+        ("enrich", _HALF): Config(128, 128, 64, 8, 3),
         ("enrich", _WIDE): Config(64, 64, 32, 8, 3),
         ("fuse", _FLOAT8): Config(128, 128, 128, 8, 3),
         ("fuse", _HALF): Config(128, 128, 64, 8, 3),
         ("fuse", _WIDE): Config(64, 64, 32, 8, 3),
         ("quantize", _HALF): Config(4, 0, 0, 8, 1),
         ("quantize", _WIDE): Config(4, 0, 0, 8, 1),
-        ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 2),
-        ("dynamic_mix", _WIDE): Config(64, 16, 16, 8, 2),
+        ("inverse_rms", _HALF): Config(4, 0, 0, 8, 1),
+        ("inverse_rms", _WIDE): Config(4, 0, 0, 8, 1),
+        ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 3),
+        ("dynamic_mix", _WIDE): Config(64, 16, 16, 8, 1),  # with two stages registers spill
         ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
         ("dynamic_mix_shares", _WIDE): Config(64, 0, 16, 8, 2),
-        ("dynamic_mix_cosines", _HALF): Config(64, 0, 64, 8, 3),
+        ("dynamic_mix_cosines", _HALF): Config(64, 0, 64, 8, 1),
         ("dynamic_mix_cosines", _WIDE): Config(64, 0, 16, 8, 2),
         ("dynamic_mix_input", _HALF): Config(64, 128, 64, 8, 2),
         ("dynamic_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
@@ -80,13 +85,13 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("static_mix", _WIDE): Config(64, 64, 32, 8, 3),
         ("static_mix_input", _HALF): Config(128, 128, 64, 8, 2),
         ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("static_mix_weight", _HALF): Config(64, 64, 64, 4, 2),
+        ("static_mix_weight", _HALF): Config(64, 64, 64, 4, 1),
         ("static_mix_weight", _WIDE): Config(64, 64, 32, 8, 2),
         ("maxsim", _HALF): Config(128, 256, 64, 8, 3),
         ("maxsim", _WIDE): Config(128, 128, 32, 8, 2),
         ("maxsim_selected", _HALF): Config(128, 128, 64, 8, 3),
         ("maxsim_selected", _WIDE): Config(64, 128, 32, 8, 3),
-        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
+        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 1),
         ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
         ("best_by_id", _HALF): Config(128, 128, 64, 8, 3),
         ("best_by_id", _WIDE): Config(64, 128, 32, 8, 3),

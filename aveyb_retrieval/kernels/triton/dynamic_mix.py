@@ -27,6 +27,7 @@ from aveyb_retrieval.kernels.triton.static_mix import gated_grad, mix
 from aveyb_retrieval.kernels.triton.tiles import (
     at_split,
     blocks,
+    larger,
     load_tile,
     own_rows,
     power_of_two,
@@ -39,20 +40,25 @@ _FLOOR = tl.constexpr(1e-12)
 
 @triton.jit
 def _products(base, rows, columns, stride, n, D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
-                  PRECISION: tl.constexpr):  # fmt: skip
-    """`z_i . z_j` [M, C] and the squared norms of the rows [M] and of the columns [C]."""
+              PRECISION: tl.constexpr):  # fmt: skip
+    """`z_i . z_j` [M, C]."""
     products = tl.zeros((M, C), dtype=tl.float32)
-    row_squares = tl.zeros((M,), dtype=tl.float32)
-    column_squares = tl.zeros((C,), dtype=tl.float32)
     for k in range(0, D, K):
         d = k + tl.arange(0, K)
         a = load_tile(base, rows, d, stride, n, D, D % K == 0)
         b = load_tile(base, columns, d, stride, n, D, D % K == 0)
         products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-        wide_a, wide_b = a.to(tl.float32), b.to(tl.float32)
-        row_squares += tl.sum(wide_a * wide_a, 1)
-        column_squares += tl.sum(wide_b * wide_b, 1)
-    return products, row_squares, column_squares
+    return products
+
+
+@triton.jit
+def _squares(base, rows, stride, n, D: tl.constexpr, M: tl.constexpr, K: tl.constexpr):
+    """Squared norms [M], in a loop of their own: a tile that feeds a product feeds nothing else (see `__init__.py`)."""
+    squares = tl.zeros((M,), dtype=tl.float32)
+    for k in range(0, D, K):
+        wide = load_tile(base, rows, k + tl.arange(0, K), stride, n, D, D % K == 0).to(tl.float32)
+        squares += tl.sum(wide * wide, 1)
+    return squares
 
 
 @triton.jit
@@ -64,25 +70,30 @@ def _inverse_norm(squares):
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
     mixed, gate, bias, lengths, out, inverse_norms, denominators,
-    mixed_split, mixed_row, gate_split, gate_row, T, eps,
+    mixed_split, mixed_row, gate_split, gate_row, out_split, out_row, T, eps,
     D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     L1: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, blocks of M rows). out `[n, T, D]` contiguous; inverse_norms and denominators float32 `[n, T]`."""
+    """Grid (splits, blocks of M rows). out `[n, T, D]`; inverse_norms and denominators float32 `[n, T]`.
+
+    out may be the gate itself: a program reads of it what it writes, and before.
+    """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
     mixed += split * mixed_split
     gate += split * gate_split
-    out += split * T * D
+    out += split * out_split
     if first >= n:
         for k in range(0, D, N):
             d = k + tl.arange(0, N)
-            store_tile(out, rows, d, D, tl.zeros((M, N), dtype=tl.float32), T, D, D % N == 0)
+            store_tile(out, rows, d, out_row, tl.zeros((M, N), dtype=tl.float32), T, D, D % N == 0)
     else:
-        products, row_squares, column_squares = _products(mixed, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
+        row_squares = _squares(mixed, rows, mixed_row, n, D, M, K)
+        column_squares = _squares(mixed, columns, mixed_row, n, D, C, K)
+        products = _products(mixed, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
         inverse = _inverse_norm(row_squares)
         cosines = products * inverse[:, None] * _inverse_norm(column_squares)[None, :]
-        denominator = tl.maximum(tl.sum(tl.abs(cosines), 1), _FLOOR) if L1 else tl.sum(cosines, 1) + eps
+        denominator = larger(tl.sum(tl.abs(cosines), 1), _FLOOR) if L1 else tl.sum(cosines, 1) + eps
         tl.store(inverse_norms + split * T + rows, inverse, mask=rows < T)
         tl.store(denominators + split * T + rows, denominator, mask=rows < T)
         shares = (cosines / denominator[:, None]).to(mixed.dtype.element_ty)
@@ -94,9 +105,9 @@ def forward_kernel(
             if BIAS:
                 value += shift
             if RELU:
-                value = tl.maximum(value, 0.0)
+                value = larger(value, 0.0)
             value *= load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
-            store_tile(out, rows, d, D, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
+            store_tile(out, rows, d, out_row, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -109,7 +120,7 @@ def backward_shares_kernel(
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
     if first < n:
-        products, _, _ = _products(mixed + split * mixed_split, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
+        products = _products(mixed + split * mixed_split, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
         inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
         denominator = tl.load(denominators + split * T + rows, mask=rows < n, other=1.0)
         column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
@@ -195,6 +206,35 @@ def backward_input_kernel(
     store_tile(grad_mixed + split * T * D, rows, d, D, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
 
 
+def mix_by_similarity(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    l1: bool,
+    relu: bool,
+    out: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the mixed and gated `[n, T, D]` to `out` (it may be the gate); return 1 / |z| and the rows' sums."""
+    n, width, dim = mixed.shape
+    inverse_norms = torch.empty((n, width), dtype=torch.float32, device=mixed.device)
+    denominators = torch.empty_like(inverse_norms)
+    tile = config_for("dynamic_mix", architecture(mixed.device), mixed.element_size())
+    side = power_of_two(width)
+    m = min(tile.m, side)
+    if n:
+        with torch.cuda.device_of(mixed):
+            forward_kernel[n, blocks(width, m)](
+                mixed, gate, bias, lengths, out, inverse_norms, denominators,
+                *(stride for tensor in (mixed, gate, out) for stride in tensor.stride()[:2]), width, eps,
+                D=dim, C=side, M=m, N=min(tile.n, power_of_two(dim)), K=min(tile.k, power_of_two(dim)),
+                L1=l1, RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
+                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+    return inverse_norms, denominators
+
+
 @torch.library.custom_op("aveyb::dynamic_mix", mutates_args=())
 def dynamic_mix_op(
     mixed: torch.Tensor,
@@ -206,23 +246,22 @@ def dynamic_mix_op(
     relu: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The mixed and gated `[n, T, D]`; 1 / |z| and the rows' sums, float32 `[n, T]`, for the backward."""
-    n, width, dim = mixed.shape
-    out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
-    inverse_norms = torch.empty((n, width), dtype=torch.float32, device=mixed.device)
-    denominators = torch.empty_like(inverse_norms)
-    tile = config_for("dynamic_mix", architecture(mixed.device), mixed.element_size())
-    side = power_of_two(width)
-    m = min(tile.m, side)
-    if n:
-        with torch.cuda.device_of(mixed):
-            forward_kernel[n, blocks(width, m)](
-                mixed, gate, bias, lengths, out, inverse_norms, denominators,
-                mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1), width, eps,
-                D=dim, C=side, M=m, N=min(tile.n, power_of_two(dim)), K=min(tile.k, power_of_two(dim)),
-                L1=l1, RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
-                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
-    return out, inverse_norms, denominators
+    out = torch.empty(mixed.shape, dtype=mixed.dtype, device=mixed.device)
+    return out, *mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, out)
+
+
+@torch.library.custom_op("aveyb::dynamic_mix_over_gate", mutates_args={"gate"})
+def dynamic_mix_over_gate_op(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    l1: bool,
+    relu: bool,
+) -> None:
+    """`dynamic_mix_op` for inference, written over the gate."""
+    mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, out=gate)
 
 
 @dynamic_mix_op.register_fake

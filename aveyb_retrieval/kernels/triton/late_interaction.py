@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.tiles import load_tile, power_of_two, precision
+from aveyb_retrieval.kernels.triton.tiles import larger, largest, load_tile, power_of_two, precision
 
 
 @triton.jit(do_not_specialize=["n_query"])
@@ -35,7 +35,7 @@ def late_interaction_kernel(
                     a = load_tile(documents, rows, d, document_row, n, D, D % K == 0)
                     b = load_tile(query, columns, d, query_row, n_query, D, D % K == 0)
                     products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-                best = tl.maximum(best, tl.max(tl.where(rows[:, None] < n, products, float("-inf")), 0))
+                best = larger(best, largest(tl.where(rows[:, None] < n, products, float("-inf")), 0))
             score += tl.sum(tl.where(columns < n_query, best, 0.0))
     tl.store(scores + document, score)
 

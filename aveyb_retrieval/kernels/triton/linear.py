@@ -1,8 +1,7 @@
 """A layer's two linear maps as kernels: one matrix product with everything that stands around it.
 
-Enricher: `act(rstd (X W^T) + b)`. RMSNorm is a factor of a row, and factors of a row commute with the product, so the
-mean of squares is summed while the rows pass by on their way to the product, and no normalized copy exists. The norm's
-weight is a factor of a column: the caller multiplies it into W.
+Enricher: `act(rstd (X W^T) + b)`. RMSNorm is a factor of a row (`norm.py`), which commutes with the product, so that no
+normalized copy exists. The norm's weight is a factor of a column: the caller multiplies it into W.
 
 Fuser: `C Wc^T + B Wb^T + b + alpha X`, two products into one accumulator, so that nothing is concatenated.
 
@@ -23,65 +22,59 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile
+from aveyb_retrieval.kernels.triton.norm import inverse_rms
+from aveyb_retrieval.kernels.triton.tiles import blocks, larger, load_tile, power_of_two, precision, store_tile
 
 _SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
 @triton.jit
-def add_product(value, squares, a, weight, rows, columns, a_row, weight_row, n_rows, n_columns,
-                WIDTH: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """value `[M, N]` += a[rows] weight[columns]^T; squares `[M]` += a[rows] squared and summed, if NORM."""
+def add_product(value, a, weight, rows, columns, a_row, weight_row, n_rows, n_columns,
+                WIDTH: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """value `[M, N]` += a[rows] weight[columns]^T."""
     for k in range(0, WIDTH, K):
         d = k + tl.arange(0, K)
         x = load_tile(a, rows, d, a_row, n_rows, WIDTH, WIDTH % K == 0)
         w = load_tile(weight, columns, d, weight_row, n_columns, WIDTH, WIDTH % K == 0)
         # Hopper adds up float8 products in fewer bits than float32 has; this way only those of one tile.
         value = tl.dot(x, tl.trans(w), value, input_precision=PRECISION, max_num_imprecise_acc=K)
-        if NORM:
-            wide = x.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-    return value, squares
+    return value
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def linear_kernel(
     a, b, a_weight, b_weight, bias, row_scales, column_scales, residual, alpha, out,
-    a_row, b_row, a_weight_row, b_weight_row, residual_row, n_rows, eps,
+    a_row, b_row, a_weight_row, b_weight_row, residual_row, n_rows,
     A: tl.constexpr, B: tl.constexpr, COLUMNS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    NORM: tl.constexpr, SCALED: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr,
+    ROW_SCALED: tl.constexpr, COLUMN_SCALED: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr,
     ALPHA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of N columns, blocks of M rows): programs that run together read the same rows.
 
     a `[rows, A]`, b `[rows, B]` (B 0: none), a_weight `[COLUMNS, A]`, b_weight `[COLUMNS, B]`, out `[rows, COLUMNS]`
-    contiguous. NORM: rows of a are divided by their root mean square; SCALED: by factors row_scales `[rows]` and
-    column_scales `[COLUMNS]`. ACTIVATION: "none", "gelu", "relu2". RESIDUAL: `[rows, COLUMNS]`, times alpha if ALPHA.
+    contiguous. ROW_SCALED: products are multiplied by row_scales `[rows]`, COLUMN_SCALED: by column_scales `[COLUMNS]`.
+    ACTIVATION: "none", "gelu", "relu2". RESIDUAL: `[rows, COLUMNS]`, times alpha if ALPHA.
     """
     first = tl.program_id(1).to(tl.int64) * M
     left = tl.minimum(n_rows - first, M).to(tl.int32)
     rows, columns = tl.arange(0, M), tl.program_id(0) * N + tl.arange(0, N)
     value = tl.zeros((M, N), dtype=tl.float32)
-    squares = tl.zeros((M,), dtype=tl.float32)
-    value, squares = add_product(
-        value, squares, a + first * a_row, a_weight, rows, columns, a_row, a_weight_row, left, COLUMNS,
-        A, K, NORM, PRECISION,
-    )  # fmt: skip
+    value = add_product(
+        value, a + first * a_row, a_weight, rows, columns, a_row, a_weight_row, left, COLUMNS, A, K, PRECISION
+    )
     if B > 0:
-        value, squares = add_product(
-            value, squares, b + first * b_row, b_weight, rows, columns, b_row, b_weight_row, left, COLUMNS,
-            B, K, False, PRECISION,
-        )  # fmt: skip
-    if NORM:
-        value *= tl.rsqrt(squares / A + eps)[:, None]
-    if SCALED:
+        value = add_product(
+            value, b + first * b_row, b_weight, rows, columns, b_row, b_weight_row, left, COLUMNS, B, K, PRECISION
+        )
+    if ROW_SCALED:
         value *= tl.load(row_scales + first + rows, mask=rows < left, other=0.0)[:, None]
+    if COLUMN_SCALED:
         value *= tl.load(column_scales + columns, mask=columns < COLUMNS, other=0.0)[None, :]
     value += tl.load(bias + columns, mask=columns < COLUMNS, other=0.0).to(tl.float32)[None, :]
     if ACTIVATION == "gelu":
         value *= 0.5 * (1.0 + tl.erf(value * _SQRT_HALF))
     elif ACTIVATION == "relu2":
-        value = tl.maximum(value, 0.0)
+        value = larger(value, 0.0)
         value *= value
     whole: tl.constexpr = COLUMNS % N == 0
     if RESIDUAL:
@@ -98,24 +91,23 @@ def product(
     weight: torch.Tensor,
     bias: torch.Tensor,
     out_dtype: torch.dtype,
+    row_scales: torch.Tensor | None = None,
+    column_scales: torch.Tensor | None = None,
     *,
     b: torch.Tensor | None = None,
     b_weight: torch.Tensor | None = None,
-    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
-    eps: float | None = None,
     activation: str = "none",
     residual: torch.Tensor | None = None,
     alpha: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`act((a weight^T + b b_weight^T) scales + bias) + alpha residual`, `[rows, columns]`; see `linear_kernel`.
+    """`act(r (a weight^T + b b_weight^T) c + bias) + alpha residual`, `[rows, columns]`; see `linear_kernel`.
 
     Args:
         kernel: the row of the table of tiles.
         a: `[rows, A]` and b `[rows, B]`; any row stride.
         weight: `[columns, A]` and b_weight `[columns, B]`; any row stride.
         out_dtype: of the result.
-        scales: float32 `[rows]` and `[columns]`.
-        eps: divide the rows of `a` by their root mean square, with this epsilon; None: do not.
+        row_scales: r, float32 `[rows]`, and column_scales: c, float32 `[columns]`; None: 1.
     """
     n_rows, width = a.shape
     columns = weight.shape[0]
@@ -124,14 +116,14 @@ def product(
         return out
     tile = config_for(kernel, architecture(a.device), a.element_size())
     n, inner = min(tile.n, power_of_two(columns)), min(tile.k, power_of_two(width))
-    row_scales, column_scales = scales or (None, None)
     with torch.cuda.device_of(a):
         linear_kernel[blocks(columns, n), blocks(n_rows, tile.m)](
             a, b, weight, b_weight, bias, row_scales, column_scales, residual, alpha, out,
-            a.stride(0), _row(b), weight.stride(0), _row(b_weight), _row(residual), n_rows, eps or 0.0,
+            a.stride(0), _row(b), weight.stride(0), _row(b_weight), _row(residual), n_rows,
             A=width, B=0 if b is None else b.shape[1], COLUMNS=columns, M=tile.m, N=n, K=inner,
-            NORM=eps is not None, SCALED=scales is not None, ACTIVATION=activation, RESIDUAL=residual is not None,
-            ALPHA=alpha is not None, PRECISION=precision(a.dtype), num_warps=tile.warps, num_stages=tile.stages,
+            ROW_SCALED=row_scales is not None, COLUMN_SCALED=column_scales is not None, ACTIVATION=activation,
+            RESIDUAL=residual is not None, ALPHA=alpha is not None, PRECISION=precision(a.dtype),
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out
 
@@ -143,7 +135,7 @@ def _row(matrix: torch.Tensor | None) -> int:
 @torch.library.custom_op("aveyb::enrich", mutates_args=())
 def enrich_op(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, activation: str) -> torch.Tensor:
     """`act(x / rms(x) @ weight^T + bias)`, `[rows, M]` from `[rows, D]`; the norm's weight is in `weight` `[M, D]`."""
-    return product("enrich", x, weight, bias, x.dtype, eps=eps, activation=activation)
+    return product("enrich", x, weight, bias, x.dtype, row_scales=inverse_rms(x, eps), activation=activation)
 
 
 @enrich_op.register_fake
@@ -187,7 +179,7 @@ def _enrich_backward(ctx, grad) -> tuple[Any, ...]:
     wide = x.float()
     rstd = (wide.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
     unit = (wide * rstd).to(x.dtype)
-    before = torch.nn.functional.linear(unit, weight, bias)
+    before = torch.nn.functional.linear(unit, weight, bias.to(unit.dtype))
     gelu = ctx.activation == "gelu"
     before_grad = torch.ops.aten.gelu_backward(grad, before) if gelu else grad * (2 * before.relu())
     unit_grad = (before_grad @ weight).float()

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile
+from aveyb_retrieval.kernels.triton.tiles import blocks, larger, largest, load_tile, power_of_two, precision, store_tile
 from aveyb_retrieval.kernels.vocabulary import Vocabulary
 
 
@@ -39,9 +39,7 @@ def _best_match(current, earlier, earlier_scales, rows, n_rows, n_columns,
         if ARGUMENT:
             here, where = tl.max(products, 1, return_indices=True)
             argument = tl.where(here > best, first + where, argument)
-            best = tl.maximum(best, here)
-        else:
-            best = tl.maximum(best, tl.max(products, 1))
+        best = larger(best, largest(products, 1))
     return best, argument
 
 
@@ -157,7 +155,7 @@ def best_by_id_kernel(
                 b = load_tile(vectors, ids, d, D, n_ids, D, D % K == 0)
                 products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
             products *= tl.load(scales + ids)[None, :]
-            best = tl.maximum(best, tl.max(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1))
+            best = larger(best, largest(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1))
         best *= tl.load(scales + rows, mask=rows < n_ids, other=0.0)
         tl.store(best_out + rows * n_splits + split, best, mask=rows < n_ids)
 

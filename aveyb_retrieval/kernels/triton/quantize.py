@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, store_tile
+from aveyb_retrieval.kernels.triton.tiles import blocks, larger, largest, load_tile, power_of_two, store_tile
 
 _LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 
@@ -31,16 +31,16 @@ def quantize_kernel(
     rows = tl.arange(0, M)
     a_columns, b_columns = tl.arange(0, BLOCK_A), tl.arange(0, BLOCK_B)
     first = load_tile(a + first_row * a_row, rows, a_columns, a_row, left, A, A == BLOCK_A).to(tl.float32)
-    largest = tl.max(tl.abs(first), 1)
+    extreme = largest(tl.abs(first), 1)
     if B > 0:
         second = load_tile(b + first_row * b_row, rows, b_columns, b_row, left, B, B == BLOCK_B).to(tl.float32)
-        largest = tl.maximum(largest, tl.max(tl.abs(second), 1))
-    factor = tl.where(largest > 0, _LARGEST / largest, 0.0)[:, None]
+        extreme = larger(extreme, largest(tl.abs(second), 1))
+    factor = tl.where(extreme > 0, _LARGEST / extreme, 0.0)[:, None]
     out += first_row * (A + B)
     store_tile(out, rows, a_columns, A + B, first * factor, left, A, A == BLOCK_A)
     if B > 0:
         store_tile(out + A, rows, b_columns, A + B, second * factor, left, B, B == BLOCK_B)
-    scale = largest / _LARGEST
+    scale = extreme / _LARGEST
     if NORM:
         scale *= tl.rsqrt(tl.sum(first * first, 1) / A + eps)
     tl.store(scales + first_row + rows, scale, mask=rows < left)

@@ -18,6 +18,7 @@ from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.tiles import (
     at_split,
     blocks,
+    larger,
     load_tile,
     own_rows,
     power_of_two,
@@ -43,14 +44,15 @@ def gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.c
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
     mixed, gate, weight, bias, lengths, out,
-    mixed_split, mixed_row, gate_split, gate_row, weight_split, weight_row, T,
+    mixed_split, mixed_row, gate_split, gate_row, weight_split, weight_row, out_split, out_row, T,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
     RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]` contiguous: gate * sigma(V @ mixed + b).
+    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]`: gate * sigma(V @ mixed + b).
 
-    weight_split: 0 when all splits share one matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the
-    contiguous axis would keep its loads out of the pipeline); what it holds beyond `n` meets zeros.
+    out may be the gate itself: a program reads of it what it writes, and before. weight_split: 0 when all splits share
+    one matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the contiguous axis would keep its loads
+    out of the pipeline); what it holds beyond `n` meets zeros.
     """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
@@ -64,10 +66,10 @@ def forward_kernel(
     if BIAS:
         value += tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = larger(value, 0.0)
     value *= load_tile(gate + split * gate_split, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
     value = tl.where(rows[:, None] < n, value, 0.0)
-    store_tile(out + split * T * D, rows, d, D, value, T, D, D % N == 0)
+    store_tile(out + split * out_split, rows, d, out_row, value, T, D, D % N == 0)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -129,10 +131,15 @@ def mix(
     lengths: torch.Tensor | None,
     bias: torch.Tensor | None,
     relu: bool,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`gate * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`."""
+    """`gate * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`.
+
+    out: written to and returned, last axis contiguous; it may be the gate. None: a new tensor.
+    """
     n, width, dim = mixed.shape
-    out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
+    if out is None:
+        out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
     tile = config_for("static_mix", architecture(mixed.device), mixed.element_size())
     side = power_of_two(width)
     m, columns, inner = min(tile.m, side), min(tile.n, power_of_two(dim)), min(tile.k, side)
@@ -141,7 +148,7 @@ def mix(
             forward_kernel[n, blocks(width, m), blocks(dim, columns)](
                 mixed, gate, weight, bias, lengths, out,
                 mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
-                weight.stride(0) if weight.ndim == 3 else 0, weight.stride(-2), width,
+                weight.stride(0) if weight.ndim == 3 else 0, weight.stride(-2), out.stride(0), out.stride(1), width,
                 D=dim, M=m, N=columns, K=inner, WHOLE=weight.shape[-1] % inner == 0,
                 RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
                 PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
@@ -165,6 +172,19 @@ def static_mix_op(
 @static_mix_op.register_fake
 def _(mixed, *_) -> torch.Tensor:
     return mixed.new_empty(mixed.shape)
+
+
+@torch.library.custom_op("aveyb::static_mix_over_gate", mutates_args={"gate"})
+def static_mix_over_gate_op(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    relu: bool,
+) -> None:
+    """`static_mix_op` for inference, written over the gate."""
+    mix(mixed, gate, weight, lengths, bias, relu, out=gate)
 
 
 @torch.library.custom_op("aveyb::static_mix_backward", mutates_args=())

@@ -1,4 +1,4 @@
-"""What every kernel shares: loading a tile through strides, the product's precision, and how many rows are valid."""
+"""Parts of all kernels: tiles loaded through strides, maxima that keep NaN, the product's precision, valid rows."""
 
 # Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
 # mypy: disable-error-code="no-untyped-def"
@@ -29,6 +29,18 @@ def store_tile(base, rows, columns, row_stride, value, n_rows, n_columns, WHOLE:
     if not WHOLE:
         mask = mask & (columns[None, :] < n_columns)
     tl.store(base + rows[:, None] * row_stride + columns[None, :], value.to(base.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def larger(a, b):
+    """The larger of two, NaN where one is NaN: `tl.maximum` and `tl.max` leave NaN out, which hides a diverged run."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def largest(x, axis: tl.constexpr):
+    """The maximum along an axis; NaN where there is one."""
+    return tl.reduce(x, axis, larger)
 
 
 @triton.jit

@@ -1,0 +1,82 @@
+"""Not-a-number goes through every kernel as through plain torch: a diverged run must look like one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.enrich import enrich
+from aveyb_retrieval.kernels.float8 import quantize_reference
+from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.static_mix import static_mix
+from aveyb_retrieval.kernels.triton.quantize import quantize
+
+NAN = float("nan")
+
+
+def enriched(backend: str, activation: str) -> torch.Tensor:
+    x = torch.ones(1, 20, 16)
+    x[0, 3, 5] = NAN
+    return enrich(
+        x, torch.ones(16), torch.ones(64, 16), torch.zeros(64), eps=1e-6, activation=activation, backend=backend
+    )
+
+
+def mixed(backend: str, operation: str) -> torch.Tensor:
+    x, gate = torch.ones(2, 20, 16), torch.ones(2, 20, 16)
+    x[0, 3, 5], gate[1, 4, 6] = NAN, NAN
+    if operation == "static_mix":
+        return static_mix(x, gate, torch.eye(20), activation="relu", backend=backend)
+    return dynamic_mix(x, gate, normalization="sum", eps=1e-6, activation="relu", backend=backend)
+
+
+def scores(backend: str) -> torch.Tensor:
+    table = torch.eye(20, 16) + 1
+    table[7] = NAN
+    ids, lengths, first = torch.arange(64).view(4, 16) % 20, torch.tensor([16, 16, 16, 5]), torch.zeros(4).long()
+    return maxsim.split_scores(ids, lengths, first, table, 1e-12, backend=backend)
+
+
+def chosen_pairs(backend: str) -> torch.Tensor:
+    unit = torch.ones(3, 16, 16)
+    unit[0, 4, 2] = NAN
+    lengths, pairs = torch.tensor([16, 16, 3]), (torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]))
+    return maxsim.maxsim_selected(unit, lengths, *pairs, backend=backend)
+
+
+def reranked(backend: str) -> torch.Tensor:
+    documents = torch.ones(3, 20, 16)
+    documents[1, 7, 3] = NAN
+    return late_interaction(torch.ones(4, 16), documents, backend=backend)
+
+
+def rounded(backend: str) -> torch.Tensor:
+    x = torch.ones(6, 16)
+    x[2, 3] = NAN
+    return quantize_reference(x).scales if backend == "torch" else quantize(x)[1]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda backend: enriched(backend, "gelu"),
+        lambda backend: enriched(backend, "relu2"),
+        lambda backend: mixed(backend, "static_mix"),
+        lambda backend: mixed(backend, "dynamic_mix"),
+        scores,
+        chosen_pairs,
+        reranked,
+        rounded,
+    ],
+    ids=["gelu", "relu2", "static_mix", "dynamic_mix", "split_scores", "maxsim_selected", "late_interaction", "float8"],
+)
+def test_not_a_number_stays_visible(run: Callable[[str], torch.Tensor]) -> None:
+    got, wanted = run("triton"), run("torch")
+    assert bool(wanted.isnan().any())
+    assert torch.equal(got.isnan(), wanted.isnan())
