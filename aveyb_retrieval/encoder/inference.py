@@ -13,7 +13,9 @@ import torch
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import cpu
+from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantize_weight
+from aveyb_retrieval.kernels.fuse import fuse_joined
 from aveyb_retrieval.kernels.packed import pack
 
 if TYPE_CHECKING:
@@ -187,6 +189,43 @@ class Float8Layer(InferenceLayer):
 
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
         return fuse_float8(parts, self._fuser, self._fuser_bias, residual, self._alpha)
+
+
+class JoinedLayer(InferenceLayer):
+    """A layer whose context is written over the gate, beside the bypass, so that the fuser is one product.
+
+    For devices with kernels, which write through strides. Nothing is copied or prepared.
+    """
+
+    def __init__(self, layer: AveyBLayer) -> None:
+        super().__init__(layer)
+        self._layer = layer
+
+    @staticmethod
+    def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
+        """Return False if gate and bypass do not stand in the fuser's order, or a change could not be detected."""
+        usable = all(p.dtype == dtype and not p.is_inference() for p in layer.parameters())
+        return layer.settings.joinable and not _intercepted(layer) and usable
+
+    def _enrich(self, x: torch.Tensor) -> torch.Tensor:
+        settings, layer = self._settings, self._layer
+        return enrich(
+            x,
+            layer.norm.weight,
+            layer.enricher.weight,
+            self._enricher_bias,
+            eps=settings.norm_eps,
+            activation=settings.enricher_activation,
+        )
+
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        return self._layer.mix(mixed, gate, lengths, over_gate=True)
+
+    def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
+        first, second = parts
+        size = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
+        joined = first.as_strided(size, first.stride())  # they stand side by side: see `LayerSettings.joinable`
+        return fuse_joined(joined, self._layer.fuser.weight, self._fuser_bias, residual, self._alpha)
 
 
 class InferenceLayers:

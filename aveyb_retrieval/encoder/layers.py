@@ -56,6 +56,12 @@ class LayerSettings:
             bypass, gate, mixed = torch.split_with_sizes(enriched, (2 * m, m, m), dim=-1)
         return mixed, gate, bypass
 
+    @property
+    def joinable(self) -> bool:
+        """Whether gate and bypass stand side by side in an enriched vector, in the order of the fuser's columns."""
+        orders = self.enriched_order, self.fuser_order
+        return orders in (("mixed_gate_bypass", "context_bypass"), ("bypass_gate_mixed", "bypass_context"))
+
 
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
@@ -106,8 +112,17 @@ class AveyBLayer(nn.Module):
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
-    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`; `lengths` as in `forward`."""
+    def mix(
+        self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, *, over_gate: bool = False
+    ) -> torch.Tensor:
+        """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`.
+
+        Args:
+            mixed: the half of the tail that is mixed across tokens.
+            gate: the half that gates.
+            lengths: as in `forward`.
+            over_gate: write the result over `gate`; for inference.
+        """
         settings, width = self.settings, mixed.shape[1]
         bias = None if self.mix_bias is None else self.mix_bias[:width]
         if self.spatial_proj is not None:
@@ -118,6 +133,7 @@ class AveyBLayer(nn.Module):
                 lengths=lengths,
                 bias=bias,
                 activation=settings.mix_activation,
+                over_gate=over_gate,
             )
         return dynamic_mix(
             mixed,
@@ -127,6 +143,7 @@ class AveyBLayer(nn.Module):
             lengths=lengths,
             bias=bias,
             activation=settings.mix_activation,
+            over_gate=over_gate,
         )
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,12 +14,13 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
-from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, PackedLayer
+from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
 from aveyb_retrieval.encoder.initialization import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.errors import BackendError, InputError
+from aveyb_retrieval.kernels.dispatch import writes_over_gate
 from aveyb_retrieval.kernels.packed import usable
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class AveyBModel(AveyBPreTrainedModel):
 
     def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
         if not self._float8:
-            return PackedLayer if usable(x) else None
+            return PackedLayer if usable(x) else JoinedLayer if writes_over_gate(x) else None
         if torch.is_grad_enabled():
             raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
         return Float8Layer
