@@ -93,6 +93,16 @@ def test_autocast_multiplies_in_its_own_dtype() -> None:
     assert relative_error(out, run_enrich(leaves, "gelu", "torch")[0]) < TOLERANCE[torch.float16]
 
 
+def test_training_under_autocast() -> None:
+    leaves = enricher(1, 16, 16, torch.float32)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = enrich(*leaves, eps=1e-3, activation="gelu", backend="triton")
+    upstream = torch.linspace(-1, 1, out.numel()).view(out.shape)
+    got = torch.autograd.grad(out, leaves, upstream.to(out.dtype))
+    wanted = run_enrich(leaves, "gelu", "torch")[1:]
+    assert max(relative_error(a, b) for a, b in zip(got, wanted, strict=True)) < TOLERANCE[torch.float16]
+
+
 def test_a_row_does_not_depend_on_its_neighbors() -> None:
     """Neither on their values nor on their number.
 
