@@ -1,19 +1,18 @@
 """Embedder: stream texts in and vectors out, one per document and one per passage with its character span.
 
 A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These outputs already contain
-the earlier splits that a split retrieved from its document (late chunking), so one encoding serves any passage size.
-Documents of any length share batches, because after the ranker every split is processed alone; memory does not depend
-on the number of texts.
+the earlier splits that a split retrieved from its document (late chunking), so one encoding serves passages of any
+size. Documents of any length share batches, because after the ranker every split is processed alone; memory does not
+depend on the number of texts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +26,9 @@ from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, re
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-mini-en"
 _MODEL_FILES = ("config.json", "model.safetensors")
@@ -205,8 +207,8 @@ class Embedder:
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
 
-        A split depends on itself and on earlier splits only, so vectors of passages in unchanged leading full splits
-        stay valid when the text grows after them.
+        A split depends on itself and on earlier splits only, so the vectors of passages in unchanged leading full
+        splits stay valid when the text grows after them.
 
         Args:
             prefix: as for `encode_documents`.

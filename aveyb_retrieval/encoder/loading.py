@@ -34,7 +34,10 @@ def load_encoder(
     Args:
         model: a folder; a name on the Hugging Face hub or in its cache; "minilm" for all-MiniLM-L6-v2 from the extra
             of that name; None for the embedded model.
-        device, precision, max_tokens, batch_tokens: as for `Embedder.load`.
+        device: as for `Embedder.load`, as are the others.
+        precision: what the model computes in.
+        max_tokens: truncate texts to this many tokens.
+        batch_tokens: tokens encoded at once.
 
     Raises:
         ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector.

@@ -9,11 +9,14 @@ few rules of our own: a Markdown parser would be too strict, for many texts are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sentencex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
 

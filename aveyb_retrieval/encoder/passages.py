@@ -19,15 +19,18 @@ each rule looks at is bounded, so the time grows linearly with the text.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import regex
 
 from aveyb_retrieval.encoder.outline import HEADING, PARAGRAPH, SENTENCE, outline
 from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEFAULT_TOKENS = 128
 SMALLEST, LARGEST = 16, 8192
@@ -60,6 +63,7 @@ class PassageSize:
     late: bool | None = None
 
     def __post_init__(self) -> None:
+        """Check every field."""
         if not SMALLEST <= self.tokens <= LARGEST:
             raise ConfigError(f"passage_tokens is {self.tokens}; it must be from {SMALLEST} to {LARGEST:,}")
         if not 0 <= self.overlap <= self.tokens // 2:
@@ -85,6 +89,7 @@ class Cuts:
     headings: tuple[str, ...]
 
     def __len__(self) -> int:
+        """Return the number of passages."""
         return len(self.ranges)
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +23,9 @@ from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")
@@ -126,7 +128,10 @@ class SentenceEmbedder:
         Args:
             folder: the model; `loading.load_encoder` also takes names.
             name: what to call it; None: the folder.
-            device, precision, max_tokens, batch_tokens: as for `Embedder.load`, without float8.
+            device: as for `Embedder.load`, as are the next three.
+            precision: what the model computes in, without float8.
+            max_tokens: truncate texts to this many tokens.
+            batch_tokens: tokens encoded at once.
             truncate_dim: keep only the first components of each vector, for models that were trained for it.
             passage_size: how long passages are, and whether they are encoded late; None: the default size, or what fits
                 into the model's window.
@@ -372,7 +377,8 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
     except _LOADING_ERRORS as error:
         reason, *_ = [*str(error).strip().splitlines(), ""]
         raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); is it complete?"
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); check that the folder "
+            "is complete"
         ) from error
 
 
