@@ -228,7 +228,8 @@ class FusedPassages:
 class IndexPassages:
     """Passages of an index of ours, searched end to end through `Retriever`.
 
-    A search within documents filters on the metadata field `document`: build the index of `indexed_rows`.
+    Near copies are kept, because the marked answers of a question may repeat. A search within documents filters on
+    the metadata field `document`: build the index of `indexed_rows`.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class IndexPassages:
         found = {}
         for query, text in queries.items():
             only = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            hits = self._retriever.search(text, k=k, unit="passage", mode=self._mode, **only)
+            hits = self._retriever.search(text, k=k, unit="passage", mode=self._mode, fold=False, **only)
             found[query] = [(hit.id, *hit.span) for hit in hits]
         return found
 

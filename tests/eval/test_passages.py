@@ -169,11 +169,11 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
     from aveyb_retrieval import Retriever, build_index
 
     build_index(indexed_rows(task.corpus), tmp_path / "ix", model=ToyEmbedder(), index="Flat")
-    documents, asked = Retriever.search, []
+    original, asked = Retriever.search, []
 
-    def search(self, query, k, *, unit, **options):  # one passage of each document stands for a search of passages
-        asked.append((k, unit, options))
-        return documents(self, query, k, **options)
+    def search(self, query, k, **options):
+        asked.append((k, options))
+        return original(self, query, k, **options)
 
     monkeypatch.setattr(Retriever, "search", search)
     system = IndexPassages(tmp_path / "ix", mode="dense", model=ToyEmbedder(), name="ours")
@@ -182,8 +182,7 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
     scores = evaluate_passages(system, task, ks=(1, 2))
     assert scores.name == "ours"
     assert scores.mean["hit@1"] == 1.0
-    assert asked[0] == (2, "passage", {"mode": "dense"})
-    assert asked[1:] == [
-        (2, "passage", {"mode": "dense", "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")
-    ]
+    given = {"unit": "passage", "mode": "dense", "fold": False}
+    assert asked[0] == (2, given)
+    assert asked[1:] == [(2, {**given, "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")]
     assert (system.info.storage_dtype, system.info.settings["mode"]) == ("float32", "dense")
