@@ -18,7 +18,7 @@ BLOCK = 1 << 18  # vectors scored at once: 256 queries then take 256 MiB
 
 
 class TorchSearcher:
-    """Exact search: every live vector on the device, scored by matrix products, the best kept block by block.
+    """Exact search: every stored vector on the device, scored by matrix products, the best kept block by block.
 
     A `Searcher`; its selectors are tensors of rows.
     """
