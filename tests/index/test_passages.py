@@ -21,7 +21,7 @@ from aveyb_retrieval import (
     verify_index,
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.index.search import lexical, relevance
+from aveyb_retrieval.index.search import relevance, word_scores
 from aveyb_retrieval.index.search.options import Mode
 from aveyb_retrieval.index.search.prompt import estimate_tokens
 from aveyb_retrieval.index.storage.language import language
@@ -121,10 +121,10 @@ def test_frequent_words_are_looked_up_one_by_one(root: Path, monkeypatch: pytest
     queries = ["zinc word1 word2", "word1 word7 hull"]
     with Retriever.load(root, model=FakeEmbedder()) as remembering:
         expected = [remembering.search(queries, k=9), remembering.search(queries, k=9, unit="passage")]
-    monkeypatch.setattr(lexical, "FREQUENT", 2)
+    monkeypatch.setattr(word_scores, "FREQUENT", 2)
     with Retriever.load(root, model=FakeEmbedder()) as counting:
         assert [counting.search(queries, k=9), counting.search(queries, k=9, unit="passage")] == expected
-    monkeypatch.setattr(lexical, "KEPT", 0)
+    monkeypatch.setattr(word_scores, "KEPT", 0)
     with Retriever.load(root, model=FakeEmbedder()) as forgetting:
         assert [forgetting.search(queries, k=9), forgetting.search(queries, k=9, unit="passage")] == expected
 

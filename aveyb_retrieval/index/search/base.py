@@ -1,9 +1,9 @@
-"""One search of one version of an index: candidates, fusion, reranking, hits; the part that all units share."""
+"""`Search`: one search of one version of an index, as far as documents and passages share it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from aveyb_retrieval.index.search import fusion, rerank
 from aveyb_retrieval.index.search.hits import Hit
 from aveyb_retrieval.index.search.options import Options
 from aveyb_retrieval.index.search.snapshot import Match, Snapshot
-from aveyb_retrieval.index.storage.store import StoredDocument
-from aveyb_retrieval.index.types import EmbedderLike, FloatArray
+from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument, StoredPassage
+from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Kind
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class Query:
 class Ranked:
     """What was found for a query, best first, and every score that was computed: name, key, value.
 
-    Keys are numbers of documents or, in a search for passages, of passages. `duplicates` has the ids of documents that
-    near copies of a passage were found in.
+    Keys are numbers of documents or, in a search for passages, of passages. `confidence` has that of passages in hybrid
+    mode, `duplicates` the ids of documents that near copies of a passage were found in.
     """
 
     query: Query
     matches: list[Match]
     scores: dict[str, dict[int, float]]
+    confidence: dict[int, float] = field(default_factory=dict)
     duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def scores_of(self, key: int) -> dict[str, float]:
@@ -75,8 +76,7 @@ class Search(ABC):
 
     def pairs(self, ranked: Ranked) -> list[tuple[str, float]]:
         """Name what was found: (id of the document, score)."""
-        with self._snapshot.store() as store:
-            names = store.documents([match.doc for match in ranked.matches], texts=False)
+        names = self._fetch((match.doc for match in ranked.matches), texts=False)
         return [(names[match.doc].id, match.score) for match in ranked.matches]
 
     @abstractmethod
@@ -87,40 +87,64 @@ class Search(ABC):
     def _rank(self, query: Query, near: list[Match]) -> Ranked:
         """Rank for one query, given its candidates by vectors (none in lexical mode)."""
 
-    def _rerank(self, ranked: Ranked, candidates: list[Match], keys: Sequence[int], texts: Sequence[str]) -> Ranked:
-        """Order candidates, known by their keys, by a closer look at their texts."""
+    @abstractmethod
+    def _key(self, match: Match) -> int:
+        """Return the number that scores of a match are kept under: its document's or its passage's."""
+
+    def _rerank(self, ranked: Ranked, texts: Mapping[int, str]) -> Ranked:
+        """Order the matches that have a text here, by key, by a closer look at it; leave out the others."""
         query, options = ranked.query.text, self._options
         assert query is not None  # `needs_text` has seen to it
         assert options.rerank is not None
         if options.rerank == rerank.MAXSIM:
-            name, scores = "maxsim", rerank.maxsim(self._model(), self._snapshot.device, query, texts)
+            name, scores = "maxsim", rerank.maxsim(self._model(), self._snapshot.device, query, list(texts.values()))
         else:
             name = "cross-encoder"
-            scores = rerank.cross_encode(options.rerank, self._snapshot.device, query, texts)
-        found = dict(zip(keys, scores, strict=True))
-        of = dict(zip(keys, candidates, strict=True))
-        matches = [of[key]._replace(score=score) for key, score in fusion.ranked(found)]
+            scores = rerank.cross_encode(options.rerank, self._snapshot.device, query, list(texts.values()))
+        found = dict(zip(texts, scores, strict=True))
+        by_key = {self._key(match): match for match in ranked.matches}
+        matches = [by_key[key]._replace(score=score) for key, score in fusion.ranked(found)]
         return replace(ranked, matches=matches, scores={**ranked.scores, name: found})
 
-    def _context(self, doc: int, text: str, span: tuple[int, int]) -> tuple[str, tuple[int, int]] | tuple[None, None]:
+    def _context(self, passage: int, text: str) -> tuple[str, tuple[int, int]] | tuple[None, None]:
         """A passage with its neighbors, as text and span; None where they are not asked for."""
         if self._options.context is None:
             return None, None
         with self._snapshot.store() as store:
-            _, spans = store.passages([doc])
-        at = int(np.flatnonzero((spans == span).all(axis=1))[0])
-        start = int(spans[max(at - self._options.context, 0), 0])
-        stop = int(spans[min(at + self._options.context, len(spans) - 1), 1])
+            ids, spans = store.passages([passage >> PASSAGE_BITS])
+        shown = spans[np.abs(ids - passage) <= self._options.context]
+        start, stop = int(shown[0, 0]), int(shown[-1, 1])
         return text[start:stop], (start, stop)
 
-    def _documents(self, docs: Iterable[int]) -> dict[int, StoredDocument]:
+    def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Fetch documents by number; raises IndexFormatError where the store lacks one."""
         wanted = list(dict.fromkeys(docs))
         with self._snapshot.store() as store:
-            found = store.documents(wanted)
-        missing = [doc for doc in wanted if doc not in found]
-        if missing:
-            raise IndexFormatError(
-                f"{self._snapshot.folder}: a vector belongs to document number {missing[0]}, which the store does not "
-                f"have; run `aveyb-index verify {self._snapshot.folder.parent}`"
-            )
+            found = store.documents(wanted, texts=texts)
+        self._check_stored("document", wanted, found)
         return found
+
+    def _stored_passages(self, passages: Iterable[int]) -> dict[int, StoredPassage]:
+        """Fetch passages by number; raises IndexFormatError where the store lacks one."""
+        wanted = list(passages)
+        with self._snapshot.store() as store:
+            found = store.some_passages(wanted)
+        self._check_stored("passage", wanted, found)
+        return found
+
+    def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Container[int]) -> None:
+        missing = next((number for number in wanted if number not in found), None)
+        if missing is not None:
+            raise IndexFormatError(
+                f"{self._snapshot.folder}: the index has {kind} number {missing}, which the store does not have; run "
+                f"`aveyb-index verify {self._snapshot.folder.parent}`"
+            )
+
+    def _check_passage_words(self) -> None:
+        """Raise IndexFormatError where passages cannot be scored by words: in an index of format 1."""
+        if not self._snapshot.has_passage_words:
+            root = self._snapshot.folder.parent
+            raise IndexFormatError(
+                f"{root}: made by an older version, without the words of its passages; run `aveyb-index upgrade "
+                f"{root}`, or search with mode='dense'"
+            )

@@ -13,7 +13,9 @@ class Passage:
     Attributes:
         text: Its text.
         span: Its characters `[start, end)` in the document's text.
-        score: What orders the passages of one search, higher is better: see `Hit.score`.
+        score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
+            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one. An index of
+            format 1 has no words of passages: "hybrid" gives the cosine there, "lexical" a count of words.
         heading: The nearest heading over it, "" where there is none.
         scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
     """
@@ -43,7 +45,8 @@ class Hit:
         context: The best passage with its neighbors, None unless asked for; `context_span` says where that is.
         confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
             queries ("hybrid" mode only, else None): docs/index.md says how it was calibrated.
-        duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit.
+        duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
+            they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "maxsim" or "cross-encoder".
     """
 

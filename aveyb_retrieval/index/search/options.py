@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -43,12 +42,14 @@ class SearchOptions(TypedDict, total=False):
         per_document: With passages, at most this many of one document; None (default) for any number.
         diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one is put back (maximal
             marginal relevance, Carbonell and Goldstein 1998, over passage vectors).
-        fold: With passages, whether near copies of a better passage are left out and counted in `Hit.duplicates`.
+        fold: With passages, whether near copies of a better passage are left out and named in `Hit.duplicates`.
             Default True.
-        min_score: Leave out hits below this: on the scale of `Hit.confidence` in a hybrid search, else of `Hit.score`.
+        min_score: Leave out hits below this: on the scale of `Hit.confidence` in a hybrid search without `rerank`, else
+            of `Hit.score`.
         passages: How many passages to give with each document. Default 1.
         context: Also give the passage with this many neighbors on each side; None (default) does not.
-        candidates: How many documents fusion and reranking choose from. Default 100.
+        candidates: How many documents or passages each ranking, by vectors and by words, gives to fusion and reranking;
+            at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
         exact: Score every vector instead of asking the index. Default False.
     """
 
@@ -108,8 +109,8 @@ class Options:
     kinds: tuple[Kind, ...] = field(init=False, default=())
 
     @classmethod
-    def parse(cls, has: str, k: int, **given: Unpack[SearchOptions]) -> Options:
-        """Check the options of a search of an index of granularity `has`.
+    def parse(cls, built: str, k: int, **given: Unpack[SearchOptions]) -> Options:
+        """Check the options of a search of an index built with granularity `built`.
 
         Raises:
             ConfigError: an option is unknown, out of range, or asks for vectors that the index does not have.
@@ -117,18 +118,18 @@ class Options:
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(_unknown(min(unknown)))
         options = cls(k=k, **given)
-        options._check(has)
-        options._check_unit(has, given.keys())
-        object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or has])
+        options._check(built)
+        options._check_unit(built)
+        object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
         return options
 
     @property
     def depth(self) -> int:
         """How many documents or passages each ranking has to give."""
-        one_ranking = self.unit == "document" and self.mode != "hybrid" and not self.rerank
+        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is None
         return self.k if one_ranking else max(self.k, self.candidates)
 
-    def _check(self, has: str) -> None:
+    def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
@@ -141,25 +142,25 @@ class Options:
                 raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
         if self.min_score is not None and not _is_number(self.min_score):
             raise ConfigError(f"min_score={self.min_score!r}: must be a number")
-        if not (self.rerank is None or isinstance(self.rerank, (str, CrossEncoderLike))):
+        if not (self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or _is_name(self.rerank)):
             raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
-        if not set(GRANULARITIES[self.granularity or has]) <= set(GRANULARITIES[has]):
-            raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {has!r}")
+        if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
+            raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
 
-    def _check_unit(self, has: str, given: Collection[str]) -> None:
+    def _check_unit(self, built: str) -> None:
         if self.unit == "document":
-            if wrong := [name for name in _OF_PASSAGES if name in given]:
+            if wrong := [name for name in _OF_PASSAGES if getattr(self, name) != getattr(Options, name)]:
                 raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])!r}: only with unit='passage'")
-            if self.min_score is not None and self.mode == "hybrid" and not self.rerank and has == "document":
+            if self.min_score is not None and self.mode == "hybrid" and self.rerank is None and built == "document":
                 raise ConfigError(
                     "min_score: a hybrid search has comparable scores only where there are passages, and this index "
                     "was built with granularity 'document'; use mode='dense' or mode='lexical'"
                 )
-        elif has == "document":
+        elif built == "document":
             raise ConfigError("unit='passage': this index was built with granularity 'document'")
         elif self.granularity is not None:
             raise ConfigError(f"granularity={self.granularity!r}: only with unit='document'")
-        elif self.fusion != "weighted" or "weight" in given:
+        elif self.fusion != "weighted" or self.weight != WEIGHT:
             raise ConfigError(
                 "fusion and weight: only with unit='document'; passages are scored on one scale that was calibrated"
             )
@@ -170,6 +171,10 @@ def _unknown(name: str) -> str:
     near = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
     hint = f"did you mean {near!r}? Known are" if near else "known are"
     return f"a search has no option {name!r}; {hint} {', '.join(known)}"
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_whole(value: object) -> bool:

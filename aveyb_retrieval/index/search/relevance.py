@@ -10,13 +10,12 @@ is divided by the best one of the query, so that equal numbers mean the same for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aveyb_retrieval.index.search.lexical import WordScores
 from aveyb_retrieval.index.search.snapshot import Snapshot
+from aveyb_retrieval.index.search.word_scores import WordScores, inverse_frequency
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
 from aveyb_retrieval.index.types import FloatArray, IntArray
 
@@ -29,7 +28,7 @@ SLOPE, OFFSET = 2.6, -5.18  # fitted by benchmarks/cpu/confidence.py
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them; `confidence` is the calibrated form of a hybrid one.
+    `score` orders them; `confidence` is the calibrated form of a hybrid one and orders them alike.
     """
 
     ids: IntArray
@@ -37,6 +36,11 @@ class PassageScores:
     cosine: FloatArray | None = None
     words: WordScores | None = None
     confidence: FloatArray | None = None
+
+    @property
+    def shown(self) -> FloatArray:
+        """The scores that hits show, `[n]`: the confidence where there is one, else the cosine or BM25 itself."""
+        return self.score if self.confidence is None else self.confidence
 
     def parts(self, rows: IntArray, lengths: IntArray) -> list[dict[str, float]]:
         """The scores of some passages, `[m]` of `lengths` in characters, that were put together, by name."""
@@ -56,8 +60,8 @@ def score_hybrid(snapshot: Snapshot, ids: IntArray, vector: FloatArray, text: st
     Neighbors only count if they are among the passages.
     """
     cosine = snapshot.tables["passage"].gather(ids) @ vector
-    words = snapshot.score_words(text, ids)
-    own = COSINE * (cosine - float(snapshot.mean_vector @ vector)) + words.coverage
+    words = _score_words(snapshot, ids, text)
+    own = COSINE * (cosine - snapshot.background(vector)) + words.coverage
     score = own + NEIGHBOR * better_neighbor(ids, own)
     confidence = 1 / (1 + np.exp(-(SLOPE * score + OFFSET)))
     return PassageScores(ids, score, cosine, words, confidence.astype(np.float32))
@@ -71,7 +75,7 @@ def score_by_vector(snapshot: Snapshot, ids: IntArray, vector: FloatArray) -> Pa
 
 def score_by_words(snapshot: Snapshot, ids: IntArray, lengths: IntArray, text: str) -> PassageScores:
     """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by BM25."""
-    words = snapshot.score_words(text, ids)
+    words = _score_words(snapshot, ids, text)
     return PassageScores(ids, words.bm25(lengths), words=words)
 
 
@@ -87,6 +91,8 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     return best
 
 
-def best_first(scores: FloatArray, ids: Sequence[int] | IntArray) -> list[int]:
-    """Rows by score, best first; ties by the lower number."""
-    return np.lexsort((np.asarray(ids), -scores)).tolist()
+def _score_words(snapshot: Snapshot, ids: IntArray, text: str) -> WordScores:
+    """Weigh the words of a query that each passage holds, passages `[n]` ascending by number."""
+    counts, held = snapshot.word_occurrences(text, ids)
+    weights = inverse_frequency(counts, snapshot.manifest.counts["passages"])
+    return WordScores(weights @ held, float(weights.sum()), snapshot.mean_passage_length)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
+from aveyb_retrieval.index.search.base import Search
 from aveyb_retrieval.index.search.documents import DocumentSearch
 from aveyb_retrieval.index.search.hits import Hit
 from aveyb_retrieval.index.search.options import Options, SearchOptions
 from aveyb_retrieval.index.search.passages import PassageSearch
-from aveyb_retrieval.index.search.query import Search
 from aveyb_retrieval.index.search.snapshot import Snapshot
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.types import EmbedderLike, check_fingerprint
@@ -34,11 +34,11 @@ class Retriever:
     `reopen` moves to the newest one.
     """
 
-    def __init__(self, path: str | Path, snapshot: Snapshot, embedder: EmbedderLike | None, load: _Load) -> None:
+    def __init__(self, path: str | Path, snapshot: Snapshot, embedder: EmbedderLike | None, opening: _Opening) -> None:
         self.path = Path(path)
         self._snapshot = snapshot
         self._embedder = embedder
-        self._load = load
+        self._opening = opening
         self._model_lock = threading.Lock()
 
     @classmethod
@@ -69,9 +69,10 @@ class Retriever:
         """
         source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
         if embedder is not None:
+            # `device` says where vectors are searched, too, and so it may be given beside a loaded model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
-        load = _Load(source, device, precision, mapped)
-        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, load)
+        opening = _Opening(source, device, precision, mapped)
+        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, opening)
         if embedder is not None:
             _check_model(retriever._snapshot, embedder)
             retriever._embedder = embedder
@@ -92,7 +93,7 @@ class Retriever:
     def reopen(self) -> None:
         """Move to the newest version. Searches that are running end on the one they began with."""
         if self.is_stale:
-            snapshot = Snapshot.open(self.path, mapped=self._load.mapped, device=self._load.device)
+            snapshot = Snapshot.open(self.path, mapped=self._opening.mapped, device=self._opening.device)
             if self._embedder is not None:
                 _check_model(snapshot, self._embedder)
             self._snapshot = snapshot  # the old one lets go of its files when the last search on it ends
@@ -128,7 +129,8 @@ class Retriever:
 
         Args:
             query: Text, or several.
-            k: How many; fewer come back only where fewer exist (or, lexically, hold any of the words).
+            k: How many; fewer come back only where fewer exist (or, lexically, hold any of the words), or `min_score`,
+                or `rerank` with folding or `per_document`, leaves fewer.
             **options: See `SearchOptions`.
 
         Raises:
@@ -193,14 +195,14 @@ class Retriever:
         """The model, loaded when it is first needed."""
         with self._model_lock:
             if self._embedder is None:
-                embedder = self._load.embedder(self._snapshot)
+                embedder = self._opening.embedder(self._snapshot)
                 _check_model(self._snapshot, embedder)
                 self._embedder = embedder
             return self._embedder
 
 
 @dataclass(frozen=True)
-class _Load:
+class _Opening:
     """How to open the model and later versions."""
 
     model: str | Path | None
@@ -210,7 +212,7 @@ class _Load:
 
     def embedder(self, snapshot: Snapshot) -> EmbedderLike:
         manifest = snapshot.manifest
-        if manifest.model is None:
+        if self.model is None and manifest.model is None:
             raise ConfigError(
                 f"{snapshot.folder.parent}: made from ready-made vectors of a model that was not named; search it with "
                 "search_vectors, lexically, or give the model (build it with --model next time)"

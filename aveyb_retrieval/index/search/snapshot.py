@@ -21,8 +21,7 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError, InputError
 from aveyb_retrieval.index.nearest import devices, faiss_file
 from aveyb_retrieval.index.nearest.exact import search as search_exactly
 from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
-from aveyb_retrieval.index.search import lexical
-from aveyb_retrieval.index.search.lexical import Postings, WordScores
+from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
 from aveyb_retrieval.index.storage import directory, filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.filters import Condition, Filter
@@ -43,7 +42,7 @@ class Match(NamedTuple):
 
     doc: int
     score: float
-    passage: int
+    passage: int = -1
 
 
 class Allowed:
@@ -75,7 +74,7 @@ class Snapshot:
         self._postings = Postings()
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._filters_lock = threading.Lock()
-        # also when nobody closes it, but the last search on it ends
+        # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
         self._release = weakref.finalize(
             self, _release, directory.lock_shared(folder / directory.MANIFEST), self._stores
         )
@@ -83,14 +82,14 @@ class Snapshot:
             check_files(manifest, folder, full=full_check)
             with self.store() as store:
                 check_readable(store)
-                dead = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
+                removed = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
             self.tables = _open_tables(folder, manifest)
             self._searchers = {
                 kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
             }
-            self._tombstones = {
+            self._without_removed = {
                 kind: self._searchers[kind].select_all_but(ids)
-                for kind, ids in dead.items()
+                for kind, ids in removed.items()
                 if self._searchers[kind].takes_selector
             }
         except BaseException:
@@ -184,7 +183,7 @@ class Snapshot:
 
     def _selector(self, allowed: Allowed | None, kind: Kind) -> Any:
         if allowed is None:
-            return self._tombstones.get(kind)
+            return self._without_removed.get(kind)
         if kind not in allowed.selectors:
             allowed.selectors[kind] = self._searchers[kind].select(self._ids(allowed, kind), dense=kind == "document")
         return allowed.selectors[kind]
@@ -245,7 +244,7 @@ class Snapshot:
     def _blocks(self, kind: Kind, allowed: Allowed | None) -> Iterator[tuple[IntArray, FloatArray]]:
         if allowed is None:
             with self.store() as store:
-                ids = store.live(0, (1 << 62)) if kind == "document" else store.passage_ids()
+                ids = store.ids(kind)
         else:
             ids = self._ids(allowed, kind)
         for start in range(0, len(ids), 16384):
@@ -254,7 +253,7 @@ class Snapshot:
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
-    def documents(
+    def nearest_documents(
         self,
         kinds: tuple[Kind, ...],
         queries: FloatArray,
@@ -284,7 +283,7 @@ class Snapshot:
         if kind == "document":
             scores, ids = self.nearest(kind, queries, k, allowed, exact=exact)
             return [
-                [Match(doc, score, -1) for doc, score in zip(row_ids, row, strict=True)]
+                [Match(doc, score) for doc, score in zip(row_ids, row, strict=True)]
                 for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
             ]
         return self._by_passage(queries, k, allowed, exact)
@@ -303,21 +302,33 @@ class Snapshot:
             wanted *= 4
         return results
 
-    def score_documents(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> list[Match]:
-        """Score documents against one query `[d]` as `documents` does; those without a vector are left out."""
-        found: dict[int, Match] = {}
+    def nearest_passages(
+        self, queries: FloatArray, k: int, allowed: Allowed | None = None, *, exact: bool = False
+    ) -> list[list[Match]]:
+        """The `k` best passages for each query `[n, d]`."""
+        scores, ids = self.nearest("passage", queries, k, allowed, exact=exact)
+        return [
+            [Match(i >> PASSAGE_BITS, score, i) for i, score in zip(row_ids, row, strict=True)]
+            for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def score_documents(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> dict[int, float]:
+        """Score documents against one query `[d]` as `nearest_documents` does; leave out those without a vector."""
+        found: dict[int, float] = {}
         if "document" in kinds and docs:
             scores = self.tables["document"].gather(np.array(docs, dtype=np.int64)) @ query
-            found = {doc: Match(doc, score, -1) for doc, score in zip(docs, scores.tolist(), strict=True)}
+            found = dict(zip(docs, scores.tolist(), strict=True))
         if "passage" in kinds and docs:
             with self.store() as store:
                 ids = store.passage_ids(np.array(docs, dtype=np.int64))
             scores = self.tables["passage"].gather(ids) @ query if len(ids) else np.empty(0, np.float32)
-            order = np.argsort(-scores, kind="stable")
-            for match in _group(ids[order].tolist(), scores[order].tolist(), len(docs)):
-                if match.doc not in found or match.score > found[match.doc].score:
-                    found[match.doc] = match
-        return list(found.values())
+            for doc, score in zip((ids >> PASSAGE_BITS).tolist(), scores.tolist(), strict=True):
+                found[doc] = max(score, found.get(doc, score))
+        return found
+
+    def background(self, query: FloatArray) -> float:
+        """The mean cosine of all vectors with a query `[d]`: what a document scores at random."""
+        return float(self.mean_vector @ query)
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -344,37 +355,38 @@ class Snapshot:
         with self.store() as store:
             return store.has_passage_words
 
-    def lexical(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
+    def documents_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
         """The `k` best documents by BM25 over title and text; fewer where fewer hold any of the words."""
-        terms = self.language.terms(text)
-        if not terms:
+        expression = self._any_word(text)
+        if not expression:
             return []
         condition = allowed.condition if allowed else None
         k = min(k, self.manifest.counts["documents"])
         with self.store() as store:
-            return [Match(doc, score, -1) for doc, score in store.match(" OR ".join(terms), k, condition)]
+            return [Match(doc, score) for doc, score in store.match(expression, k, condition)]
 
-    def lexical_passages(self, text: str, k: int, allowed: Allowed | None = None) -> list[int]:
+    def passages_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[int]:
         """Find the `k` best passages by BM25; fewer where fewer hold any of the words."""
-        terms = self.language.terms(text)
-        if not terms:
+        expression = self._any_word(text)
+        if not expression:
             return []
         condition = allowed.condition if allowed else None
         k = min(k, self.manifest.counts["passages"])
         with self.store() as store:
-            return [passage for passage, _ in store.match_passages(" OR ".join(terms), k, condition)]
+            return [passage for passage, _ in store.match_passages(expression, k, condition)]
 
-    def score_words(self, text: str, ids: IntArray) -> WordScores:
-        """Score passages, numbers `[n]` ascending, by the words of a query."""
-        terms = self.language.terms(text)
+    def _any_word(self, text: str) -> str:
+        """The FTS5 expression for what holds any word of a text; "" where it has none."""
+        return " OR ".join(self.language.terms(text))
+
+    def word_occurrences(self, text: str, ids: IntArray) -> tuple[IntArray, BoolArray]:
+        """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
         with self.store() as store:
-            counts, held = self._postings.look_up(store, terms, ids)
-        total = self.manifest.counts["passages"]
-        weights = np.array([lexical.inverse_frequency(n, total) for n in counts.tolist()], dtype=np.float32)
-        return WordScores(weights @ held, float(weights.sum()), self._mean_passage)
+            return self._postings.look_up(store, self.language.terms(text), ids)
 
     @cached_property
-    def _mean_passage(self) -> float:
+    def mean_passage_length(self) -> float:
+        """The mean length of all passages, in characters."""
         with self.store() as store:
             return store.mean_passage()
 

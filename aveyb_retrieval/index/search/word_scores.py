@@ -1,8 +1,7 @@
-"""BM25 of passages for the words of a query."""
+"""Which words of a query passages hold, and what that is worth: coverage and BM25."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,9 +47,9 @@ class WordScores:
         return (self.found * (K1 + 1) / (1 + penalty)).astype(np.float32)
 
 
-def inverse_frequency(holding: int, count: int) -> float:
-    """Weigh a word that `holding` of `count` passages hold, as BM25 does (Robertson; never negative, as in Lucene)."""
-    return math.log(1 + (count - holding + 0.5) / (holding + 0.5))
+def inverse_frequency(holding: IntArray, count: int) -> FloatArray:
+    """Weigh words `[t]`, each in `holding` of `count` passages, as BM25 does (in Lucene's form, never below 0)."""
+    return np.log(1 + (count - holding + 0.5) / (holding + 0.5)).astype(np.float32)
 
 
 class Postings:

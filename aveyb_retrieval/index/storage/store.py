@@ -23,7 +23,7 @@ from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.storage.filters import Condition
 from aveyb_retrieval.index.storage.language import ENGLISH, OLD_ENGLISH, Language, language
-from aveyb_retrieval.index.types import IntArray
+from aveyb_retrieval.index.types import IntArray, Kind
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
@@ -410,6 +410,10 @@ class Store:
         """Numbers of the documents that exist between two numbers, both included, ascending."""
         rows = self.db.execute("SELECT doc FROM documents WHERE doc BETWEEN ? AND ? ORDER BY doc", (first, last))
         return _column(rows)
+
+    def ids(self, kind: Kind) -> IntArray:
+        """Numbers of all documents or of all passages, ascending."""
+        return self.live(0, 1 << 62) if kind == "document" else self.passage_ids()
 
     def spread(self, count: int) -> IntArray:
         """Up to `count` document numbers, ascending, evenly spread over all; every one where there are no more."""

@@ -123,7 +123,7 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
     """Differences between the documents, their vectors, and the FAISS index of one kind."""
     problems = []
     table = open_table(folder, store.shards(), kind, manifest.dim)
-    expected = store.live(0, 1 << 62) if kind == "document" else store.passage_ids()
+    expected = store.ids(kind)
     found = [np.empty(0, dtype=np.int64)]
     for ids, vectors in live_blocks(store, table, kind):
         found.append(ids)
