@@ -30,6 +30,8 @@ def main() -> None:
 READING = together(
     click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
                  help="A malformed line: stop, or skip it and list it in rejected.jsonl."),
+    click.option("--max-line", type=int, default=64 << 20, show_default=True, metavar="BYTES",
+                 help="Longest line that is read as a document."),
     click.option("--id-field", help="Field that holds the id.  [default: _id, else id]"),
     click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
     click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
@@ -310,13 +312,14 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
 @main.command()
 @click.argument("directory", type=PATH)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
+@click.option("--deep", is_flag=True, help="Also compare texts, passages and full-text index with each other.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
+def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
     from aveyb_retrieval.index.write.verify import verify_index
 
-    verdict = verify_index(directory, repair=repair)
+    verdict = verify_index(directory, repair=repair, deep=deep)
     if as_json:
         click.echo(json.dumps(asdict(verdict), ensure_ascii=False))
     else:

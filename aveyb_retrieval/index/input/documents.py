@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -12,6 +13,11 @@ from types import NoneType
 from typing import Any
 
 from aveyb_retrieval.errors import InputError
+
+MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
+LARGEST_LINE = 256 << 20  # SQLite keeps no value above 10^9 bytes, and a byte may become four
+SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
+MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
 
 MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
 
@@ -81,6 +87,15 @@ class FieldNames:
     text: str = "text"
 
 
+def shown(value: object) -> str:
+    """An unusable item of the input as text, cut where it is long (which the text then says)."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a list in itself
+        return f"<{type(value).__name__} that cannot be shown: {error}>"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters in all)"
+
+
 class BadRecord(ValueError):
     """The reason why a mapping is not a document (internal: becomes `Rejected`)."""
 
@@ -113,6 +128,8 @@ def _id(row: Mapping[str, Any], field: str) -> str:
         raise BadRecord(f"no id: the field {field!r} is missing")
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise BadRecord(f"the id in field {field!r} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
     if value == "":
         raise BadRecord(f"the id in field {field!r} is empty")
     return str(value)
@@ -138,21 +155,28 @@ def _plain(value: Any, depth: int = 0) -> Any:
     """Turn what Parquet and CSV readers return into what JSON can hold; refuse the rest."""
     if depth > MAX_DEPTH:
         raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
-    if value is None or isinstance(value, (str, bool, int)):
+    if value is None or isinstance(value, str):
         return value
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
-        return value
+    if isinstance(value, (int, float, Decimal)):
+        return _number(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v, depth + 1) for v in value]
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return _plain(float(value), depth)
     raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON")
+
+
+def _number(value: int | float | Decimal) -> int | float:
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise BadRecord(f"the metadata holds a whole number of more than {MAX_INTEGER_BITS:,} bits")
+        return value
+    number = math.nan if isinstance(value, Decimal) and value.is_nan() else float(value)
+    if not math.isfinite(number):
+        raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
+    return number
 
 
 def _check_unicode(record: Record) -> None:
@@ -162,6 +186,8 @@ def _check_unicode(record: Record) -> None:
 
 
 def _encodable(field: str, value: str) -> None:
+    if len(value) > LARGEST_LINE:
+        raise BadRecord(f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored")
     if value.isascii():  # known without looking at the characters
         return
     try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.index.input.documents import BadRecord, parse_json
+from aveyb_retrieval.index.input.documents import LARGEST_LINE, SHOWN, BadRecord, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,14 +22,15 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     A name that ends in `.gz` or `.zst` is decompressed.
 
     Raises:
-        InputError: the file is missing or damaged, not UTF-8, or a line is not a JSON object.
+        InputError: the file is missing or damaged, not UTF-8, or a line is too long or not a JSON object.
     """
     path = Path(path)
     try:
         with path.open("rb") as handle:
             compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".zst") else ""
-            for number, line in enumerate(split_lines(decompress(handle, path, compression)), start=1):
-                if line.strip():
+            lines = split_lines(decompress(handle, path, compression), LARGEST_LINE)
+            for number, line in enumerate(lines, start=1):
+                if isinstance(line, LongLine) or line.strip():
                     yield number, _object(line, f"{path}, line {number}")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -42,7 +43,7 @@ def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def decompress(handle: BinaryIO, path: Path, compression: str) -> Iterator[bytes]:
-    """Yield the contents of a file block by block, its compressed members one after the other.
+    """Yield the contents of a file, its compressed members one after the other, never more than a block at once.
 
     Args:
         handle: the open file.
@@ -55,61 +56,63 @@ def decompress(handle: BinaryIO, path: Path, compression: str) -> Iterator[bytes
     if not compression:
         yield from read_blocks(handle)
         return
-    make = _zstd_decompressor() if compression == ".zst" else lambda: zlib.decompressobj(wbits=31)
-    stream, fresh = make(), True
+    import pyarrow
+
+    stream = pyarrow.CompressedInputStream(handle, {".zst": "zstd", ".gz": "gzip"}[compression])
     try:
-        for block in read_blocks(handle, _BLOCK // 16):  # small: a block may grow a thousandfold
-            while block:
-                yield stream.decompress(block)
-                block, fresh = b"", False
-                if stream.eof:
-                    block = stream.unused_data
-                    stream, fresh = make(), True
-    except _compression_errors() as error:
+        yield from read_blocks(stream)
+    except OSError as error:
+        if "Truncated" in str(error):
+            raise InputError(
+                f"{path}: ends in the middle of its {compression[1:]} data; the file is cut short, fetch it again"
+            ) from error
         raise InputError(
             f"{path}: not valid {compression[1:]} data ({error}); the file is damaged, fetch it again"
         ) from error
-    if not fresh:
-        raise InputError(
-            f"{path}: ends in the middle of its {compression[1:]} data; the file is cut short, fetch it again"
-        )
 
 
-def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split blocks at newlines, which stay with their lines; a byte order mark at the start is removed."""
+@dataclass(frozen=True)
+class LongLine:
+    """A line that is longer than allowed: its first bytes, and its length in bytes."""
+
+    start: bytes
+    length: int
+
+
+def split_lines(blocks: Iterable[bytes], longest: int) -> Iterator[bytes | LongLine]:
+    """Split blocks at newlines, which stay with their lines; a byte order mark at the start is removed.
+
+    A line of more than `longest` bytes is counted and not kept: memory holds at most `longest` bytes and a block.
+    """
     rest: list[bytes] = []  # pieces of a line longer than a block: joined once, not once per block
+    length = 0
     first = True
     for block in blocks:
         *whole, tail = block.split(b"\n")
         for line in whole:
-            yield _without_mark(b"".join([*rest, line, b"\n"]), first)
-            rest, first = [], False
+            yield _line([*rest, line, b"\n"], length + len(line), longest, first)
+            rest, length, first = [], 0, False
         if tail:
-            rest.append(tail)
-    if rest:
-        yield _without_mark(b"".join(rest), first)
+            if length <= longest:
+                rest.append(tail)
+            length += len(tail)
+    if length:
+        yield _line(rest, length, longest, first)
 
 
-def _without_mark(line: bytes, first: bool) -> bytes:
-    return line.removeprefix(codecs.BOM_UTF8) if first else line
+def _line(pieces: list[bytes], length: int, longest: int, first: bool) -> bytes | LongLine:
+    line = b"".join(pieces)
+    if first:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line if length <= longest else LongLine(line[:SHOWN], length)
 
 
-def _object(line: bytes, where: str) -> Mapping[str, Any]:
+def _object(line: bytes | LongLine, where: str) -> Mapping[str, Any]:
+    if isinstance(line, LongLine):
+        raise InputError(f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}")
     try:
         return parse_json(line.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: invalid UTF-8 at byte {error.start}; save the file as UTF-8") from error
     except BadRecord as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _zstd_decompressor() -> Any:
-    import zstandard
-
-    return zstandard.ZstdDecompressor().decompressobj
-
-
-def _compression_errors() -> tuple[type[Exception], ...]:
-    import zstandard
-
-    return (zlib.error, zstandard.ZstdError)

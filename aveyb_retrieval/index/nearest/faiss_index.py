@@ -7,6 +7,7 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ AUTO = "auto"
 FLAT_COMPONENTS = 100_000 * 256
 HNSW_LIMIT = 2_000_000
 IVF_LIMIT = 20_000_000
+_HNSW = re.compile(r"HNSW(\d+)")
 
 
 def import_faiss() -> Any:
@@ -72,6 +74,8 @@ def create(factory: str, dim: int) -> faiss.Index:
         ConfigError: FAISS does not know the string, or it does not fit the dimension.
     """
     faiss = import_faiss()
+    if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
+        raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:

@@ -78,6 +78,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "unit": ("document", "passage"),
 }
 _LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1}
+_NEVER_NONE = ("k", "passages", "candidates")
 _SHARES = ("weight", "diversity")
 _OF_PASSAGES = ("per_document", "diversity", "fold")
 
@@ -135,7 +136,7 @@ class Options:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
         for name, least in _LEAST.items():
             number = getattr(self, name)
-            if number is not None and not (_is_whole(number) and number >= least):
+            if (number is not None or name in _NEVER_NONE) and not (_is_whole(number) and number >= least):
                 raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
         for name in _SHARES:
             if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):

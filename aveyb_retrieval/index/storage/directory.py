@@ -21,7 +21,7 @@ import re
 import shutil
 from pathlib import Path
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.storage import files
 
 MANIFEST = "manifest.json"
@@ -45,7 +45,12 @@ class IndexDirectory:
     """The names inside one index directory."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        """Name the files of the index at `root`.
+
+        Raises:
+            ConfigError: `root` is not a path.
+        """
+        self.root = _path(root)
         self.pointer = self.root / "current"
         self.lock = self.root / "lock"
         self.building = self.root / "building"
@@ -57,22 +62,27 @@ class IndexDirectory:
             IndexFormatError: the pointer does not hold the name of a version.
         """
         try:
-            data = self.pointer.read_bytes()
+            data = files.read_bounded(self.pointer, 64)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        name = data[:64].decode("ascii", "replace").strip()
+        except OSError as error:
+            raise IndexFormatError(f"{self.pointer}: cannot be read ({error.strerror})") from error
+        name = data.decode("ascii", "replace").strip()
         if not _VERSION.fullmatch(name):
             raise IndexFormatError(
                 f"{self.pointer}: holds {name!r}, not the name of a version such as v000001; "
                 f"write the name of a complete version folder of {self.root} into it, or build the index again"
             )
+        if (self.root / name).is_symlink():
+            raise IndexFormatError(f"{self.root / name}: a link, not a version folder; put the folder itself there")
         return name
 
     def versions(self) -> list[str]:
         """Names of all version folders, oldest first."""
         if not self.root.is_dir():
             return []
-        names = [p.name for p in self.root.iterdir() if _VERSION.fullmatch(p.name) and p.is_dir()]
+        folders = (p for p in self.root.iterdir() if p.is_dir() and not p.is_symlink())
+        names = [p.name for p in folders if _VERSION.fullmatch(p.name)]
         return sorted(names, key=version_number)
 
     def next_version(self) -> str:
@@ -92,6 +102,14 @@ class IndexDirectory:
                 shutil.rmtree(self.root / name)
 
 
+def _path(root: str | Path) -> Path:
+    if not isinstance(root, (str, Path)):
+        raise ConfigError(f"the index directory is of type {type(root).__name__}; a path is needed")
+    if "\0" in str(root) or not str(root):
+        raise ConfigError(f"the index directory {str(root)!r} is not a path: it is empty or holds a NUL")
+    return Path(root)
+
+
 def version_number(name: str) -> int:
     """The number in a version's name: 3 for v000003."""
     return int(name[1:])
@@ -99,20 +117,18 @@ def version_number(name: str) -> int:
 
 def lock_shared(manifest: Path) -> int:
     """Mark a version as being read: returns a file descriptor to keep open as long as it is."""
-    fd = os.open(manifest, os.O_RDONLY)
+    with files.open_regular(manifest) as handle:
+        fd = os.dup(handle.fileno())
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 
 def _is_read(manifest: Path) -> bool:
     try:
-        fd = os.open(manifest, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with files.open_regular(manifest) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(fd)
+    except (FileNotFoundError, IndexFormatError):  # no reader can have opened what is not a manifest
+        return False
     return False

@@ -6,15 +6,19 @@ power cut a name either does not exist or holds all its bytes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from aveyb_retrieval.errors import IndexFormatError
 
 FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
@@ -27,6 +31,67 @@ class FileInfo:
 
     bytes: int
     sha256: str
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a file of an index, unbuffered: a regular file and nothing else, never what a symbolic link points to.
+
+    A FIFO or a device would be waited for, or read without end, and a link leads out of the index.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        IndexFormatError: it is not a regular file.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise _not_regular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_regular(path)
+    return os.fdopen(fd, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
+
+
+def _not_regular(path: Path) -> IndexFormatError:
+    return IndexFormatError(f"{path}: not a plain file; an index has no links, devices or pipes in it: remove it")
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a small regular file; at most `limit` bytes of it.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        IndexFormatError: it is not a regular file.
+    """
+    with open_regular(path) as handle:
+        return handle.read(limit)
+
+
+def check_plain(folder: Path) -> None:
+    """Check that a folder holds plain files and folders only, so that nothing written below it lands elsewhere.
+
+    Raises:
+        IndexFormatError: it is, or holds, a symbolic link, a device or a pipe.
+    """
+    mode = folder.lstat().st_mode if os.path.lexists(folder) else stat.S_IFDIR
+    if not stat.S_ISDIR(mode):
+        raise _not_regular(folder)
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent) / name
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise _not_regular(path)
+
+
+def _create(path: Path) -> BinaryIO:
+    """Open a new file for writing. What has its name is removed first, never written through: it may be a link."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb")
 
 
 def write(handle: BinaryIO, data: bytes | memoryview) -> None:
@@ -108,7 +173,7 @@ class HashingWriter:
 def atomic_writer(path: Path) -> Iterator[HashingWriter]:
     """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as handle, ThreadPoolExecutor(2) as threads:  # the threads end before the file closes
+    with _create(temporary) as handle, ThreadPoolExecutor(2) as threads:  # the threads end before the file closes
         out = HashingWriter(handle, threads)
         yield out
         out.finish()
@@ -125,7 +190,7 @@ def write_atomic(path: Path, data: bytes) -> FileInfo:
 def hash_file(path: Path) -> FileInfo:
     """Read a file in blocks and return its size and sha256."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         while block := handle.read(_BLOCK):
             digest.update(block)
             size += len(block)
@@ -135,7 +200,7 @@ def hash_file(path: Path) -> FileInfo:
 def copy(source: Path, target: Path) -> None:
     """Copy a file; durable when this returns."""
     temporary = target.with_name(target.name + ".tmp")
-    with source.open("rb") as reader, temporary.open("wb") as writer:
+    with open_regular(source) as reader, _create(temporary) as writer:
         while block := reader.read(_BLOCK):
             write(writer, block)
         fsync(writer)
@@ -153,6 +218,8 @@ def link(source: Path, target: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder and all in it; a folder that is not there is fine."""
-    if folder.exists():
+    """Delete a folder and all in it (of a link: the link); a folder that is not there is fine."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
         shutil.rmtree(folder)

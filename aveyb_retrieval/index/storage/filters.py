@@ -11,6 +11,7 @@ Nothing of a filter becomes SQL text: paths and values are bound parameters.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,10 @@ def json_path(field: str) -> str:
     Raises:
         ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
     """
+    try:
+        field.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"filter: the field {field!r} is not valid Unicode") from error
     keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
         raise ConfigError(f"filter: {field!r} cannot be a field; keys must not be empty or hold a double quote")
@@ -168,8 +173,15 @@ def _ordered(field: str, operator: str, value: object) -> tuple[str, str | int |
         return "'text'", value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
         exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63
-        return "'integer','real'", value if exact else float(value)
+        return "'integer','real'", value if exact else _nearest_float(value)
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
+
+
+def _nearest_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _join(word: str, parts: Sequence[Condition], *, empty: str) -> Condition:

@@ -14,9 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
-from aveyb_retrieval.errors import IndexLockedError
+from aveyb_retrieval.errors import IndexFormatError, IndexLockedError
+from aveyb_retrieval.index.storage import files
 
 logger = logging.getLogger(__name__)
+
+_NOTE_BYTES = 4096
 
 
 @contextlib.contextmanager
@@ -25,6 +28,7 @@ def writer_lock(path: Path) -> Iterator[None]:
 
     Raises:
         IndexLockedError: another process holds it; the message names it.
+        IndexFormatError: what has the lock's name is not a plain file of this index alone.
     """
     with _locked(path) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
@@ -50,7 +54,9 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
     """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as handle:
+        with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
+            if os.fstat(handle.fileno()).st_nlink > 1:  # writing to it would change a file that is elsewhere too
+                raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -71,7 +77,7 @@ def _is_at(handle: BinaryIO, path: Path) -> bool:
 
 def _holder(path: Path) -> str:
     try:
-        note = json.loads(path.read_bytes())
+        note = json.loads(files.read_bounded(path, _NOTE_BYTES))
         return f"pid {note['pid']} on {note['host']} since {note['since']}: {note['command']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, IndexFormatError, ValueError, KeyError, TypeError, RecursionError):
         return "it left no note of itself"

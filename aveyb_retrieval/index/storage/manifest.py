@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.storage import directory, files
+from aveyb_retrieval.index.storage import directory, files, manifest_fields
 from aveyb_retrieval.index.storage.files import FileInfo
+from aveyb_retrieval.index.storage.manifest_fields import is_count
 from aveyb_retrieval.index.types import Kind
 
 FORMAT = 2
@@ -87,9 +88,10 @@ class Manifest:
         """
         path = folder / directory.MANIFEST
         try:
-            if path.stat().st_size > _MAX_BYTES:
+            data = files.read_bounded(path, _MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
                 raise _bad(path, f"larger than {_MAX_BYTES} bytes")
-            body = json.loads(path.read_bytes())
+            body = json.loads(data)
         except FileNotFoundError:
             raise IndexFormatError(
                 f"{folder}: no {directory.MANIFEST} here; this is not a complete index version"
@@ -114,24 +116,24 @@ def _parse(body: Any, path: Path) -> Manifest:
         listed = {name: FileInfo(**info) for name, info in body.pop("files").items()}
         manifest = Manifest(indexes=indexes, files=listed, storage_dtype=body.pop("dtype"), **body)
         _check(manifest, path)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _bad(path, f"unexpected fields ({error})") from error
     return manifest
 
 
 def _check(m: Manifest, path: Path) -> None:
+    if wrong := manifest_fields.problem(vars(m)):
+        raise _bad(path, wrong)
     if m.granularity not in GRANULARITIES:
         raise _bad(path, f"granularity {m.granularity!r}")
-    if not _is_count(m.dim) or not 1 <= m.dim <= _MAX_DIM:
+    if not 1 <= m.dim <= _MAX_DIM:
         raise _bad(path, f"dimension {m.dim!r}")
     if set(m.indexes) != set(GRANULARITIES[m.granularity]):
         raise _bad(path, f"indexes {sorted(m.indexes)} for granularity {m.granularity!r}")
-    if not all(_is_count(v) for v in m.counts.values()):
-        raise _bad(path, f"counts {m.counts!r}")
     for kind, info in m.indexes.items():
-        numbers = (info.count, info.tombstones, info.trained_on, *info.params.values())
-        if not (all(map(_is_count, numbers)) and info.tombstones <= info.count and isinstance(info.factory, str)):
-            raise _bad(path, f"description of the {kind} index")
+        wrong = manifest_fields.info_problem(vars(info))
+        if wrong or info.tombstones > info.count:
+            raise _bad(path, f"description of the {kind} index: {wrong or 'more tombstones than vectors'}")
     _check_listed(m, path)
 
 
@@ -139,7 +141,7 @@ def _check_listed(m: Manifest, path: Path) -> None:
     for name, file in m.files.items():
         if not _FILE.fullmatch(name):
             raise _bad(path, f"it lists {name!r}, which is no file of an index")
-        if not _is_count(file.bytes) or not isinstance(file.sha256, str):
+        if not is_count(file.bytes) or not isinstance(file.sha256, str):
             raise _bad(path, f"size or hash of {name!r}")
     needed = {directory.STORE, *(directory.faiss_file(kind) for kind in m.indexes)}
     if missing := needed - set(m.files):
@@ -163,7 +165,7 @@ def file_problems(manifest: Manifest, folder: Path, *, full: bool) -> dict[str, 
     problems = {}
     for name, info in manifest.files.items():
         path = folder / name
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
@@ -178,10 +180,6 @@ def _total(manifest: Manifest) -> int:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _bad(path: Path, what: str) -> IndexFormatError:

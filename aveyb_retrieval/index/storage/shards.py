@@ -8,6 +8,7 @@ length, a JSON header, and the raw little-endian arrays: nothing in it can run.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,8 +69,8 @@ def open_shard(path: Path, dim: int) -> dict[Kind, ShardView]:
 
 
 def _map_safetensors(path: Path) -> dict[str, npt.NDArray]:
-    size = path.stat().st_size
-    with path.open("rb") as handle:
+    with files.open_regular(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
         length = int.from_bytes(handle.read(8), "little")
         if not 2 <= length <= min(_MAX_HEADER, size - 8):
             raise _damaged(path, f"header of {length} bytes in a file of {size}")

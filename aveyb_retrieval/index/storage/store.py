@@ -21,6 +21,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.input.documents import Record, Rejected
+from aveyb_retrieval.index.storage import store_check
 from aveyb_retrieval.index.storage.filters import Condition
 from aveyb_retrieval.index.storage.language import ENGLISH, OLD_ENGLISH, Language, language
 from aveyb_retrieval.index.types import IntArray, Kind
@@ -84,6 +85,17 @@ class StoredPassage(NamedTuple):
     heading: str
 
 
+class _Passages(dict[int, StoredPassage]):
+    """Passages by their numbers. A vector or a word without its passage is damage, so a look-up that fails says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def __missing__(self, passage: int) -> StoredPassage:
+        raise IndexFormatError(f"{self._path}: no passage {passage}, but a vector of it; run `aveyb-index verify`")
+
+
 class Counts(NamedTuple):
     """What a store holds."""
 
@@ -124,6 +136,8 @@ class Store:
         # Nobody else opens the store of a change, so its file locks are taken once and not for each look-up of an id.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA cache_size = -65536")
+        db.execute("PRAGMA trusted_schema = OFF")
+        store_check.check_schema(db, path)
         return cls(path, db)
 
     @classmethod
@@ -131,14 +145,19 @@ class Store:
         """Open the store of a visible version.
 
         Raises:
-            IndexFormatError: it is not a readable SQLite database.
+            sqlite3.DatabaseError: it is not a readable SQLite database.
+            IndexFormatError: it defines something that no store has.
         """
         # any thread may use the connection, one at a time: `Snapshot.store` sees to that
         uri = f"file:{_uri(path)}?mode=ro&immutable=1"
-        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, factory=store_check.LimitedConnection
+        )
+        db.limit()
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
         db.execute("PRAGMA mmap_size = 1073741824")
+        store_check.check_schema(db, path)
         return cls(path, db)
 
     def close(self) -> None:
@@ -161,7 +180,7 @@ class Store:
     def get(self, key: str) -> Any:
         """Value of one setting of the journal, or None."""
         row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else None
+        return store_check.json_value(row[0], self.path) if row else None
 
     def put(self, key: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
@@ -176,7 +195,9 @@ class Store:
     @cached_property
     def language(self) -> Language:
         """The rules by which words are found; settled before the first document."""
-        return language(self.get("language") or ENGLISH) if self.has_passage_words else OLD_ENGLISH
+        if not self.has_passage_words:
+            return OLD_ENGLISH
+        return language(store_check.text(self.get("language") or ENGLISH, self.path))
 
     def set_language(self, name: str) -> None:
         """Settle the language of a store before its first document; a continued build finds it settled."""
@@ -194,8 +215,7 @@ class Store:
         self.put("language", ENGLISH)
         for name in ("has_passage_words", "language"):
             self.__dict__.pop(name, None)
-        self._create_words()
-        self._fill_words()
+        self.make_words_again()
 
     def _create_words(self) -> None:
         """Make the full-text tables empty, in the store's language."""
@@ -204,8 +224,9 @@ class Store:
         for statement in filter(str.strip, _WORDS.format(tokenize=self.language.tokenize).split(";")):
             self.db.execute(statement)
 
-    def _fill_words(self) -> None:
-        """Index the words of all documents and passages."""
+    def make_words_again(self) -> None:
+        """Make the full-text indexes again from the texts and passages."""
+        self._create_words()
         texts = self.db.execute("SELECT doc, title, text FROM texts ORDER BY doc")
         for doc, title, text in texts:
             self._index_words(doc, title, text)
@@ -308,8 +329,7 @@ class Store:
     def compact(self) -> None:
         """Give back the room of removed documents, and make the full-text indexes again in one piece each."""
         with self.transaction():
-            self._create_words()
-            self._fill_words()
+            self.make_words_again()
         self.optimize()
         self.db.execute("VACUUM")
 
@@ -370,7 +390,11 @@ class Store:
         # one parameter for all numbers: SQLite takes only so many
         sql = f"SELECT {columns} FROM {table} WHERE doc IN (SELECT value FROM json_each(?))"  # noqa: S608  # the words above
         rows = self.db.execute(sql, (json.dumps(list(docs)),))
-        return {r[0]: StoredDocument(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in rows}
+        found = {}
+        for doc, *words, metadata in rows:
+            name, title, text = (store_check.text(value, self.path) for value in words)
+            found[doc] = StoredDocument(doc, name, title, text, store_check.metadata(metadata, self.path))
+        return found
 
     def passages(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and character spans `[n, 2]`, int64."""
@@ -379,18 +403,22 @@ class Store:
             "ON passage >= value << ? AND passage < (value + 1) << ?",
             (json.dumps(sorted(docs)), PASSAGE_BITS, PASSAGE_BITS),
         ).fetchall()
-        found = np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+        found = store_check.integers(rows, 3, self.path)
         return found[:, 0], found[:, 1:]
 
     def some_passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
-        """Fetch passages by number; numbers that are not there are left out."""
+        """Fetch passages by number; numbers that are not there are left out. Looking one up is an IndexFormatError."""
         heading = "heading" if self.has_passage_words else "''"
         rows = self.db.execute(
             f"SELECT passage, start, stop, {heading} FROM passages "  # noqa: S608  # the two words above
             "WHERE passage IN (SELECT value FROM json_each(?))",
             (json.dumps(list(passages)),),
         )
-        return {row[0]: StoredPassage((row[1], row[2]), row[3]) for row in rows}
+        found = _Passages(self.path)
+        for passage, start, stop, heading in rows:
+            store_check.integers([(start, stop)], 2, self.path)
+            found[passage] = StoredPassage((start, stop), store_check.text(heading, self.path))
+        return found
 
     def norms(self, doc: int) -> list[float]:
         """Norms of a document's leading passages, up to the first that has none."""
@@ -432,15 +460,16 @@ class Store:
         rows = self.db.execute(
             f"SELECT doc, n_passages FROM documents WHERE n_passages > 0 {some} ORDER BY doc",  # noqa: S608  # the words above
             parameters,
-        )
-        return expand_passages(np.fromiter((x for row in rows for x in row), dtype=np.int64).reshape(-1, 2))
+        ).fetchall()
+        most = store_check.file_rows(self.path)
+        return expand_passages(store_check.passage_counts(rows, self.path, each=MAX_PASSAGES, total=most))
 
     def removed(self, version: str | None = None) -> IntArray:
         """Documents taken out (by one version, or all) that indexes may still hold: rows (document, passages)."""
         rows = self.db.execute(
             "SELECT doc, n_passages FROM removed WHERE ?1 IS NULL OR version = ?1 ORDER BY doc", (version,)
         ).fetchall()
-        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+        return store_check.passage_counts(rows, self.path, each=MAX_PASSAGES, total=store_check.MAX_REMOVED)
 
     def match(self, expression: str, limit: int, condition: Condition | None = None) -> list[tuple[int, float]]:
         """Best documents for an FTS5 expression: (number, BM25 score, higher is better), best first."""

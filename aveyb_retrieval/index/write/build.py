@@ -12,7 +12,7 @@ import numpy.typing as npt
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
-from aveyb_retrieval.index.input.documents import FieldNames
+from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
 from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
@@ -49,6 +49,7 @@ def build_index(
     fields: FieldNames | None = None,
     index_fields: Sequence[str] = (),
     on_error: OnError = "stop",
+    max_line: int = MAX_LINE,
     overwrite: bool = False,
     restart: bool = False,
     max_tokens: int | None = None,
@@ -78,6 +79,7 @@ def build_index(
         fields: Names of the id, title and text fields.
         index_fields: Metadata fields that get a database index, for filters on them.
         on_error: What to do with an item that is no document: "stop", or "skip" to list it in `rejected.jsonl`.
+        max_line: A line of the corpus has at most this many bytes; a longer one is no document.
         overwrite: Replace an index that is already there.
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
@@ -138,7 +140,15 @@ def build_index(
             transaction.store.put("index_fields", settings.index_fields)
             transaction.store.set_language(settings.language)
         ingest_corpus(
-            transaction, settings, source, documents, fields, mode="add", on_error=on_error, progress=progress
+            transaction,
+            settings,
+            source,
+            documents,
+            fields,
+            mode="add",
+            on_error=on_error,
+            max_line=max_line,
+            progress=progress,
         )
         return Finish(settings)
 
@@ -196,6 +206,7 @@ def ingest_corpus(
     *,
     mode: Literal["add", "upsert"],
     on_error: OnError,
+    max_line: int,
     progress: Progress,
 ) -> None:
     """Read a corpus into a transaction: every document with its vectors, committed batch by batch.
@@ -214,7 +225,7 @@ def ingest_corpus(
         on_error=on_error,
         progress=progress,
     )
-    items = ingestion.run(read_corpus(corpus, fields))
+    items = ingestion.run(read_corpus(corpus, fields, max_line))
     if items == 0:
         raise InputError("the input holds no documents: nothing to index")
     if transaction.store.is_empty():

@@ -65,6 +65,7 @@ class Transaction:
         Raises:
             ConfigError: the journal is of another job; the message says what differs.
         """
+        files.check_plain(self.folder)
         waiting = self.index_dir.root / self.version  # complete, but its writer died before the pointer was flipped
         journal = self._journal(waiting)
         if journal is not None and not restart:
@@ -94,15 +95,17 @@ class Transaction:
         path = self.folder / directory.STORE
         if not path.exists():
             return None
-        store = Store.open_for_writing(path)
+        store = None
         try:
+            store = Store.open_for_writing(path)
             # until the first transaction of `_begin`, the store is empty or still the copy of an older version's
             return store.get("job") if store.get("version") == self.version else None
         except sqlite3.DatabaseError:
             logger.warning("%s: unreadable journal of an interrupted change; starting again", path)
             return None
         finally:
-            store.close()
+            if store is not None:
+                store.close()
 
     def _check_same(self, journal: Job) -> None:
         free = journal.get("replaceable", ())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.input.documents import MAX_LINE
 from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.types import Progress, silent
@@ -38,6 +39,7 @@ class InsertOptions(TypedDict, total=False):
     model: Model
     fields: FieldNames | None
     on_error: OnError
+    max_line: int
     restart: bool
     device: str
     precision: str
@@ -110,6 +112,7 @@ def _insert(
     model: Model = None,
     fields: FieldNames | None = None,
     on_error: OnError = "stop",
+    max_line: int = MAX_LINE,
     restart: bool = False,
     device: str = "cpu",
     precision: str = "float32",
@@ -132,7 +135,17 @@ def _insert(
 
     def work(transaction: Transaction, settings: Settings) -> Finish:
         source.check_fits(settings, root)  # again: another process may have replaced the index meanwhile
-        ingest_corpus(transaction, settings, source, corpus, fields, mode=mode, on_error=on_error, progress=progress)
+        ingest_corpus(
+            transaction,
+            settings,
+            source,
+            corpus,
+            fields,
+            mode=mode,
+            on_error=on_error,
+            max_line=max_line,
+            progress=progress,
+        )
         return Finish(settings)
 
     return run_change(root, job, work, restart=restart, progress=progress)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.index.nearest import faiss_file, faiss_index
+from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
@@ -20,6 +20,7 @@ from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, dead_ids
 from aveyb_retrieval.index.types import Kind, Progress, silent
 from aveyb_retrieval.index.write.change import Finish, run_change
 from aveyb_retrieval.index.write.publish import live_blocks
+from aveyb_retrieval.index.write.verify_content import content_problems
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,11 @@ class Verdict:
     repaired: bool = False
 
 
-def verify_index(root: str | Path, *, repair: bool = False, progress: Progress = silent) -> Verdict:
+def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, progress: Progress = silent) -> Verdict:
     """Check an index: hashes, sizes, the store's own consistency, counts, ids and vectors of every kind.
+
+    FAISS files are read in another process, which a damaged one may crash. `deep` also compares what hashes say nothing
+    of: texts with their digests, passages and their counts with texts, and the full-text index with the texts.
 
     `repair` builds damaged FAISS files again from the vectors, leaves a damaged `rejected.jsonl` behind, and points to
     the newest complete version where the pointer is lost. Documents, vectors and manifests have no second copy: an
@@ -53,7 +57,7 @@ def verify_index(root: str | Path, *, repair: bool = False, progress: Progress =
         manifest = Manifest.read(folder)
     except IndexFormatError as error:
         return Verdict([*filter(None, [pointer]), str(error)])
-    problems = _problems(folder, manifest, progress)
+    problems = _problems(folder, manifest, progress, deep=deep)
     if not problems or not repair:
         return Verdict([*filter(None, [pointer]), *problems], repaired=bool(pointer) and not problems)
     repaired = _rebuild(index_dir, folder, manifest, progress)
@@ -80,22 +84,27 @@ def _repair_pointer(index_dir: IndexDirectory) -> None:
         index_dir.publish(complete[-1])
 
 
-def _problems(folder: Path, manifest: Manifest, progress: Progress) -> list[str]:
+def _problems(folder: Path, manifest: Manifest, progress: Progress, *, deep: bool = False) -> list[str]:
     progress("hashing files", 0, len(manifest.files), 0)
     damaged = file_problems(manifest, folder, full=True)
     problems = list(damaged.values())
     if not _rebuildable(damaged):
         return problems  # what follows compares with these files
-    store = Store.open_for_reading(folder / directory.STORE)
+    store = None
     try:
+        store = Store.open_for_reading(folder / directory.STORE)
+        if deep:
+            progress("checking texts", 0, manifest.counts["documents"], 0)
+            problems += content_problems(store)
         problems += _store_problems(store, manifest)
         for kind in manifest.indexes:
             progress(f"checking {kind}s", 0, manifest.indexes[kind].count, 0)
-            problems += _kind_problems(folder, manifest, store, kind)  # type: ignore[arg-type]  # checked by Manifest
+            problems += _kind_problems(folder, manifest, store, kind, damaged)  # type: ignore[arg-type]  # checked by Manifest
     except (sqlite3.DatabaseError, AveyBError) as error:
         problems.append(str(error))
     finally:
-        store.close()
+        if store is not None:
+            store.close()
     return problems
 
 
@@ -119,7 +128,7 @@ def _store_problems(store: Store, manifest: Manifest) -> list[str]:
     return problems
 
 
-def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -> list[str]:
+def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind, damaged: Iterable[str]) -> list[str]:
     """Differences between the documents, their vectors, and the FAISS index of one kind."""
     problems = []
     table = open_table(folder, store.shards(), kind, manifest.dim)
@@ -135,11 +144,16 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
             problems.append(f"{folder}: the {kind} vector of document number {doc} is not of unit length")
     if not np.array_equal(np.concatenate(found), expected):
         problems.append(f"{folder}: the stored {kind} vectors are not those of the documents")
-    path = folder / directory.faiss_file(kind)
-    held = np.sort(faiss_index.stored_ids(faiss_file.read(path, mapped=True)))
-    dead = dead_ids(store, kind) if manifest.indexes[kind].tombstones else expected[:0]
-    if not np.array_equal(held, np.sort(np.concatenate([expected, dead]))):
-        problems.append(f"{path}: the ids in it are not those of the {kind}s")
+    info = manifest.indexes[kind]
+    dead = dead_ids(store, kind) if info.tombstones else expected[:0]
+    name, ids = directory.faiss_file(kind), np.sort(np.concatenate([expected, dead]))
+    if (info.count, info.tombstones) != (len(ids), len(dead)):
+        problems.append(
+            f"{folder}: {len(ids)} {kind} vectors, {len(dead)} of them of removed documents; "
+            f"the manifest says {info.count} and {info.tombstones}"
+        )
+    if name not in damaged:  # what is known to be damaged is not given to FAISS
+        problems += faiss_check.problems(folder / name, ids, manifest.dim)
     return problems
 
 
