@@ -197,7 +197,8 @@ class Store:
         """The rules by which words are found; settled before the first document."""
         if not self.has_passage_words:
             return OLD_ENGLISH
-        return language(store_check.text(self.get("language") or ENGLISH, self.path))
+        name = self.get("language")
+        return language(ENGLISH if name is None else store_check.text(name, self.path))
 
     def set_language(self, name: str) -> None:
         """Settle the language of a store before its first document; a continued build finds it settled."""
@@ -219,9 +220,10 @@ class Store:
 
     def _create_words(self) -> None:
         """Make the full-text tables empty, in the store's language."""
+        words = _WORDS.format(tokenize=self.language.tokenize)  # first: the language depends on which tables there are
         for table in ("fulltext", "passage_words"):
             self.db.execute(f"DROP TABLE IF EXISTS {table}")
-        for statement in filter(str.strip, _WORDS.format(tokenize=self.language.tokenize).split(";")):
+        for statement in filter(str.strip, words.split(";")):
             self.db.execute(statement)
 
     def make_words_again(self) -> None:
