@@ -90,6 +90,9 @@ def split_lines(blocks: Iterable[bytes], longest: int) -> Iterator[bytes | LongL
     for block in blocks:
         *whole, tail = block.split(b"\n")
         for line in whole:
+            if not (rest or first or len(line) > longest):
+                yield line + b"\n"
+                continue
             yield _line([*rest, line, b"\n"], length + len(line), longest, first)
             rest, length, first = [], 0, False
         if tail:
