@@ -25,7 +25,7 @@ from aveyb_retrieval.index.input.corpus import read_corpus
 from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.storage import store_check
-from aveyb_retrieval.index.write.update import add_documents
+from aveyb_retrieval.index.write.update import add_documents, delete_documents
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.faults.test_damage import rewrite, use, version
 from tests.faults.test_kill import ROOT, environment
@@ -183,7 +183,7 @@ def test_a_statement_without_end_is_stopped(index: Path, monkeypatch: pytest.Mon
         "UPDATE documents SET n_passages = 'many'",
         "UPDATE passages SET heading = x'00'",
         "UPDATE texts SET text = x'ff'",
-        "UPDATE meta SET value = '[]' WHERE key = 'language'",
+        "INSERT OR REPLACE INTO meta VALUES ('language', '[]')",
         "DELETE FROM passages",
     ],
 )
@@ -205,14 +205,20 @@ def test_rows_of_other_types_are_an_error_of_ours(index: Path, statement: str) -
         "UPDATE passages SET heading = 'elsewhere' WHERE passage = (SELECT min(passage) FROM passages)",
         "DELETE FROM fulltext_docsize WHERE id = (SELECT max(id) FROM fulltext_docsize)",
         "DELETE FROM passages WHERE passage = (SELECT max(passage) FROM passages)",
-        "INSERT INTO passages SELECT passage + 5, start, stop, norm, heading FROM passages ORDER BY passage DESC LIMIT 1",
+        "INSERT INTO passages SELECT max(passage) + 5, start, stop, norm, heading FROM passages",
         "UPDATE fulltext_data SET block = zeroblob(8) WHERE id > 10",
     ],
 )
 def test_verify_deep_sees_content_that_was_changed_with_its_hash(index: Path, statement: str) -> None:
-    assert verify_index(index, deep=True).problems == []
     change_store(index, statement)
     assert verify_index(index, deep=True).problems
+
+
+def test_verify_deep_finds_nothing_in_an_index_in_order(index: Path) -> None:
+    assert verify_index(index, deep=True).problems == []
+    add_documents([{"_id": "new", "text": "word1 東京"}], index, model=FakeEmbedder())
+    delete_documents(index, ids=["doc-3"])
+    assert verify_index(index, deep=True).problems == []
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def check_readers(mode: str, root: Path, expected: dict[str, list[list[Hit]]]) -
         assert seen in (expected["build"], expected[mode])
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["build", "update"])
 def test_killed_at_any_operation_on_the_disk(
     mode: str, every: int, tmp_path: Path, whole: dict[str, Path], expected: dict[str, list[list[Hit]]]
@@ -95,7 +95,7 @@ def test_killed_at_any_operation_on_the_disk(
     )
 
 
-@pytest.mark.parametrize("wanted", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wanted", [2, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["build", "update"])
 def test_killed_at_random_moments(
     mode: str, wanted: int, tmp_path: Path, whole: dict[str, Path], expected: dict[str, list[list[Hit]]]
