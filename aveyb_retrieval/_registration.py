@@ -8,10 +8,13 @@ once, otherwise right after the module that holds them has run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 _AUTO = "transformers.models.auto."
 

@@ -7,8 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,6 +17,9 @@ from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index as index_cli
 from aveyb_retrieval.cli import train as train_cli
 from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")

@@ -36,6 +36,7 @@ class Commands(click.Group):
     """
 
     def invoke(self, context: click.Context) -> Any:
+        """Run a command; end with a message and exit code 2 on an error of the package."""
         respect_processors()
         try:
             return super().invoke(context)

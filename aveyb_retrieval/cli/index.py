@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,8 @@ from aveyb_retrieval.cli.common import Commands, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aveyb_retrieval.index.search.retriever import Hit
     from aveyb_retrieval.index.write.change import Report
 
@@ -109,9 +110,12 @@ def build(
     text_field: str,
     **arguments: Any,
 ) -> None:
-    """Build an index from CORPUS: files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs,
-    a Hugging Face dataset, or - for JSON lines on standard input. If it is interrupted, run the same command again
-    to continue."""
+    """Build an index from CORPUS.
+
+    CORPUS is files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs, a Hugging Face dataset,
+    or - for JSON lines on standard input. If it is interrupted, run the same command again
+    to continue.
+    """
     from aveyb_retrieval.index.input.documents import FieldNames
     from aveyb_retrieval.index.write.build import build_index
 

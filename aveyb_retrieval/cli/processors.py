@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
 
 
 def respect_processors(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:

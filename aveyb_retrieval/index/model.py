@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.types import EmbedderLike, PassageCutter
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.passages import PassageSize
 
 Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""

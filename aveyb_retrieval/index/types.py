@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from aveyb_retrieval.encoder.passages import PassageSize
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -28,15 +31,29 @@ class Encoded(Protocol):
     """
 
     @property
-    def vector(self) -> FloatArray: ...
+    def vector(self) -> FloatArray:
+        """Of the document: `[d]`, unit length."""
+        ...
+
     @property
-    def passages(self) -> FloatArray: ...
+    def passages(self) -> FloatArray:
+        """`[n, d]`, unit rows."""
+        ...
+
     @property
-    def spans(self) -> IntArray: ...
+    def spans(self) -> IntArray:
+        """`[n, 2]`, characters of the text."""
+        ...
+
     @property
-    def n_tokens(self) -> int: ...
+    def n_tokens(self) -> int:
+        """Tokens read."""
+        ...
+
     @property
-    def n_cut(self) -> int: ...
+    def n_cut(self) -> int:
+        """Tokens dropped by the length limit."""
+        ...
 
 
 @runtime_checkable
@@ -47,11 +64,19 @@ class EmbedderLike(Protocol):
     """
 
     @property
-    def dim(self) -> int: ...
+    def dim(self) -> int:
+        """Width of the vectors."""
+        ...
+
     @property
-    def model_name(self) -> str: ...
+    def model_name(self) -> str:
+        """Name or folder that was loaded."""
+        ...
+
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides its vectors."""
+        ...
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Encode (prefix, text) pairs, one result per pair, in order, in constant memory."""
@@ -83,7 +108,9 @@ class PassageCutter(Protocol):
 class Progress(Protocol):
     """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
 
-    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None: ...
+    def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None:
+        """Show how far a stage is."""
+        ...
 
 
 def silent(stage: str, done: int, total: int | None, tokens: int) -> None:

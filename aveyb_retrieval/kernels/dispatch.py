@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from aveyb_retrieval.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Backend = Literal["auto", "triton", "torch"]
 BACKENDS: tuple[str, ...] = ("auto", "triton", "torch")

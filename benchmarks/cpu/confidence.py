@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval import Hit, Retriever
 from aveyb_retrieval.index.search.relevance import OFFSET, SLOPE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 K = 10
 OFF_TOPIC = Path(__file__).parents[1] / "off_topic_queries.txt"

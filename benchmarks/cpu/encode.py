@@ -13,9 +13,9 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -24,6 +24,9 @@ from rich.table import Table
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LENGTHS = (16, 128, 512, 2048, 8192)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

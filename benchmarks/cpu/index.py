@@ -22,9 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
@@ -35,6 +34,9 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.index.nearest import faiss_file, faiss_index
 from aveyb_retrieval.index.nearest.exact import search as exact_search
 from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES = (100_000, 1_000_000)
 SHARES = (1.0, 0.5, 0.01, 0.001)

@@ -15,12 +15,14 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "stdlib_corpus.py"
 

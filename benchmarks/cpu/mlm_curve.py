@@ -23,11 +23,10 @@ import platform
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import transformers
 from matplotlib.figure import Figure
 from peers import bert_of, parameters
 from rich.console import Console
@@ -43,6 +42,9 @@ from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, rea
 from aveyb_retrieval.training.settings import MLMSettings
 from aveyb_retrieval.training.texts import fingerprint, read_texts
 from aveyb_retrieval.training.vocabulary import train_vocabulary
+
+if TYPE_CHECKING:
+    import transformers
 
 RESULTS = Path(__file__).parents[1] / "results"
 CHARACTERS, HELD_OUT_EVERY = 20_000, 60

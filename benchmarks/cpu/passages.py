@@ -18,11 +18,10 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,6 +43,9 @@ from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, 
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
 DOCUMENTS = {"cuad-long": 120}  # of 491: MiniLM reads all of them in about an hour of one core

@@ -18,13 +18,12 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.eval.base import System
 from aveyb_retrieval.eval.encoders import load_encoder
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
@@ -34,6 +33,11 @@ from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, RRFSystem, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
 from aveyb_retrieval.eval.vectors import GRANULARITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.eval.base import System
 
 SETS = ("scifact", "cranfield", "nq-gold", "medquad", "qmsum-long", "openstax-ccby-long")
 LONG = ("qmsum-long", "openstax-ccby-long")

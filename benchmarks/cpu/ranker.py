@@ -15,14 +15,16 @@ import os
 import platform
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, maxsim_reference, unit_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SPLIT = 256
 EPS = 1e-12

@@ -16,9 +16,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -31,6 +31,9 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.training.optimizers import build_optimizer
 from aveyb_retrieval.training.settings import PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RESULTS = Path(__file__).parents[1] / "results"
 MASK_RATE = 0.2

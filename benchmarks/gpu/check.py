@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from common import Clock, Journal, Row, about, attempt, ceilings, options
@@ -28,6 +27,9 @@ from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.static_mix import static_mix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # Largest relative error (norm of the difference over norm) of an output or gradient against float64.
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}

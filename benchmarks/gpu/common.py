@@ -7,14 +7,16 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aveyb_retrieval.encoder.config import AveyBConfig
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from aveyb_retrieval.encoder.config import AveyBConfig
 
 Row = dict[str, Any]
 

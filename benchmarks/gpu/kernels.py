@@ -13,10 +13,9 @@ in the L2 cache. What cannot be captured (it waits for the device) is timed by t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from common import Ceilings, Clock, Journal, Row, about, attempt, ceilings, options
@@ -35,6 +34,9 @@ from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, split_scores
 from aveyb_retrieval.kernels.static_mix import static_mix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _CACHE_BYTES = 100e6  # inputs that take turns are larger than any L2 cache
 

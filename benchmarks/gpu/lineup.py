@@ -10,19 +10,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, ModernBertConfig
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.kernels.dispatch import force_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch import nn
 
 TOY = {"vocab_size": 500, "hidden_size": 32, "num_hidden_layers": 2}
 

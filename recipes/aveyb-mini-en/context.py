@@ -15,9 +15,9 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,10 +27,14 @@ from sources import PRETRAIN, PROMPT, TRAIN_SETS, load_set, pretrain_documents
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.ranker import Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.teacher import encode_with, load_teacher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aveyb_retrieval.encoder.ranker import Retrieved
 
 ASIDE = 20  # one document in so many is kept aside
 

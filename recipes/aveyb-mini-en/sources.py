@@ -14,11 +14,14 @@ import random
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.training.texts import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 PRETRAIN = [
     "100_english_novels",

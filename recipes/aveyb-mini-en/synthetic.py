@@ -9,10 +9,13 @@ how it weighs and combines those words, and that is what the student has to lear
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
 
 FUNCTION_WORDS = 300  # the most frequent words of the vocabulary are never replaced
 FRAMES = [

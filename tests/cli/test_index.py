@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS = [
     {"_id": "a", "title": "Apples", "text": "apples grow on trees", "year": 2020},

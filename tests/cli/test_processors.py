@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aveyb_retrieval.cli.processors import processor_quota, respect_processors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def machine(root: Path, groups: str, **files: str) -> Path:

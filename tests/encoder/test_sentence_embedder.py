@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +15,10 @@ from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 WORDS = ["the", "pump", "stops", "at", "noon", "and", "a", "heron", "stands", "still", "in", "rivers", "title", "long"]
 SENTENCES = "".join(f"The {WORDS[i % 13]} stops at {WORDS[i * 5 % 13]}. " for i in range(60))

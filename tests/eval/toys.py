@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.encoder.embedder import EncodedDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 DOCUMENTS = [
     ("d1", "Bees", "Honey bees dance to tell others where the flowers are. The dance points at the sun."),

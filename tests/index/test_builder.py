@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
@@ -21,6 +19,10 @@ from aveyb_retrieval.index.write import ingest
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def manifest_of(root: Path) -> Manifest:

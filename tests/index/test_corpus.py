@@ -7,9 +7,7 @@ import gzip
 import io
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
@@ -19,6 +17,10 @@ import zstandard
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.input.corpus import read_corpus
 from aveyb_retrieval.index.input.documents import FieldNames, Record, Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 ROWS = [
     {"_id": "a", "title": "First", "text": 'one\ttwo \u00e9\n"three"', "lang": "en"},

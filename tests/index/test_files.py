@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
 from aveyb_retrieval.index.storage import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_hash_is_that_of_the_file_and_large_files_are_flushed_on_the_way(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,15 +22,17 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.search import relevance, word_scores
-from aveyb_retrieval.index.search.options import Mode
 from aveyb_retrieval.index.search.prompt import estimate_tokens
 from aveyb_retrieval.index.storage.language import language
 from aveyb_retrieval.index.storage.manifest import FORMAT
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
-from aveyb_retrieval.index.types import EmbedderLike
 from aveyb_retrieval.index.write.maintain import upgrade_index
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.search.options import Mode
+    from aveyb_retrieval.index.types import EmbedderLike
 
 FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
 RUST = (

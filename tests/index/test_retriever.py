@@ -6,8 +6,7 @@ import asyncio
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,9 @@ from aveyb_retrieval.index.nearest import devices, torch_searcher
 from aveyb_retrieval.index.nearest.faiss_index import stored_ids
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS: list[dict[str, Any]] = [
     *make_documents(80),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,11 @@ from aveyb_retrieval.index.search import retriever as retriever_module
 from aveyb_retrieval.index.search import snapshot as snapshot_module
 from aveyb_retrieval.index.search.options import Options
 from aveyb_retrieval.index.storage import directory
-from aveyb_retrieval.index.types import EmbedderLike
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.types import EmbedderLike
 
 FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
 ROWS = [{**row, "title": ""} for row in make_documents(80)]  # without titles, a passage's text gives its vector

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,9 @@ from aveyb_retrieval.index.write.update import (
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FACTORIES = ["Flat", "HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,6 +20,11 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.write.update import upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
 
 NEW_SETTINGS = ("passage_tokens", "passage_overlap", "late")
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))

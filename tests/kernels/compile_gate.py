@@ -8,17 +8,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton
 
 from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, norm, quantize, static_mix
 from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
 from tests.kernels.ptx import Report, compile_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_gate"
 WIDTH, SPLIT = 768, 256  # the base model

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 # tests/kernels/test_interpreter.py starts these with TRITON_INTERPRET=1, which Triton reads when a kernel is defined.
 collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreter"]

@@ -7,10 +7,9 @@ tests.kernels.counts` prints the table of docs/kernels.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -20,6 +19,9 @@ from torch.utils._pytree import tree_leaves
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.kernels import dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PRESETS = {"released": AveyBConfig.released_base, "paper": AveyBConfig.paper_base}
 BATCH, LENGTHS = 8, (512, 2048, 8192, 98_304)

@@ -14,8 +14,11 @@ the copies that may be in flight.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ITERATIONS = 6  # more than any pipeline has stages, so that every buffer has been used again
 _VALUE = r"%[\w#]+"

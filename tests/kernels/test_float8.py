@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import dispatch, float8
 from aveyb_retrieval.kernels.enrich import enrich_reference
 from aveyb_retrieval.kernels.fuse import fuse_reference
 from tests.encoder.models import PRESETS, small_model
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.model import AveyBModel
 
 IDS = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,9 +12,14 @@ from datasets import Dataset
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.precomputed import PrecomputedDocument
-from aveyb_retrieval.index.types import FloatArray
 from aveyb_retrieval.training.mining import Mined, mine_negatives
 from aveyb_retrieval.training.settings import MiningRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.index.types import FloatArray
 
 # cosine to any anchor
 COSINES = {

@@ -72,6 +72,7 @@ class Rejected:
     raw: str
 
     def error(self) -> InputError:
+        """Return the error that stops a change where such items are not skipped."""
         return InputError(
             f"{self.location}: {self.reason}. Correct it, or leave such lines out with --on-error skip "
             "(on_error='skip')"

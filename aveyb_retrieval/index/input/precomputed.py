@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.types import FloatArray, IntArray, unit_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _BLOCK_BYTES = 16 << 20
 _NO_SPANS = np.empty((0, 2), dtype=np.int64)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.index.nearest.faiss_index import import_faiss, stored_ids
 from aveyb_retrieval.index.nearest.faiss_searcher import FaissGpuSearcher, FaissSearcher
-from aveyb_retrieval.index.nearest.searcher import Searcher
 from aveyb_retrieval.index.nearest.torch_searcher import TorchSearcher
-from aveyb_retrieval.index.storage.shards import VectorTable
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.nearest.searcher import Searcher
+    from aveyb_retrieval.index.storage.shards import VectorTable
 
 
 def open_searcher(index: Any, table: VectorTable, params: dict[str, int], factory: str, device: str) -> Searcher:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.index.types import FloatArray, IntArray
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:

@@ -15,11 +15,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.index.types import IntArray
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.types import IntArray
 
 _SECONDS = 120.0
 _BYTES_PER_SECOND = 20 << 20  # a slow disk
@@ -78,6 +81,7 @@ def _check(path: Path, ids: Path, dim: int) -> list[str]:
 
 
 def main() -> None:
+    """Check one file in this process and print the problems as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdout.write(json.dumps(_check(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))) + "\n")
 

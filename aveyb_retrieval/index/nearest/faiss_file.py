@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +13,9 @@ from aveyb_retrieval.index.nearest.faiss_index import import_faiss, innermost, r
 from aveyb_retrieval.index.storage import files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     import faiss
 
 _limit_lock = threading.Lock()
@@ -65,8 +66,10 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
 
 @contextmanager
 def _no_larger_than(size: int) -> Iterator[None]:
-    """Have FAISS refuse arrays larger than the file that they are said to be in: a damaged length must not take all
-    memory. The limit is one for the whole process, and not in every release of FAISS."""
+    """Have FAISS refuse arrays larger than the file that they are in: a damaged length must not take all memory.
+
+    The limit is one for the whole process, and not in every release of FAISS.
+    """
     faiss = import_faiss()
     if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield

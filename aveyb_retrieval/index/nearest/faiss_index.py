@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
-from aveyb_retrieval.index.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import faiss
+
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 AUTO = "auto"
 # Where "auto" changes from one type to the next. Exact search of 100,000 vectors of 256 components takes 5 ms on one

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.index.nearest.faiss_index import import_faiss, innermost
 from aveyb_retrieval.index.nearest.searcher import DEFAULT_PARAMS
-from aveyb_retrieval.index.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.index.nearest import exact
-from aveyb_retrieval.index.storage.shards import VectorTable
-from aveyb_retrieval.index.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.storage.shards import VectorTable
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 4}
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.index.nearest.searcher import DEFAULT_PARAMS
-from aveyb_retrieval.index.storage.shards import VectorTable
-from aveyb_retrieval.index.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
+
+    from aveyb_retrieval.index.storage.shards import VectorTable
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 BLOCK = 1 << 18  # vectors scored at once: 256 queries then take 256 MiB
 

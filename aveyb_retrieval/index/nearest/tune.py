@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.index.nearest import exact
 from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
-from aveyb_retrieval.index.storage.shards import VectorTable
-from aveyb_retrieval.index.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aveyb_retrieval.index.storage.shards import VectorTable
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 QUERIES = 200
 DEPTH = 10  # recall@10

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.search import fusion, rerank
-from aveyb_retrieval.index.search.hits import Hit
-from aveyb_retrieval.index.search.options import Options
-from aveyb_retrieval.index.search.snapshot import Match, Snapshot
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument, StoredPassage
-from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from aveyb_retrieval.index.search.hits import Hit
+    from aveyb_retrieval.index.search.options import Options
+    from aveyb_retrieval.index.search.snapshot import Match, Snapshot
+    from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Kind
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.relevance import PassageScores, score_by_vector, score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument
-from aveyb_retrieval.index.types import FloatArray
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.types import FloatArray
 
 
 class _Chosen(NamedTuple):

@@ -10,12 +10,13 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.search.rerank import CrossEncoderLike
-from aveyb_retrieval.index.storage.filters import Filter
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES
-from aveyb_retrieval.index.types import Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.index.storage.filters import Filter
+    from aveyb_retrieval.index.types import Kind
 
 Mode = Literal["dense", "lexical", "hybrid"]
 Fusion = Literal["rrf", "weighted"]

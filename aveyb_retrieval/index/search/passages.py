@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
-from aveyb_retrieval.index.types import FloatArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.index.types import FloatArray
 
 WIDEN = 4  # candidates are fetched again, this many times as many, where too few are left of them
 SAME = 0.8  # share of common word triples (Jaccard) from which on two passages are near copies

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.search.hits import Hit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aveyb_retrieval.index.search.hits import Hit
 
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 

@@ -11,13 +11,16 @@ is divided by the best one of the query, so that equal numbers mean the same for
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.index.search.snapshot import Snapshot
 from aveyb_retrieval.index.search.word_scores import WordScores, inverse_frequency
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS
-from aveyb_retrieval.index.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.search.snapshot import Snapshot
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 COSINE = 0.75
 NEIGHBOR = 0.3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.types import EmbedderLike
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aveyb_retrieval.index.types import EmbedderLike
 
 MAXSIM = "maxsim"
 

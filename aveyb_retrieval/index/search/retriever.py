@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
-from aveyb_retrieval.index.search.base import Search
 from aveyb_retrieval.index.search.documents import DocumentSearch
-from aveyb_retrieval.index.search.hits import Hit
 from aveyb_retrieval.index.search.options import Options, SearchOptions
 from aveyb_retrieval.index.search.passages import PassageSearch
 from aveyb_retrieval.index.search.snapshot import Snapshot
@@ -24,7 +19,12 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.index.search.base import Search
+    from aveyb_retrieval.index.search.hits import Hit
 
 
 class Retriever:

@@ -8,11 +8,9 @@ import sqlite3
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +22,17 @@ from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
 from aveyb_retrieval.index.storage import directory, filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.storage.filters import Condition, Filter
-from aveyb_retrieval.index.storage.language import Language
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, check_readable, dead_ids
 from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind, unit_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aveyb_retrieval.index.storage.filters import Condition, Filter
+    from aveyb_retrieval.index.storage.language import Language
 
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort

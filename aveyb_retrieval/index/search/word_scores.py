@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.index.storage.store import Store
-from aveyb_retrieval.index.types import FloatArray, IntArray
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aveyb_retrieval.index.storage.store import Store
+    from aveyb_retrieval.index.types import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -2,7 +2,7 @@
 
     DIR/current        one line, the name of the visible version; replaced atomically
     DIR/lock           held (flock) by the one writer; says who that is
-    DIR/building/      the journal of an unfinished change: same layout as a version, without a manifest
+    DIR/building/      the journal of an unfinished change: same layout as a version; its manifest comes last
     DIR/v000001/       a version: never changed once it is visible
         manifest.json      what the version says about itself, with the sha256 of every other file
         store.sqlite       documents, passages, metadata, full text

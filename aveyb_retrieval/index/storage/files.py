@@ -11,14 +11,16 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from aveyb_retrieval.errors import IndexFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
@@ -137,6 +139,7 @@ class HashingWriter:
         self._flushing: Future[None] | None = None
 
     def write(self, data: bytes) -> int:
+        """Write `data` while what came before is hashed and flushed; return its length."""
         if self._hashing is not None:
             self._hashing.result()  # in order, and never more than one block behind
         self._hashing = self._threads.submit(self._hash.update, data)

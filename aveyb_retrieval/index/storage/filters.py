@@ -1,8 +1,8 @@
-"""Metadata filters: a small MongoDB-like language compiled to parameterised SQL.
+r"""Metadata filters: a small MongoDB-like language compiled to parameterised SQL.
 
     {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False}, {"author.name": "Ada"}]}
 
-A field is a path of keys joined by dots (a dot inside a key is written `\\.`). A condition on a list holds when it
+A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list holds when it
 holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so also where the field is missing.
 Numbers compare with numbers and strings with strings: a condition on another type is simply false.
 Nothing of a filter becomes SQL text: paths and values are bound parameters.

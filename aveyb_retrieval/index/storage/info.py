@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def describe(root: str | Path) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ENGLISH = "english"
 PLAIN = "none"

@@ -9,13 +9,15 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from aveyb_retrieval.errors import IndexFormatError, IndexLockedError
 from aveyb_retrieval.index.storage import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,19 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory, files, manifest_fields
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest_fields import is_count
-from aveyb_retrieval.index.types import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from aveyb_retrieval.index.types import Kind
 
 FORMAT = 2
 OLD_FORMATS = (1,)  # opened as they are; the next change of an index brings it up to date

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import files
-from aveyb_retrieval.index.storage.store import Shard
 from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from aveyb_retrieval.index.storage.store import Shard
 
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 

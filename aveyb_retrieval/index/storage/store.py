@@ -11,20 +11,23 @@ import hashlib
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.storage import store_check
 from aveyb_retrieval.index.storage.filters import Condition
 from aveyb_retrieval.index.storage.language import ENGLISH, OLD_ENGLISH, Language, language
-from aveyb_retrieval.index.types import IntArray, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.index.input.documents import Record, Rejected
+    from aveyb_retrieval.index.types import IntArray, Kind
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
@@ -161,6 +164,7 @@ class Store:
         return cls(path, db)
 
     def close(self) -> None:
+        """Close the connection."""
         self.db.close()
 
     @contextmanager
@@ -183,6 +187,7 @@ class Store:
         return store_check.json_value(row[0], self.path) if row else None
 
     def put(self, key: str, value: Any) -> None:
+        """Set one value of the journal; it must be JSON."""
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     # --- words -------------------------------------------------------------------------------------------------------
@@ -320,6 +325,7 @@ class Store:
             self.db.execute(f"DELETE FROM {table} WHERE doc = ?", (doc,))  # noqa: S608  # the names are in the line above
 
     def add_shard(self, shard: Shard) -> None:
+        """Name one more file of vectors."""
         self.db.execute("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", shard)
 
     def replace_shards(self, shards: Iterable[Shard]) -> None:
@@ -336,6 +342,7 @@ class Store:
         self.db.execute("VACUUM")
 
     def add_rejected(self, items: Iterable[Rejected], version: str) -> None:
+        """Keep items that `on_error="skip"` left out, for `rejected.jsonl`."""
         self.db.executemany(
             "INSERT INTO rejected(version, source, line, reason, raw) VALUES (?, ?, ?, ?, ?)",
             # backslashreplace: what is rejected may be just what UTF-8 cannot hold
@@ -359,6 +366,7 @@ class Store:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def counts(self) -> Counts:
+        """Count documents, passages and tokens."""
         row = self.db.execute(
             "SELECT count(*), coalesce(sum(n_passages), 0), coalesce(sum(n_tokens), 0), "
             "coalesce(sum(n_cut > 0), 0), coalesce(sum(n_cut), 0) FROM documents"
@@ -375,9 +383,11 @@ class Store:
         return (row[0], row[1]) if row else None
 
     def shards(self) -> list[Shard]:
+        """Return the files of vectors, ordered by their first document."""
         return [Shard(*row) for row in self.db.execute("SELECT * FROM shards ORDER BY first")]
 
     def rejected(self, version: str) -> Iterator[dict[str, Any]]:
+        """Yield what a version's change left out, as rows of `rejected.jsonl`."""
         rows = self.db.execute(
             "SELECT source, line, reason, raw FROM rejected WHERE version = ? ORDER BY n", (version,)
         )

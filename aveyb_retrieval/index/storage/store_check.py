@@ -11,14 +11,17 @@ import re
 import sqlite3
 import time
 import weakref
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.types import IntArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.index.types import IntArray
 
 STATEMENT_SECONDS = 300.0  # a filter over twenty million documents takes about a tenth of it
 MAX_REMOVED = 1 << 28  # passages of removed documents whose vectors an index may still hold
@@ -37,6 +40,7 @@ class LimitedConnection(sqlite3.Connection):
     started = 0.0
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        """Execute a statement and start its clock."""
         self.started = time.monotonic()
         return super().execute(*arguments)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,12 +22,14 @@ from aveyb_retrieval.index.storage.language import language as load_language
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES
 from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
 from aveyb_retrieval.index.types import KINDS, EmbedderLike, Progress, model_description, silent
-from aveyb_retrieval.index.write.change import Finish, Report, run_change
+from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.ingest import Ingestion
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.source import ModelSource, PrecomputedSource, VectorSource
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aveyb_retrieval.index.write.transaction import Transaction
 
 OnError = Literal["stop", "skip"]
@@ -60,7 +61,11 @@ def build_index(
     precision: str = "float32",
     progress: Progress = silent,
 ) -> Report:
-    """Build an index directory at `out`. Killed at any moment, the same call continues where it stopped.
+    """Build an index directory at `out`. Killed at any moment before it is visible, the same call continues it.
+
+    A continued build reads `corpus` again from its start (a generator that is used up will not do), encodes only what
+    is missing, and builds the FAISS files anew. Killed after its index became visible, a build is complete: the
+    same call then says that an index is there.
 
     Args:
         corpus: File, folder, glob, Hugging Face dataset name, "-" for standard input, several of these, or an iterable
@@ -134,7 +139,7 @@ def build_index(
     job = describe_job("build", corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
     documents: Any = ready.documents() if corpus is None and ready is not None else corpus
 
-    def work(transaction: Transaction, settings: Settings) -> Finish:
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions:
         _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
         with transaction.store.transaction():
             transaction.store.put("index_fields", settings.index_fields)
@@ -150,7 +155,7 @@ def build_index(
             max_line=max_line,
             progress=progress,
         )
-        return Finish(settings)
+        return FinishOptions(settings)
 
     return run_change(out, job, work, settings=settings, restart=restart, progress=progress)
 
@@ -230,7 +235,8 @@ def ingest_corpus(
         raise InputError("the input holds no documents: nothing to index")
     if transaction.store.is_empty():
         raise InputError(
-            f"none of the {items:,} items of the input is a document; the reasons are those of --on-error stop"
+            f"none of the {items:,} items of the input is a document; give the command with --on-error stop --restart "
+            "to see the first reason"
         )
     source.check_all_used(items)
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import IndexInfo, Manifest
-from aveyb_retrieval.index.types import Progress
-from aveyb_retrieval.index.write.publish import finish
+from aveyb_retrieval.index.write.finish import finish
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.transaction import Job, Transaction, open_transaction
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.index.types import Progress
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishOptions:
     """How to finish a change: the settings of the new version, whether FAISS indexes are rebuilt, whether tuned."""
 
     settings: Settings
@@ -48,7 +52,7 @@ class Finish:
     retune: bool = False
 
 
-Work = Callable[[Transaction, Settings], Finish | None]
+Work = Callable[[Transaction, Settings], FinishOptions | None]
 """Brings the store and the shards of a transaction to their new state; None where there is nothing to change."""
 
 

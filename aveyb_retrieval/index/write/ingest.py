@@ -12,18 +12,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.index.input.corpus import Item
 from aveyb_retrieval.index.input.documents import Record, Rejected
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
 from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
 from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind, Progress
-from aveyb_retrieval.index.write.transaction import Transaction
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.input.corpus import Item
+    from aveyb_retrieval.index.write.transaction import Transaction
 
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
@@ -49,12 +51,14 @@ class Step:
 
     @property
     def record(self) -> Record:
+        """The document; only where the item is one."""
         assert isinstance(self.item, Record)
         return self.item
 
 
 Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
-"""Encodes the documents of steps, in order. It may read ahead, but in the calling thread."""
+"""Encodes the documents of steps, in order. It may read ahead, but only in the calling thread:
+pulling a step may write to the store, whose connection belongs to that thread."""
 
 
 @runtime_checkable

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.storage import directory
@@ -12,10 +11,15 @@ from aveyb_retrieval.index.storage.manifest import FORMAT, GRANULARITIES
 from aveyb_retrieval.index.storage.shards import open_table, write_shard
 from aveyb_retrieval.index.storage.store import Shard
 from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress, silent
-from aveyb_retrieval.index.write.change import Finish, Report, run_change
+from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.ingest import BATCH_BYTES
-from aveyb_retrieval.index.write.settings import Settings
-from aveyb_retrieval.index.write.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.index.write.settings import Settings
+    from aveyb_retrieval.index.write.transaction import Transaction
 
 
 def compact_index(root: str | Path, *, restart: bool = False, progress: Progress = silent) -> Report:
@@ -26,14 +30,14 @@ def compact_index(root: str | Path, *, restart: bool = False, progress: Progress
         IndexLockedError: another process is writing.
     """
 
-    def work(transaction: Transaction, settings: Settings) -> Finish:
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions:
         shards = list(_merged_shards(transaction, settings))
         with transaction.store.transaction():
             transaction.store.replace_shards(shards)
             transaction.store.put("consumed", 1)
         _unlink_unused(transaction, shards)
         transaction.store.compact()
-        return Finish(settings, rebuild=True)
+        return FinishOptions(settings, rebuild=True)
 
     return run_change(root, {"command": "compact"}, work, restart=restart, progress=progress)
 
@@ -50,8 +54,8 @@ def tune_index(root: str | Path, recall: float, *, restart: bool = False, progre
     if not 0 < recall <= 1:
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 
-    def work(transaction: Transaction, settings: Settings) -> Finish:
-        return Finish(dataclasses.replace(settings, recall=recall), retune=True)
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions:
+        return FinishOptions(dataclasses.replace(settings, recall=recall), retune=True)
 
     return run_change(root, {"command": "tune", "recall": recall}, work, restart=restart, progress=progress)
 
@@ -66,13 +70,13 @@ def upgrade_index(root: str | Path, *, restart: bool = False, progress: Progress
         IndexLockedError: another process is writing.
     """
 
-    def work(transaction: Transaction, settings: Settings) -> Finish | None:
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
         if transaction.base is not None and transaction.base.format == FORMAT:
             return None
         with transaction.store.transaction():
             transaction.store.put("consumed", 1)
         transaction.store.optimize()
-        return Finish(settings)
+        return FinishOptions(settings)
 
     return run_change(root, {"command": "upgrade"}, work, restart=restart, progress=progress)
 

@@ -1,18 +1,20 @@
-"""The settings that an index keeps to over all its versions."""
+"""The settings that later changes of an index start from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.index.storage.language import ENGLISH
-from aveyb_retrieval.index.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.storage.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every later change of an index keeps to.
+    """The settings that every later change of an index starts from; only tuning changes one, `recall`.
 
     `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),

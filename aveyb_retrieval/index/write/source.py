@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.index.types import EmbedderLike, Encoded, check_fingerprint
 from aveyb_retrieval.index.write.ingest import GrowingEmbedder, Step
-from aveyb_retrieval.index.write.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+    from aveyb_retrieval.index.write.settings import Settings
 
 
 class VectorSource(Protocol):
@@ -45,9 +48,11 @@ class ModelSource:
         self.growing: GrowingEmbedder | None = embedder if isinstance(embedder, GrowingEmbedder) else None
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Encode titles and texts."""
         return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
 
     def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise IndexFormatError where another model made the index."""
         if settings.model is None:
             raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
         check_fingerprint(settings.model, settings.dim, self.embedder, where)
@@ -56,6 +61,7 @@ class ModelSource:
         """Nothing to check: a model encodes as many documents as there are."""
 
     def describe(self) -> str | None:
+        """Return None: the model's fingerprint is among the settings."""
         return None
 
 
@@ -68,9 +74,11 @@ class PrecomputedSource:
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Take the row of each document."""
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise ConfigError where the index has passages or another dimension."""
         if settings.granularity != "document" or self.vectors.dim != settings.dim:
             raise ConfigError(
                 f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
@@ -78,6 +86,7 @@ class PrecomputedSource:
             )
 
     def check_all_used(self, documents: int) -> None:
+        """Raise InputError where rows and documents are not equally many."""
         if documents != len(self.vectors):
             raise InputError(
                 f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
@@ -85,4 +94,5 @@ class PrecomputedSource:
             )
 
     def describe(self) -> str | None:
+        """Return the name with a hash of all rows."""
         return self.vectors.describe()

@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.index.storage import directory, files
@@ -22,6 +20,10 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.storage.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -19,11 +18,13 @@ from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, Vectors, describe_job, ingest_corpus, open_source
-from aveyb_retrieval.index.write.change import Finish, Report, read_manifest, run_change
+from aveyb_retrieval.index.write.change import FinishOptions, Report, read_manifest, run_change
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.source import ModelSource, VectorSource
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.index.input.corpus import Source
@@ -94,11 +95,11 @@ def delete_documents(
         "filter": filters.filter_key(where) if where is not None else None,
     }
 
-    def work(transaction: Transaction, settings: Settings) -> Finish | None:
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
         if transaction.store.get("consumed"):  # by the interrupted run that this one continues
-            return Finish(settings)
+            return FinishOptions(settings)
         removed = _remove(transaction, wanted, where, missing_ok)
-        return Finish(settings) if removed else None
+        return FinishOptions(settings) if removed else None
 
     return run_change(root, job, work, restart=restart, progress=progress)
 
@@ -133,7 +134,7 @@ def _insert(
     source.check_fits(settings, root)
     job = describe_job(mode, corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
 
-    def work(transaction: Transaction, settings: Settings) -> Finish:
+    def work(transaction: Transaction, settings: Settings) -> FinishOptions:
         source.check_fits(settings, root)  # again: another process may have replaced the index meanwhile
         ingest_corpus(
             transaction,
@@ -146,7 +147,7 @@ def _insert(
             max_line=max_line,
             progress=progress,
         )
-        return Finish(settings)
+        return FinishOptions(settings)
 
     return run_change(root, job, work, restart=restart, progress=progress)
 

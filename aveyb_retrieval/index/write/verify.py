@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,13 @@ from aveyb_retrieval.index.storage.manifest import Manifest, file_problems
 from aveyb_retrieval.index.storage.shards import open_table
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, dead_ids
 from aveyb_retrieval.index.types import Kind, Progress, silent
-from aveyb_retrieval.index.write.change import Finish, run_change
-from aveyb_retrieval.index.write.publish import live_blocks
+from aveyb_retrieval.index.write.change import FinishOptions, run_change
+from aveyb_retrieval.index.write.finish import live_blocks
 from aveyb_retrieval.index.write.verify_content import content_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progre
     report = run_change(
         index_dir.root,
         {"command": "repair"},
-        lambda transaction, settings: Finish(settings, rebuild=True),
+        lambda transaction, settings: FinishOptions(settings, rebuild=True),
         progress=progress,
     )
     repaired = index_dir.root / report.version

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Store, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MOST = 20  # problems that are named; one is enough to distrust an index
 

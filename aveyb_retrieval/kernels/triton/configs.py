@@ -7,10 +7,13 @@ computed in registers, which must not be pipelined there (see `__init__.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHARED_MEMORY = {"sm_90": 232_448, "sm_80": 166_912, "sm_89": 101_376}  # bytes one program may use
 

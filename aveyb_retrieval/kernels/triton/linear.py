@@ -31,7 +31,7 @@ _SQRT_HALF = tl.constexpr(0.7071067811865476)
 @triton.jit
 def add_product(value, a, weight, rows, columns, a_row, weight_row, n_rows, n_columns,
                 WIDTH: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """value `[M, N]` += a[rows] weight[columns]^T."""
+    """Value `[M, N]` += a[rows] weight[columns]^T."""
     for k in range(0, WIDTH, K):
         d = k + tl.arange(0, K)
         x = load_tile(a, rows, d, a_row, n_rows, WIDTH, WIDTH % K == 0)

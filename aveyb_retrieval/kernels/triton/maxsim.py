@@ -9,13 +9,17 @@ are exact in float32, so the cosines are as good as float32 ones at the speed of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.tiles import blocks, larger, largest, load_tile, power_of_two, precision, store_tile
-from aveyb_retrieval.kernels.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.kernels.vocabulary import Vocabulary
 
 
 @triton.jit

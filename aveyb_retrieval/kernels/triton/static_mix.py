@@ -33,7 +33,7 @@ _MAX_PARTIALS = 64  # groups of splits whose weight gradients are summed apart: 
 @triton.jit
 def gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.constexpr, N: tl.constexpr,
                 RELU: tl.constexpr):  # fmt: skip
-    """dO float32 [rows, N]: the gradient of `V Z + b`. Where sigma was shut the output is zero."""
+    """DO float32 [rows, N]: the gradient of `V Z + b`. Where sigma was shut the output is zero."""
     value = load_tile(grad, rows, d, grad_row, n, D, D % N == 0).to(tl.float32)
     value *= load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
     if RELU:

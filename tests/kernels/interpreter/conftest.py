@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +14,9 @@ from triton import language as tl
 from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
 
 from aveyb_retrieval.kernels.triton import tiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
+
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.kernels import maxsim
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
@@ -16,6 +16,9 @@ from aveyb_retrieval.kernels.float8 import quantize_reference
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.static_mix import static_mix
 from aveyb_retrieval.kernels.triton.quantize import quantize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAN = float("nan")
 

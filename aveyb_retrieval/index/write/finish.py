@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -18,13 +17,16 @@ from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, IndexInfo, Manifest
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table
 from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Shard, Store, dead_ids, expand_passages
-from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress
 from aveyb_retrieval.index.write.settings import Settings
-from aveyb_retrieval.index.write.transaction import Transaction
 from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import faiss
+
+    from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress
+    from aveyb_retrieval.index.write.transaction import Transaction
 
 SEED = 0  # of the training sample
 TOMBSTONE_LIMIT = 0.2  # a graph index with a larger share of dead vectors is built again
@@ -44,10 +46,10 @@ def finish(
     for kind in GRANULARITIES[settings.granularity]:
         count = counts.documents if kind == "document" else counts.passages
         name = directory.faiss_file(kind)
-        job = FaissJob(transaction, kind, count, settings, progress)
-        indexes[kind], listed[name] = job.run(rebuild)
+        builder = FaissBuilder(transaction, kind, count, settings, progress)
+        indexes[kind], listed[name] = builder.run(rebuild)
         if retune:
-            indexes[kind] = job.tune(indexes[kind])
+            indexes[kind] = builder.tune(indexes[kind])
     if transaction.base is None:
         store.optimize()  # later changes leave merging to compaction
     rejected = list(store.rejected(transaction.version))
@@ -76,7 +78,7 @@ def finish(
 
 
 @dataclass(frozen=True)
-class FaissJob:
+class FaissBuilder:
     """Bringing the FAISS index of one kind of vectors to what the store now holds, and its file to the disk."""
 
     transaction: Transaction
@@ -86,6 +88,7 @@ class FaissJob:
     progress: Progress
 
     def run(self, rebuild: bool) -> tuple[IndexInfo, FileInfo]:
+        """Build the index or bring the old one up to date; return its description and its file's size and hash."""
         old = self.transaction.base.indexes.get(self.kind) if self.transaction.base else None
         factory = faiss_index.choose_factory(self.settings.index, self.count, self.settings.dim)
         if old is None or rebuild or old.factory != factory or self.count > 2 * old.trained_on:
