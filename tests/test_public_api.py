@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import aveyb_retrieval
 
@@ -33,6 +36,7 @@ PUBLIC = [
     "OptionalDependencyError",
     "__version__",
 ]
+SIGNATURES = Path(__file__).parent / "data" / "public_api.txt"
 HEAVY = ("torch", "transformers", "sentence_transformers", "faiss", "numpy", "datasets", "tiktoken")
 
 
@@ -42,6 +46,29 @@ def test_exactly_these_names_are_public() -> None:
         value = getattr(aveyb_retrieval, name)
         assert name == "__version__" or value.__module__.startswith("aveyb_retrieval.")
         assert name in dir(aveyb_retrieval)
+
+
+def signatures() -> str:
+    """What users call, with every parameter: functions, and the public methods of the classes they hold."""
+    lines = []
+    for name in sorted(PUBLIC):
+        value = getattr(aveyb_retrieval, name)
+        if inspect.isfunction(value):
+            lines.append(f"{name}{inspect.signature(value)}")
+        elif name in ("Embedder", "Hit", "Passage", "Retriever"):
+            lines.append(f"{name}{inspect.signature(value)}")
+            methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
+            lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", "\n".join(lines)) + "\n"
+
+
+def test_signatures_are_those_that_were_agreed() -> None:
+    """A change of the public API changes this file too: python -c "import tests.test_public_api as t; t.write()"."""
+    assert signatures() == SIGNATURES.read_text(encoding="utf-8")
+
+
+def write() -> None:
+    SIGNATURES.write_text(signatures(), encoding="utf-8")
 
 
 def test_importing_the_package_imports_nothing_heavy_and_takes_under_a_fifth_of_a_second() -> None:
