@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument
+from aveyb_retrieval.encoder.embedder import EncodedDocument, no_progress_bar
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -366,7 +365,7 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
     from sentence_transformers import SentenceTransformer
 
     try:
-        with _no_progress_bar():
+        with no_progress_bar():
             return SentenceTransformer(
                 str(folder),
                 device=device,
@@ -380,19 +379,6 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
             f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); check that the folder "
             "is complete"
         ) from error
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _end(cuts: Cuts) -> int:
