@@ -91,7 +91,7 @@ INSERTING = together(
     "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
 )
 @click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N")
-@click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 128]", metavar="N")
+@click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N")
 @click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before.")
 @click.option(
     "--late/--one-by-one",

@@ -32,7 +32,7 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEFAULT_TOKENS = 128
+DEFAULT_TOKENS = 256
 SMALLEST, LARGEST = 16, 8192
 
 _LINE = regex.compile(r"(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*(?=\S)")

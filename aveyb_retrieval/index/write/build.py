@@ -89,7 +89,7 @@ def build_index(
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
         passage_tokens: Passages are runs of whole sentences of at most this many tokens, 16 to 8,192. None is what the
-            model was loaded with, 128 by default.
+            model was loaded with, 256 by default.
         passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens.
         late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
             with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
