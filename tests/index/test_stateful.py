@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.write.maintain import compact_index
 from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
@@ -129,7 +131,8 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def is_sound(self) -> None:
         if hasattr(self, "reader"):
-            assert verify_index(self.root).problems == []
+            with patch.object(faiss_check, "problems", faiss_check.problems_here):  # 200 processes take a minute
+                assert verify_index(self.root).problems == []
 
 
 TestIndex = IndexMachine.TestCase

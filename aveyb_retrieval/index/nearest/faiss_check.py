@@ -1,6 +1,6 @@
 """Check a FAISS file in a process of its own: FAISS trusts what it reads, and a damaged file can end the process.
 
-    python -m aveyb_retrieval.index.nearest.faiss_check FILE IDS
+    python -m aveyb_retrieval.index.nearest.faiss_check FILE IDS WIDTH
 
 compares the ids in FILE with those of the array IDS (`.npy`, ascending) and prints the problems as a list in JSON.
 """
@@ -60,10 +60,10 @@ def problems(path: Path, expected: IntArray, dim: int) -> list[str]:
     return found
 
 
-def _check(path: Path, ids: Path, dim: int) -> list[str]:
+def problems_here(path: Path, expected: IntArray, dim: int) -> list[str]:
+    """Return the same as `problems`, found in this process: only for a file that is known to be sound."""
     from aveyb_retrieval.index.nearest import faiss_file, faiss_index
 
-    expected = np.load(ids, allow_pickle=False)
     try:
         index = faiss_file.read(path, mapped=True)
     except AveyBError as error:
@@ -83,7 +83,8 @@ def _check(path: Path, ids: Path, dim: int) -> list[str]:
 def main() -> None:
     """Check one file in this process and print the problems as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.stdout.write(json.dumps(_check(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))) + "\n")
+    ids = np.load(sys.argv[2], allow_pickle=False)
+    sys.stdout.write(json.dumps(problems_here(Path(sys.argv[1]), ids, int(sys.argv[3]))) + "\n")
 
 
 if __name__ == "__main__":
