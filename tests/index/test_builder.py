@@ -338,3 +338,8 @@ def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:
             for size in (1, 1e30, 1e-30):
                 hit = retriever.search_vectors(directions[row : row + 1] * np.float32(size), k=1)[0][0]
                 assert (hit.id, hit.score) == (str(row), pytest.approx(1, abs=1e-5))
+
+
+def test_inverted_lists_without_a_passage_are_sound(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "a", "text": ""}], tmp_path / "ix", model=embedder, index="IVF1,Flat")
+    assert verify_index(tmp_path / "ix").problems == []
