@@ -37,6 +37,11 @@ class SourceLocation:
         return f"{self.source}, {self.unit} {self.line}"
 
 
+def prefix_of(title: str) -> str:
+    """Return the text that is encoded in front of a document with this title."""
+    return f"{title}\n" if title else ""
+
+
 @dataclass(frozen=True)
 class Record:
     """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata."""
@@ -50,7 +55,7 @@ class Record:
     @property
     def prefix(self) -> str:
         """What is encoded in front of the text."""
-        return f"{self.title}\n" if self.title else ""
+        return prefix_of(self.title)
 
     def raw(self) -> str:
         """The document as a line of JSON that could be read again."""

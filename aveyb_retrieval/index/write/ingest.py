@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.index.input.documents import Record, Rejected
+from aveyb_retrieval.index.input.documents import Record, Rejected, prefix_of
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
 from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
@@ -185,7 +185,7 @@ class Ingestion:
         if self._growing is None or doc >= self._first_doc:
             return "encode", 0
         old = self.store.documents([doc])[doc]
-        prefix = f"{old.title}\n" if old.title else ""
+        prefix = prefix_of(old.title)
         unchanged = self._growing.unchanged_passages((prefix, old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self.store.norms(doc)))
         return ("grow", unchanged) if unchanged else ("encode", 0)
