@@ -10,6 +10,7 @@ Shapes: S tokens in a split (the last may have fewer, T), width D, m = expansion
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import linear, relu, rms_norm
@@ -17,6 +18,9 @@ from torch.nn.functional import linear, relu, rms_norm
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 
 Weights = dict[str, torch.Tensor]
 
@@ -88,9 +92,9 @@ def encode(ids: torch.Tensor, w: Weights, config: AveyBConfig) -> torch.Tensor:
 
 
 @torch.no_grad()
-def compare(name: str, model: AveyBModel, ids: torch.Tensor) -> float:
+def compare(name: str, model: SplitEncoder, ids: torch.Tensor) -> float:
     """Print and return the largest difference between `encode`, in float64, and the model, for int64 `[N]` ids."""
-    expected = model(ids[None]).last_hidden_state[0]
+    expected = model.encode_batch(ids[None])[0]
     ours = encode(ids, {name: tensor.double() for name, tensor in model.state_dict().items()}, model.config)
     difference = (ours - expected).abs().max().item()
     print(f"{name}, {len(ids)} tokens: largest difference {difference:.1e}, numbers up to {ours.abs().max():.1f}")

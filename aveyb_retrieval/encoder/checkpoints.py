@@ -104,7 +104,7 @@ class CheckpointLoading:
         """
         name = pretrained_model_name_or_path
         hub = {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
-        settings = None if name is None else _settings(name, hub, needed=kwargs.get("config") is None)
+        settings = None if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
         try:
             if settings is not None and is_released(settings):
                 return cls._from_released_folder(name, settings, hub, kwargs)
@@ -114,7 +114,7 @@ class CheckpointLoading:
                 f"{name}: its safetensors file is damaged or cut short ({error}); copy or download it again"
             ) from error
         except OSError as error:
-            raise _no_weights(name, str(error).strip().splitlines()[0].rstrip(".")) from error
+            raise no_weights(name, str(error).strip().splitlines()[0].rstrip(".")) from error
 
     @classmethod
     def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,8 +125,8 @@ class CheckpointLoading:
                 name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
         if not allowed:
-            _check_shapes(name, info["mismatched_keys"])
-        _check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]))
+            check_shapes(name, info["mismatched_keys"])
+        check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
     @classmethod
@@ -138,7 +138,7 @@ class CheckpointLoading:
             config = AveyBConfig.from_released(**released_fields(settings, str(name)))
         weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
         if weights is None:
-            raise _no_weights(name, "no model.safetensors")
+            raise no_weights(name, "no model.safetensors")
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
         model = cls._filled(config, load_file(weights))
         return model.to(dtype) if isinstance(dtype, torch.dtype) else model
@@ -149,7 +149,7 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
 
 
-def _settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
+def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
     """Return the fields of an Avey-B `config.json`, or None where there is none and none is needed."""
     path = cached_file(
         name,
@@ -177,14 +177,16 @@ def _settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any]
     return settings
 
 
-def _no_weights(name: Any, reason: str) -> ModelError:
+def no_weights(name: Any, reason: str) -> ModelError:
+    """Return the error for a folder whose weights are absent or unreadable."""
     return ModelError(
         f"{name}: {reason}; this package reads safetensors only (convert a pickled checkpoint with "
         "safetensors.torch.save_file in a place you trust)"
     )
 
 
-def _check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
+def check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
+    """Raise `ModelError` if a (parameter, stored shape, expected shape) differs."""
     if mismatched:
         parameter, stored, expected = min(mismatched)
         raise ModelError(
@@ -193,7 +195,8 @@ def _check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
         )
 
 
-def _check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
+def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
+    """Raise `ModelError` if a checkpoint does not fill every parameter, or holds tensors that have no place."""
     if missing:
         raise ModelError(
             f"{name}: the checkpoint lacks {len(missing)} parameters, first {min(missing)!r}; they would be random, so "

@@ -9,20 +9,18 @@ depend on the number of texts.
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers.utils import logging
 
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.fingerprint import fingerprint
-from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
+from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -102,7 +100,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: AveyBModel,
+        model: SplitEncoder,
         tokenizer: AveyBTokenizer,
         *,
         prompts: dict[str, str],
@@ -166,8 +164,7 @@ class Embedder:
             raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
         check_device(device)
         folder = model_folder(model)
-        with no_progress_bar():
-            encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
+        encoder = InferenceModel.load(folder)
         check_mean_pooling(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
@@ -423,15 +420,3 @@ def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
     tokenizer = AveyBTokenizer.load(folder) if own else AveyBTokenizer.p50k_base()
     tokenizer.check_embeddings(vocab_size, str(folder))
     return tokenizer
-
-
-@contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar while it loads weights."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -13,23 +10,13 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
-from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
 from aveyb_retrieval.encoder.initialization import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.splits import SplitTable, split_table
-from aveyb_retrieval.errors import BackendError, InputError
-from aveyb_retrieval.kernels.dispatch import writes_over_gate
-from aveyb_retrieval.kernels.packed import usable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from aveyb_retrieval.encoder.ranker import Ranker
+from aveyb_retrieval.encoder.split_encoder import SplitEncoder
+from aveyb_retrieval.errors import InputError
 
 IGNORED_LABEL = -100
-# Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3 (float32) and 1.2
-# (bfloat16) times as long as 2,048.
-_CPU_GROUP_TOKENS = 2048
 
 
 class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
@@ -62,79 +49,18 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
                 init.ones_(module.alpha)
 
 
-class AveyBModel(AveyBPreTrainedModel):
+class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
     """The encoder: token ids to one contextual vector per token.
 
     The ranker runs once per document on token embeddings; the layers run on splits of all documents, in groups of
     similar length. A text's vectors never depend on padding or on the rest of the batch.
     """
 
-    max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
-
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.ranker = Ranker(config)
-        pattern = config.layer_pattern or []
-        self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
-        self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
-        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
-        self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
-        self.gradient_checkpointing = False
-        self._float8 = False
-        self._inference: InferenceLayers | None = None
-        self._graphs: LayerGraphs | None = None
+        self._build(config)
         self.post_init()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, without what inference prepared."""
-        return {**self.__dict__, "_inference": None, "_graphs": None}
-
-    def train(self, mode: bool = True) -> AveyBModel:
-        """Set the mode as for any module; training frees what inference prepared.
-
-        In training parameters may be written to in ways that leave no trace (`parameter.data`).
-        """
-        if mode:
-            self._forget_prepared()
-        return super().train(mode)
-
-    def _forget_prepared(self) -> None:
-        self._inference = None
-        if self._graphs is not None:
-            self._graphs.clear()
-
-    def use_float8(self, enabled: bool = True) -> None:
-        """Run the layers' linear maps in float8 in inference (see `kernels/float8.py`).
-
-        On a CPU the same rounding is emulated in float32, slowly, to measure what float8 costs in accuracy. Training
-        needs it off. Encoding raises `BackendError` where the device has no float8 products, gradients are recorded, or
-        layers are compiled or have hooks.
-
-        Args:
-            enabled: False returns to the model's dtype.
-        """
-        self._float8 = enabled
-        self._forget_prepared()
-
-    def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
-        """Run small groups of splits on a CUDA device as CUDA graphs (see `cuda_graphs.py`).
-
-        A graph is captured when its size first occurs, which takes as long as some tens of runs, and then kept.
-
-        Args:
-            enabled: False frees the graphs.
-            max_tokens: larger groups, padding included, run without a graph: there the launches cost little.
-
-        Raises:
-            BackendError: the model is not on a CUDA device.
-        """
-        if enabled and self.device.type != "cuda":
-            raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
-        self._graphs = (
-            LayerGraphs(self.run_layers, self, split_size=self.split_size, max_tokens=max_tokens) if enabled else None
-        )
 
     def forward(
         self,
@@ -155,120 +81,8 @@ class AveyBModel(AveyBPreTrainedModel):
         Raises:
             InputError: the two inputs do not have the same two-dimensional shape.
         """
-        _check_shapes(input_ids, attention_mask)
-        if self.is_short(input_ids) and (attention_mask is None or bool(attention_mask.all())):
-            out = self.encode_short(input_ids)
-        else:
-            out = self._encode_padded(input_ids, attention_mask)
+        out = self.encode_batch(input_ids, attention_mask)
         return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
-
-    def is_short(self, input_ids: torch.Tensor) -> bool:
-        """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
-        length = input_ids.shape[1]
-        fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
-        few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
-        return fits and few and not torch.is_grad_enabled()
-
-    def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Encode a batch of single-split texts without padding, such as queries, on a fast path.
-
-        Args:
-            input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
-
-        Returns:
-            `[B, T, D]`, equal to what `forward` gives.
-        """
-        return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
-
-    def _encode_padded(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        present = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-        table, slots = split_table(input_ids[present], present.sum(1), self.split_size)
-        place = torch.empty(table.ids.numel(), dtype=torch.int64, device=slots.device)
-        place[slots] = torch.nonzero(present.flatten())[:, 0]  # slot of the table -> place in the padded batch
-
-        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
-        pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
-        if pieces:
-            tokens = torch.cat([hidden[valid] for _, hidden, valid in pieces])
-            columns = torch.arange(table.ids.shape[1], device=slots.device)
-            places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
-            out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
-        return out.view(*input_ids.shape, out.shape[1])
-
-    def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Run compressor and layers over the splits of a table, in groups of similar length.
-
-        Args:
-            table: the splits of any number of documents.
-            retrieved: what `ranker.retrieve` found for them.
-            needed: bool `[n]`, which splits to encode; None: all.
-
-        Yields:
-            Rows of the table int64 `[m]`, their vectors `[m, T, D]`, and bool `[m, T]`: which vectors are tokens; the
-            others are not meaningful. Every needed split appears once.
-        """
-        embedding = self.embed.weight
-        if torch.is_grad_enabled() and embedding.requires_grad:
-            # A look-up's gradient is as large as its table, so the groups look up only the rows that the batch uses.
-            used, ids = torch.unique(table.ids, return_inverse=True)
-            table, embedding = replace(table, ids=ids), self.embed(used)
-        max_tokens = self._group_tokens(table.ids.device)
-        for rows, width in table.groups(needed, full_width=not self.masked_tail, max_tokens=max_tokens):
-            lengths = table.lengths[rows]
-            x = self.ranker.compress(table, retrieved, rows, width, embedding)
-            full = not self.masked_tail or bool((lengths == width).all())
-            x = self._process(x, None if full else lengths)
-            yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
-
-    def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible."""
-        if self._graphs is not None and self._graphs.can_replay(x):
-            return self._graphs(x, lengths)
-        return self.run_layers(x, lengths)
-
-    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the layers and the final norm on a group of splits.
-
-        Args:
-            x: `[m, T, D]`, splits that have been through the compressor.
-            lengths: int64 `[m]`, valid tokens of each split; None when all T are.
-
-        Returns:
-            `[m, T, D]`.
-        """
-        inference = self._inference_layers(x)
-        if inference is not None:
-            x = inference(x, lengths)
-        else:
-            for layer in self.layers:
-                if self.gradient_checkpointing and self.training:
-                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
-                else:
-                    x = layer(x, lengths)
-        return x if self.ln_f is None else self.ln_f(x)
-
-    def _inference_layers(self, x: torch.Tensor) -> InferenceLayers | None:
-        """Return the layers in the form in which inference on `x` `[m, T, D]` runs; None: they run as they are."""
-        form = self._inference_form(x)
-        if form is None:
-            return None
-        inference = self._inference
-        if inference is None or not inference.serves(self.layers, form, x.dtype):
-            self._inference = inference = InferenceLayers.prepare(self.layers, form, x.dtype)
-        return inference
-
-    def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
-        if not self._float8:
-            return PackedLayer if usable(x) else JoinedLayer if writes_over_gate(x) else None
-        if torch.is_grad_enabled():
-            raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
-        return Float8Layer
-
-    def _group_tokens(self, device: torch.device) -> int:
-        small = device.type == "cpu" and not torch.is_grad_enabled()
-        return min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
 
 
 class AveyBForMaskedLM(AveyBPreTrainedModel):
@@ -322,12 +136,3 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         if return_dict is False:
             return (logits,) if loss is None else (loss, logits)
         return MaskedLMOutput(loss=loss, logits=logits)
-
-
-def _check_shapes(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
-    if input_ids.dim() != 2:
-        raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
-        raise InputError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
-        )

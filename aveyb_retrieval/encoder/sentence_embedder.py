@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from transformers.utils import logging
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument, no_progress_bar
+from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -365,7 +367,7 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
     from sentence_transformers import SentenceTransformer
 
     try:
-        with no_progress_bar():
+        with _no_progress_bar():
             return SentenceTransformer(
                 str(folder),
                 device=device,
@@ -452,3 +454,15 @@ def _files(folder: Path) -> list[str]:
         for file in files
         if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
     ]
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar while it loads weights."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

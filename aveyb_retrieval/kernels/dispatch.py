@@ -127,6 +127,9 @@ def _why_not(tensor: torch.Tensor) -> str | None:
     return None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
+
+
+# All that torch.compiler.assume_constant_result does; calling it would load the compiler in every search.
+_capability._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -156,7 +156,7 @@ def test_a_passage_is_the_mean_of_its_own_token_vectors(embedder: Embedder, size
     before = embedder.prompts["document"] + "T\n"
     ids, offsets = embedder.tokenizer.encode(before + SENTENCES)
     with torch.inference_mode():
-        outputs = embedder.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].numpy()
+        outputs = embedder.model.encode_batch(torch.from_numpy(ids.astype(np.int64))[None])[0].numpy()
     cuts = cut_passages(SENTENCES, offsets - len(before), size)
     assert document.spans.tolist() == cuts.spans.tolist()
     assert len(document.passages) > 3

@@ -1,0 +1,297 @@
+"""The encoder's own work, from token ids to token vectors, without transformers' model classes.
+
+`SplitEncoder` holds it for two classes: `AveyBModel`, which transformers loads, saves and trains, and `InferenceModel`,
+which only encodes. The second is for searches: importing transformers' model classes takes longer than a search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from aveyb_retrieval.encoder.checkpoints import (
+    check_complete,
+    check_shapes,
+    no_weights,
+    read_settings,
+    released_tensors,
+)
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
+from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
+from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.errors import BackendError, InputError, ModelError
+from aveyb_retrieval.kernels.dispatch import writes_over_gate
+from aveyb_retrieval.kernels.packed import usable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    _Module = nn.Module
+else:
+    _Module = object  # each of the two classes brings its own
+
+# Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3 (float32) and 1.2
+# (bfloat16) times as long as 2,048.
+_CPU_GROUP_TOKENS = 2048
+
+
+class SplitEncoder(_Module):
+    """Token ids to token vectors: the ranker on documents, the layers on splits, in groups of similar length."""
+
+    config: Any  # an AveyBConfig; transformers declares another type
+    device: torch.device
+    _gradient_checkpointing_func: Any
+    max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
+
+    def _build(self, config: AveyBConfig) -> None:
+        """Make the modules, with parameters as their classes start them."""
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.ranker = Ranker(config)
+        pattern = config.layer_pattern or []
+        self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
+        self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
+        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
+        self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
+        self.gradient_checkpointing = False
+        self._float8 = False
+        self._inference: InferenceLayers | None = None
+        self._graphs: LayerGraphs | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and pickles, without what inference prepared."""
+        return {**self.__dict__, "_inference": None, "_graphs": None}
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as for any module; training frees what inference prepared.
+
+        In training parameters may be written to in ways that leave no trace (`parameter.data`).
+        """
+        if mode:
+            self._forget_prepared()
+        return super().train(mode)
+
+    def _forget_prepared(self) -> None:
+        self._inference = None
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    def use_float8(self, enabled: bool = True) -> None:
+        """Run the layers' linear maps in float8 in inference (see `kernels/float8.py`).
+
+        On a CPU the same rounding is emulated in float32, slowly, to measure what float8 costs in accuracy. Training
+        needs it off. Encoding raises `BackendError` where the device has no float8 products, gradients are recorded, or
+        layers are compiled or have hooks.
+
+        Args:
+            enabled: False returns to the model's dtype.
+        """
+        self._float8 = enabled
+        self._forget_prepared()
+
+    def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
+        """Run small groups of splits on a CUDA device as CUDA graphs (see `cuda_graphs.py`).
+
+        A graph is captured when its size first occurs, which takes as long as some tens of runs, and then kept.
+
+        Args:
+            enabled: False frees the graphs.
+            max_tokens: larger groups, padding included, run without a graph: there the launches cost little.
+
+        Raises:
+            BackendError: the model is not on a CUDA device.
+        """
+        if enabled and self.device.type != "cuda":
+            raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
+        self._graphs = (
+            LayerGraphs(self.run_layers, self, split_size=self.split_size, max_tokens=max_tokens) if enabled else None
+        )
+
+    def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Encode a padded batch.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+
+        Returns:
+            `[B, T, D]`; zeros where there is padding.
+
+        Raises:
+            InputError: the two inputs do not have the same two-dimensional shape.
+        """
+        _check_shapes(input_ids, attention_mask)
+        if self.is_short(input_ids) and (attention_mask is None or bool(attention_mask.all())):
+            return self.encode_short(input_ids)
+        return self._encode_padded(input_ids, attention_mask)
+
+    def is_short(self, input_ids: torch.Tensor) -> bool:
+        """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
+        length = input_ids.shape[1]
+        fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
+        few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
+        return fits and few and not torch.is_grad_enabled()
+
+    def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Encode a batch of single-split texts without padding, such as queries, on a fast path.
+
+        Args:
+            input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
+
+        Returns:
+            `[B, T, D]`, equal to what `forward` gives.
+        """
+        return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
+
+    def _encode_padded(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        present = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+        table, slots = split_table(input_ids[present], present.sum(1), self.split_size)
+        place = torch.empty(table.ids.numel(), dtype=torch.int64, device=slots.device)
+        place[slots] = torch.nonzero(present.flatten())[:, 0]  # slot of the table -> place in the padded batch
+
+        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
+        pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
+        if pieces:
+            tokens = torch.cat([hidden[valid] for _, hidden, valid in pieces])
+            columns = torch.arange(table.ids.shape[1], device=slots.device)
+            places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
+            out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
+        return out.view(*input_ids.shape, out.shape[1])
+
+    def encode_splits(
+        self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Run compressor and layers over the splits of a table, in groups of similar length.
+
+        Args:
+            table: the splits of any number of documents.
+            retrieved: what `ranker.retrieve` found for them.
+            needed: bool `[n]`, which splits to encode; None: all.
+
+        Yields:
+            Rows of the table int64 `[m]`, their vectors `[m, T, D]`, and bool `[m, T]`: which vectors are tokens; the
+            others are not meaningful. Every needed split appears once.
+        """
+        embedding = self.embed.weight
+        if torch.is_grad_enabled() and embedding.requires_grad:
+            # A look-up's gradient is as large as its table, so the groups look up only the rows that the batch uses.
+            used, ids = torch.unique(table.ids, return_inverse=True)
+            table, embedding = replace(table, ids=ids), self.embed(used)
+        max_tokens = self._group_tokens(table.ids.device)
+        for rows, width in table.groups(needed, full_width=not self.masked_tail, max_tokens=max_tokens):
+            lengths = table.lengths[rows]
+            x = self.ranker.compress(table, retrieved, rows, width, embedding)
+            full = not self.masked_tail or bool((lengths == width).all())
+            x = self._process(x, None if full else lengths)
+            yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
+
+    def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible."""
+        if self._graphs is not None and self._graphs.can_replay(x):
+            return self._graphs(x, lengths)
+        return self.run_layers(x, lengths)
+
+    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run the layers and the final norm on a group of splits.
+
+        Args:
+            x: `[m, T, D]`, splits that have been through the compressor.
+            lengths: int64 `[m]`, valid tokens of each split; None when all T are.
+
+        Returns:
+            `[m, T, D]`.
+        """
+        inference = self._inference_layers(x)
+        if inference is not None:
+            x = inference(x, lengths)
+        else:
+            for layer in self.layers:
+                if self.gradient_checkpointing and self.training:
+                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
+                else:
+                    x = layer(x, lengths)
+        return x if self.ln_f is None else self.ln_f(x)
+
+    def _inference_layers(self, x: torch.Tensor) -> InferenceLayers | None:
+        """Return the layers in the form in which inference on `x` `[m, T, D]` runs; None: they run as they are."""
+        form = self._inference_form(x)
+        if form is None:
+            return None
+        inference = self._inference
+        if inference is None or not inference.serves(self.layers, form, x.dtype):
+            self._inference = inference = InferenceLayers.prepare(self.layers, form, x.dtype)
+        return inference
+
+    def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
+        if not self._float8:
+            return PackedLayer if usable(x) else JoinedLayer if writes_over_gate(x) else None
+        if torch.is_grad_enabled():
+            raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
+        return Float8Layer
+
+    def _group_tokens(self, device: torch.device) -> int:
+        small = device.type == "cpu" and not torch.is_grad_enabled()
+        return min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
+
+
+class InferenceModel(SplitEncoder, nn.Module):
+    """An Avey-B encoder that only encodes."""
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make an encoder with parameters as their classes start them; `load` fills them."""
+        super().__init__()
+        self.config = config
+        self._build(config)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]  # read-only, as in transformers
+        """The device of the parameters."""
+        return self.embed.weight.device
+
+    @classmethod
+    def load(cls, folder: Path) -> InferenceModel:
+        """Load the encoder of a model folder, in this package's format or the authors', as float32 on the CPU.
+
+        Raises:
+            ModelError: the folder holds no Avey-B model, or its checkpoint is damaged or does not fill the model.
+        """
+        settings = read_settings(folder, {}, needed=True)
+        assert settings is not None  # it raises where there are none
+        config = AveyBConfig.from_dict(settings)
+        path = folder / "model.safetensors"
+        if not path.is_file():
+            raise no_weights(folder, "no model.safetensors")
+        try:
+            stored = load_file(path)
+        except SafetensorError as error:
+            raise ModelError(f"{path}: damaged or cut short ({error}); copy or download it again") from error
+        tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}
+        model = cls(config)
+        wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        shared = wanted.keys() & tensors.keys()
+        check_shapes(
+            folder,
+            {(name, tensors[name].shape, wanted[name]) for name in shared if tensors[name].shape != wanted[name]},
+        )
+        check_complete(folder, wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys())
+        model.load_state_dict(tensors, assign=True)
+        return model.eval()
+
+
+def _check_shapes(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
+    if input_ids.dim() != 2:
+        raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise InputError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
+        )

@@ -1,0 +1,86 @@
+"""The encoder of a search: loaded without transformers' model classes, and equal to `AveyBModel`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL, Embedder
+from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.split_encoder import InferenceModel
+from aveyb_retrieval.errors import ModelError
+from tests.encoder.models import PRESETS, small_config, small_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEARCH = """
+import sys
+from aveyb_retrieval import Embedder
+import aveyb_retrieval.index.search.retriever
+assert Embedder.load().encode_queries(["which notice period applies?"]).shape == (1, 256)
+print(*[name for name in ("torch._dynamo", "torch.distributed.tensor", "sympy", "transformers.modeling_utils")
+        if name in sys.modules])
+"""
+
+
+def test_a_search_loads_neither_transformers_models_nor_the_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", SEARCH], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_it_is_the_model_that_transformers_loads(preset: str, tmp_path: Path) -> None:
+    model = small_model(preset)
+    model.save_pretrained(tmp_path)
+    loaded = InferenceModel.load(tmp_path)
+    ids = torch.randint(0, 97, (3, 40), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 20:] = 0
+    with torch.inference_mode():
+        assert torch.equal(loaded.encode_batch(ids, mask), model(ids, mask).last_hidden_state)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_masked_language_model_gives_its_encoder(tmp_path: Path) -> None:
+    model = AveyBForMaskedLM(small_config("paper")).eval()
+    model.save_pretrained(tmp_path)
+    loaded = InferenceModel.load(tmp_path)
+    assert torch.equal(loaded.embed.weight, model.model.embed.weight)
+
+
+def test_the_embedded_model_in_float16_becomes_float32() -> None:
+    model = Embedder.load().model
+    assert isinstance(model, InferenceModel)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    ids = torch.arange(300)[None]
+    with torch.inference_mode():
+        expected = AveyBModel.from_pretrained(DEFAULT_MODEL, dtype=torch.float32)(ids).last_hidden_state
+        assert torch.equal(model.encode_batch(ids), expected)
+
+
+def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
+    small_model("paper").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole, tensors = path.read_bytes(), load_file(path)
+    path.write_bytes(whole[:-10])
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        InferenceModel.load(tmp_path)
+    save_file({name: tensor for name, tensor in tensors.items() if name != "ranker.down_proj"}, path)
+    with pytest.raises(ModelError, match=r"lacks 1 parameters, first 'ranker.down_proj'"):
+        InferenceModel.load(tmp_path)
+    save_file({**tensors, "layers.9.fuser.weight": torch.zeros(1)}, path)
+    with pytest.raises(ModelError, match="no place in the model"):
+        InferenceModel.load(tmp_path)
+    save_file({**tensors, "embed.weight": torch.zeros(96, 32)}, path)
+    with pytest.raises(ModelError, match=r"embed.weight has shape"):
+        InferenceModel.load(tmp_path)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"no model.safetensors"):
+        InferenceModel.load(tmp_path)
