@@ -18,9 +18,9 @@ SCALARS = st.one_of(
     st.booleans(),
     st.integers(-3, 3),
     st.sampled_from([0.5, -1.5, 2.0]),
-    st.sampled_from(["", "a", "b", "2"]),
+    st.sampled_from(["", "a", "b", "2", "ab", "{}", "[]"]),
 )
-FIELDS = ["x", "y", "n.inner"]
+FIELDS = ["x", "y", "n", "n.inner"]
 METADATA = st.fixed_dictionaries(
     {},
     optional={
@@ -39,6 +39,11 @@ CONDITION = st.one_of(
     st.fixed_dictionaries({"$in": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$nin": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$exists": st.booleans()}),
+    st.fixed_dictionaries({"$is_empty": st.booleans()}),
+    st.fixed_dictionaries({"$contains": SCALARS}),
+    st.fixed_dictionaries({"$any": st.lists(SCALARS, max_size=3)}),
+    st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=3)}),
+    st.fixed_dictionaries({"$not": st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=2)})}),
     st.fixed_dictionaries({"$not": st.fixed_dictionaries({"$eq": SCALARS})}),
 )
 FILTER = st.recursive(
@@ -54,15 +59,22 @@ FILTER = st.recursive(
 # --- the same language in plain Python --------------------------------------------------------------------------------
 
 
-def elements(metadata: Any, field: str) -> list[Any] | None:
-    """Values of a field, or None where it is missing."""
+MISSING = object()
+
+
+def value_of(metadata: Any, field: str) -> Any:
     for key in field.split("."):
         if not isinstance(metadata, dict) or key not in metadata:
-            return None
+            return MISSING
         metadata = metadata[key]
-    if isinstance(metadata, dict):
+    return metadata
+
+
+def elements(value: Any) -> list[Any]:
+    """What conditions on single values look at."""
+    if value is MISSING or isinstance(value, dict):
         return []
-    return metadata if isinstance(metadata, list) else [metadata]
+    return value if isinstance(value, list) else [value]
 
 
 def kind(value: Any) -> str:
@@ -95,17 +107,25 @@ def entry(key: str, value: Any, metadata: dict[str, Any]) -> bool:
     if key == "$not":
         return not holds(value, metadata)
     conditions = value if isinstance(value, dict) else {"$eq": value}
-    return all(operator(elements(metadata, key), op, operand) for op, operand in conditions.items())
+    return all(operator(value_of(metadata, key), op, operand) for op, operand in conditions.items())
 
 
-def operator(values: list[Any] | None, op: str, operand: Any) -> bool:
+def operator(value: Any, op: str, operand: Any) -> bool:
     if op == "$exists":
-        return (values is not None) == operand
+        return (value is not MISSING) == operand
+    if op == "$is_empty":
+        return (value is MISSING or value is None or value in ("", [], {})) == operand
     if op == "$not":
-        return not all(operator(values, inner, value) for inner, value in operand.items())
+        return not all(operator(value, inner, wanted) for inner, wanted in operand.items())
     if op in ("$ne", "$nin"):
-        return not operator(values, {"$ne": "$eq", "$nin": "$in"}[op], operand)
-    found = values or []
+        return not operator(value, {"$ne": "$eq", "$nin": "$in"}[op], operand)
+    if op in ("$contains", "$any", "$all"):
+        if isinstance(value, str):
+            return op == "$contains" and isinstance(operand, str) and operand in value
+        wanted = [operand] if op == "$contains" else operand
+        held = [isinstance(value, list) and any(compare(v, "$eq", w) for v in value) for w in wanted]
+        return isinstance(value, list) and (any(held) if op == "$any" else all(held))
+    found = elements(value)
     if op == "$in":
         return any(compare(v, "$eq", wanted) for v in found for wanted in operand)
     return any(compare(v, op, operand) for v in found)
@@ -172,6 +192,10 @@ def test_a_dot_in_a_key_can_be_escaped() -> None:
         ({"x": {"$gt": float("nan")}}, "string or a number"),
         ({"x": {"$eq": [1]}}, "string or a number"),
         ({"x": {"$exists": 1}}, "true or false"),
+        ({"x": {"$is_empty": "yes"}}, "true or false"),
+        ({"x": {"$any": "abc"}}, "needs a list"),
+        ({"x": {"$all": 3}}, "needs a list"),
+        ({"x": {"$contains": ["a"]}}, "string or a number"),
         ({"": 1}, "cannot be a field"),
         ({'a"b': 1}, "double quote"),
         ({1: 1}, "not a string"),

@@ -5,6 +5,9 @@ r"""Metadata filters: a small MongoDB-like language compiled to parameterised SQ
 A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list holds when it
 holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so also where the field is missing.
 Numbers compare with numbers and strings with strings: a condition on another type is simply false.
+`$contains` (an element of a list, or a part of a string), `$any` and `$all` (one or all of some values are elements of
+a list) look at the field as a whole: they are false where it is neither. `$is_empty` holds for "", [], {}, null and a
+missing field.
 Nothing of a filter becomes SQL text: paths and values are bound parameters.
 """
 
@@ -22,8 +25,18 @@ Filter = Mapping[str, Any]
 Scalar = str | int | float | bool | None
 
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-_OPERATORS = ("$eq", "$ne", *_COMPARE, "$in", "$nin", "$exists", "$not")
+_OPERATORS = (
+    "$eq", "$ne", *_COMPARE, "$in", "$nin", "$contains", "$any", "$all", "$exists", "$is_empty", "$not",
+)  # fmt: skip
 _ELEMENT = "typeof(key) <> 'text'"  # json_each also walks through objects; a condition is not on an object's members
+_TYPE = "coalesce(json_type(documents.metadata, ?), 'missing')"
+_IS_EMPTY = f"""CASE {_TYPE}
+    WHEN 'missing' THEN 1
+    WHEN 'null' THEN 1
+    WHEN 'text' THEN json_extract(documents.metadata, ?) = ''
+    WHEN 'array' THEN json_array_length(documents.metadata, ?) = 0
+    WHEN 'object' THEN json_extract(documents.metadata, ?) = '{{}}'
+    ELSE 0 END"""
 _MAX_DEPTH = 50
 _MAX_VALUES = 30_000  # SQLite takes at most 32,766 parameters (as compiled by default)
 
@@ -114,8 +127,12 @@ class _Compiler:
         if operator in ("$in", "$nin"):
             found = self._in(field, operator, operand)
             return found if operator == "$in" else _negate(found)
-        if operator == "$exists":
-            return self._exists(field, operand)
+        if operator in ("$exists", "$is_empty"):
+            return self._presence(field, operator, operand)
+        if operator == "$contains":
+            return self._contains(field, operand)
+        if operator in ("$any", "$all"):
+            return self._elements(field, operator, operand)
         if operator == "$not":
             return _negate(self._field(field, operand, depth + 1))
         if isinstance(operator, str) and operator in _COMPARE:
@@ -126,10 +143,8 @@ class _Compiler:
         )
 
     def _in(self, field: str, operator: object, operand: object) -> Condition:
-        if not isinstance(operand, Sequence) or isinstance(operand, str):
-            raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
         groups: dict[str, list[Scalar]] = {}
-        for value in operand:
+        for value in _list(field, operator, operand):
             sql, parameters = _equal(field, value)
             groups.setdefault(sql, []).extend(parameters)
         parts = []
@@ -146,11 +161,36 @@ class _Compiler:
         source = "SELECT 1 FROM json_each(documents.metadata, ?)"
         return Condition(f"EXISTS ({source} WHERE {_ELEMENT} AND {predicate})", (json_path(field), *parameters))
 
-    def _exists(self, field: str, operand: object) -> Condition:
+    def _contains(self, field: str, operand: object) -> Condition:
+        """The field is a list with this element, or a string with this part (compared letter by letter)."""
+        element = self._elements(field, "$contains", [operand])
+        if not isinstance(operand, str):
+            return element
+        path = json_path(field)
+        text = f"{_TYPE} = 'text' AND instr(json_extract(documents.metadata, ?), ?) > 0"
+        return _join(" OR ", [element, Condition(text, (path, path, operand))], empty="0")
+
+    def _elements(self, field: str, operator: object, operand: object) -> Condition:
+        """The field is a list that has one (`$any`) or each of some values as elements."""
+        found = [self._any(field, *_equal(field, value)) for value in _list(field, operator, operand)]
+        some = _join(" OR ", found, empty="0") if operator == "$any" else _join(" AND ", found, empty="1")
+        return _join(" AND ", [Condition(f"{_TYPE} = 'array'", (json_path(field),)), some], empty="1")
+
+    def _presence(self, field: str, operator: object, operand: object) -> Condition:
         if not isinstance(operand, bool):
-            raise ConfigError(f"filter: $exists on {field!r} needs true or false, not {operand!r}")
-        found = Condition("json_type(documents.metadata, ?) IS NOT NULL", (json_path(field),))
+            raise ConfigError(f"filter: {operator} on {field!r} needs true or false, not {operand!r}")
+        path = json_path(field)
+        if operator == "$exists":
+            found = Condition(f"{_TYPE} <> 'missing'", (path,))
+        else:
+            found = Condition(_IS_EMPTY, (path,) * _IS_EMPTY.count("?"))
         return found if operand else _negate(found)
+
+
+def _list(field: str, operator: object, operand: object) -> Sequence[object]:
+    if not isinstance(operand, Sequence) or isinstance(operand, str):
+        raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
+    return operand
 
 
 def _equal(field: str, value: object) -> tuple[str, tuple[Scalar, ...]]:
