@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedder import Embedder
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.index.search.hits import Hit, Passage
+    from aveyb_retrieval.index.search.lookup import Document
     from aveyb_retrieval.index.search.prompt import hits_to_prompt
     from aveyb_retrieval.index.search.retriever import Retriever
     from aveyb_retrieval.index.write.build import build_index
     from aveyb_retrieval.index.write.maintain import compact_index, tune_index
+    from aveyb_retrieval.index.write.metadata import update_metadata
     from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
     from aveyb_retrieval.index.write.verify import verify_index
 
@@ -38,6 +40,7 @@ __all__ = [
     "AveyBModel",
     "BackendError",
     "ConfigError",
+    "Document",
     "Embedder",
     "Hit",
     "IndexFormatError",
@@ -54,6 +57,7 @@ __all__ = [
     "delete_documents",
     "hits_to_prompt",
     "tune_index",
+    "update_metadata",
     "upsert_documents",
     "verify_index",
 ]
@@ -62,6 +66,7 @@ _HOME = {
     "AveyBConfig": "encoder.config",
     "AveyBForMaskedLM": "encoder.model",
     "AveyBModel": "encoder.model",
+    "Document": "index.search.lookup",
     "Embedder": "encoder.embedder",
     "Hit": "index.search.hits",
     "hits_to_prompt": "index.search.prompt",
@@ -72,6 +77,7 @@ _HOME = {
     "compact_index": "index.write.maintain",
     "delete_documents": "index.write.update",
     "tune_index": "index.write.maintain",
+    "update_metadata": "index.write.metadata",
     "upsert_documents": "index.write.update",
     "verify_index": "index.write.verify",
 }

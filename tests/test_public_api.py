@@ -14,6 +14,7 @@ PUBLIC = [
     "AveyBConfig",
     "AveyBForMaskedLM",
     "AveyBModel",
+    "Document",
     "Embedder",
     "Hit",
     "Passage",
@@ -24,6 +25,7 @@ PUBLIC = [
     "delete_documents",
     "hits_to_prompt",
     "tune_index",
+    "update_metadata",
     "upsert_documents",
     "verify_index",
     "AveyBError",
@@ -55,7 +57,7 @@ def signatures() -> str:
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif name in ("Embedder", "Hit", "Passage", "Retriever"):
+        elif name in ("Document", "Embedder", "Hit", "Passage", "Retriever"):
             lines.append(f"{name}{inspect.signature(value)}")
             methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
             lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]

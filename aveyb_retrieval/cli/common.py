@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.processors import respect_processors
-from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.errors import AveyBError, ConfigError
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.types import Progress
@@ -43,6 +44,20 @@ class Commands(click.Group):
         except AveyBError as error:
             click.echo(f"{context.info_name}: {error}", err=True)
             context.exit(2)
+
+
+def parse_filter(text: str | None) -> Any:
+    """Read the JSON of `--filter`; None where it is not given.
+
+    Raises:
+        ConfigError: it is not JSON.
+    """
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands, progress_bar, together
+from aveyb_retrieval.cli import documents
+from aveyb_retrieval.cli.common import Commands, parse_filter, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,43 +62,53 @@ INSERTING = together(
 )
 
 
+MAKING = together(
+    click.option(
+        "--granularity",
+        type=click.Choice(["document", "passage", "both"]),
+        default="both",
+        show_default=True,
+        help="Vectors to make and to search.",
+    ),
+    click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string."),
+    click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
+    click.option(
+        "--storage-dtype",
+        type=click.Choice(["float32", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Type of the vectors on disk.",
+    ),
+    click.option(
+        "--language",
+        default="english",
+        show_default=True,
+        help="Language of the words: its stemmer and stop words, or none.",
+    ),
+    click.option(
+        "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
+    ),
+    click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
+    click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
+    click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before."),
+    click.option(
+        "--late/--one-by-one",
+        default=None,
+        help="Encode passages within their document, or alone.  [default: the model's way]",
+    ),
+)
+
+
+for command in (documents.get, documents.list_documents, documents.count, documents.update_metadata):
+    main.add_command(command)
+
+
 @main.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
-@click.option(
-    "--granularity",
-    type=click.Choice(["document", "passage", "both"]),
-    default="both",
-    show_default=True,
-    help="Vectors to make and to search.",
-)
-@click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string.")
-@click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results.")
 @VECTORS
-@click.option(
-    "--storage-dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Type of the vectors on disk.",
-)
-@click.option(
-    "--language",
-    default="english",
-    show_default=True,
-    help="Language of the words: its stemmer and stop words, or none.",
-)
-@click.option(
-    "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
-)
-@click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N")
-@click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N")
-@click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before.")
-@click.option(
-    "--late/--one-by-one",
-    default=None,
-    help="Encode passages within their document, or alone.  [default: the model's way]",
-)
+@MAKING
+@click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @READING
 @WRITING
@@ -125,6 +136,18 @@ def build(
     with progress_bar(not quiet) as progress:
         report = build_index(list(corpus) or None, out, fields=names, progress=progress, **arguments)
     _print_report(report)
+
+
+@main.command()
+@click.argument("directory", type=PATH)
+@MAKING
+@WRITING
+def init(directory: Path, quiet: bool, **arguments: Any) -> None:
+    """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
+    from aveyb_retrieval.index.write.build import build_index
+
+    with progress_bar(not quiet) as progress:
+        _print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
 
 
 @main.command()
@@ -190,7 +213,7 @@ def search(
     """Search the index in DIRECTORY for QUERY."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
-    where = _parse_filter(filter_text)
+    where = parse_filter(filter_text)
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
@@ -273,7 +296,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     wanted = [*ids, *(line for line in listed if line)]
-    _print_report(delete_documents(directory, wanted, where=_parse_filter(filter_text), **arguments))
+    _print_report(delete_documents(directory, wanted, where=parse_filter(filter_text), **arguments))
 
 
 @main.command()
@@ -389,15 +412,6 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
 def _one_line(text: str, width: int = 300) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _parse_filter(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
 
 
 def _plain(value: object) -> str:

@@ -203,3 +203,53 @@ def test_errors_have_exit_code_2_and_one_message(
     assert "Traceback" not in result.output
     assert not (tmp_path / "new").exists()
     assert sorted(index.rglob("*")) == before
+
+
+def test_an_index_can_begin_empty(run: Run, corpus: Path, tmp_path: Path) -> None:
+    root, nothing = tmp_path / "ix", tmp_path / "nothing.jsonl"
+    nothing.write_text("")
+    refused = run("build", nothing, "-o", root, "--quiet")
+    assert (refused.exit_code, "holds no documents" in refused.stderr) == (2, True)
+    assert "0 documents" in run("build", nothing, "-o", root, "--allow-empty", "--quiet").stdout
+    again = run("init", root, "--quiet")
+    assert (again.exit_code, "already there" in again.stderr) == (2, True)
+    made = run("init", tmp_path / "other", "--index-field", "year", "--granularity", "passage", "--quiet")
+    assert (made.exit_code, "0 documents" in made.stdout) == (0, True)
+    run("add", tmp_path / "other", corpus, "--quiet")
+    assert run("count", tmp_path / "other").stdout == "3\n"
+    info = json.loads(run("info", tmp_path / "other", "--json").stdout)
+    assert (info["granularity"], info["documents"]) == ("passage", 3)
+
+
+def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path) -> None:
+    found = [json.loads(line) for line in run("get", index, "b", "a").stdout.splitlines()]
+    assert [(each["_id"], each["metadata"]) for each in found] == [("b", {"year": 2021}), ("a", {"year": 2020})]
+    missing = run("get", index, "a", "nobody")
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert "no document has the id 'nobody'" in missing.stderr
+    assert len(run("get", index, "a", "nobody", "--missing-ok").stdout.splitlines()) == 1
+    assert run("list", index, "--ids").stdout == "a\nb\nc\n"
+    assert run("list", index, "--ids", "--offset", 1, "--limit", 1).stdout == "b\n"
+    assert run("list", index, "--ids", "--filter", '{"year": {"$gt": 2020}}').stdout == "b\nc\n"
+    assert run("count", index, "--filter", '{"year": {"$gt": 2020}}').stdout == "2\n"
+    wrong = run("count", index, "--filter", "year>2020")
+    assert (wrong.exit_code, "not JSON" in wrong.stderr) == (2, True)
+    (tmp_path / "copy.jsonl").write_text(run("list", index).stdout)
+    run("build", tmp_path / "copy.jsonl", "-o", tmp_path / "copy", "--quiet")
+    assert run("list", tmp_path / "copy").stdout == run("list", index).stdout
+
+
+def test_metadata_are_changed_from_the_shell(run: Run, index: Path) -> None:
+    done = run("update-metadata", index, "--filter", '{"year": {"$lt": 2022}}', "--set", '{"old": true}', "--quiet")
+    assert (done.exit_code, done.stdout) == (0, f"{index}: version v000002, 3 documents\n")
+    run("update-metadata", index, "a", "--remove", "year", "--set", '{"tags": ["x"]}', "--quiet")
+    assert run("list", index, "--ids", "--filter", '{"old": true, "year": {"$is_empty": true}}').stdout == "a\n"
+    for arguments, words in (
+        (("a", "--set", "year=1"), "not JSON"),
+        (("a", "--set", "[1]"), "not an object"),
+        (("a",), "nothing to change"),
+        (("--set", '{"x": 1}'), "ids or a filter"),
+        (("nobody", "--set", '{"x": 1}'), "'nobody'"),
+    ):
+        refused = run("update-metadata", index, *arguments, "--quiet")
+        assert (refused.exit_code, words in refused.stderr) == (2, True)

@@ -1,6 +1,6 @@
 """A real build with the fake model, to be killed: run in a process of its own.
 
-    python -m tests.faults.workload build|update DIR [--die-at N]
+    python -m tests.faults.workload build|update|metadata DIR [--die-at N]
 
 With `--die-at N` the process kills itself at the N-th operation on the disk (write, flush, rename, link or commit).
 """
@@ -19,6 +19,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.storage import files
 from aveyb_retrieval.index.storage.store import Store
 from aveyb_retrieval.index.write import ingest
+from aveyb_retrieval.index.write.metadata import update_metadata
 from aveyb_retrieval.index.write.update import upsert_documents
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
@@ -42,6 +43,8 @@ def run(mode: str, root: Path) -> None:
         except ConfigError as error:
             if "already there" not in str(error):
                 raise
+    elif mode == "metadata":
+        update_metadata(root, {"year": 1999, "note": "changed"}, where={"year": {"$lt": 2010}}, remove=["tags"])
     else:
         upsert_documents(corpus(mode), root, model=FakeEmbedder())
 
@@ -79,7 +82,7 @@ def small_steps() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["build", "update"])
+    parser.add_argument("mode", choices=["build", "update", "metadata"])
     parser.add_argument("root", type=Path)
     parser.add_argument("--die-at", type=int)
     arguments = parser.parse_args()

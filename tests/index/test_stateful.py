@@ -17,6 +17,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.write.maintain import compact_index
+from aveyb_retrieval.index.write.metadata import update_metadata
 from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.index.write.verify import verify_index
 from tests.index.conftest import assert_best, true_scores
@@ -89,6 +90,13 @@ class IndexMachine(RuleBasedStateMachine):
         delete_documents(self.root, where={"year": {"$lt": year}})
         self.model = {k: v for k, v in self.model.items() if v["year"] >= year}
 
+    @rule(old=st.integers(2000, 2004), new=st.integers(2000, 2004))
+    def change_metadata(self, old: int, new: int) -> None:
+        encoded = self.embedder.encoded_words
+        update_metadata(self.root, {"year": new}, where={"year": old})
+        self.model = {k: {**v, "year": new} if v["year"] == old else v for k, v in self.model.items()}
+        assert self.embedder.encoded_words == encoded
+
     @rule()
     def compact(self) -> None:
         compact_index(self.root)
@@ -123,10 +131,14 @@ class IndexMachine(RuleBasedStateMachine):
     def contents_agree(self) -> None:
         if hasattr(self, "reader"):
             self.reader.reopen()
-            assert len(self.reader) == len(self.model)
+            assert len(self.reader) == self.reader.count() == len(self.model)
             for hit in self.reader.search("w1 w2 w3", k=50, mode="dense", granularity="document"):
                 row = self.model[hit.id]
                 assert (hit.text, hit.title, hit.metadata) == (row["text"], row["title"], {"year": row["year"]})
+            for year in range(2000, 2005):
+                listed = {document.id: document for document in self.reader.documents({"year": year})}
+                assert listed.keys() == {k for k, v in self.model.items() if v["year"] == year}
+                assert self.reader.get(list(listed)) == list(listed.values())
 
     @invariant()
     def is_sound(self) -> None:

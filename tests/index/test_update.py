@@ -119,7 +119,7 @@ def test_deleting_nothing_makes_no_version(tmp_path: Path, embedder: FakeEmbedde
     assert delete_documents(tmp_path / "ix", ["nobody"], missing_ok=True).version == "v000001"
     with pytest.raises(ConfigError, match="ids or a filter"):
         delete_documents(tmp_path / "ix")
-    with pytest.raises(InputError, match="'nobody'; nothing was deleted"):
+    with pytest.raises(InputError, match="'nobody'; nothing was changed"):
         delete_documents(tmp_path / "ix", ["doc-1", "nobody"])
     assert describe(tmp_path / "ix")["documents"] == 5
     assert not describe(tmp_path / "ix")["unfinished"]

@@ -42,6 +42,25 @@ def prefix_of(title: str) -> str:
     return f"{title}\n" if title else ""
 
 
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Write metadata as they are stored."""
+    return _ENCODER.encode(metadata)
+
+
+def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return metadata as the store keeps them: dates as text, tuples as lists.
+
+    Raises:
+        InputError: they hold something that JSON cannot hold.
+    """
+    try:
+        plain: dict[str, Any] = _plain(metadata)
+        _encodable("metadata", metadata_json(plain))
+    except BadRecord as error:
+        raise InputError(f"{where}: {error}") from error
+    return plain
+
+
 @dataclass(frozen=True)
 class Record:
     """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata."""
@@ -65,7 +84,7 @@ class Record:
     @cached_property
     def metadata_json(self) -> str:
         """The metadata as they are stored."""
-        return _ENCODER.encode(self.metadata)
+        return metadata_json(self.metadata)
 
 
 @dataclass(frozen=True)

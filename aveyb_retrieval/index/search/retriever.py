@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
+from aveyb_retrieval.index.search import lookup
 from aveyb_retrieval.index.search.documents import DocumentSearch
 from aveyb_retrieval.index.search.options import Options, SearchOptions
 from aveyb_retrieval.index.search.passages import PassageSearch
@@ -19,12 +20,16 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.index.search.base import Search
     from aveyb_retrieval.index.search.hits import Hit
+    from aveyb_retrieval.index.search.lookup import Document
+    from aveyb_retrieval.index.storage.filters import Filter
 
 
 class Retriever:
@@ -86,6 +91,16 @@ class Retriever:
         return self._snapshot.manifest.version
 
     @property
+    def model(self) -> EmbedderLike:
+        """The model that encodes queries, loaded when it is first asked for; changes of the index can share it.
+
+        Raises:
+            ConfigError: the index was made from ready-made vectors of a model that was not named.
+            ModelError: there is no usable model where it was.
+        """
+        return self._model()
+
+    @property
     def is_stale(self) -> bool:
         """Whether a newer version is there to be reopened."""
         return IndexDirectory(self.path).current() != self.version
@@ -111,6 +126,36 @@ class Retriever:
     def __len__(self) -> int:
         """Number of documents."""
         return self._snapshot.manifest.counts["documents"]
+
+    # --- documents ---------------------------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
+
+        Raises:
+            InputError: an id is not in the index, or `ids` is not a list of strings.
+        """
+        return lookup.get(self._snapshot, ids, missing_ok=missing_ok)
+
+    def documents(
+        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
+    ) -> Iterator[Document]:
+        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
+
+        They are read as they are asked for, all from the version that is open now.
+
+        Raises:
+            ConfigError: the filter, `limit` or `offset` is not one.
+        """
+        return lookup.documents(self._snapshot, filter, limit, offset)
+
+    def count(self, filter: Filter | None = None) -> int:
+        """Count the documents that satisfy a filter; without one, all.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        return lookup.count(self._snapshot, filter)
 
     # --- searching ---------------------------------------------------------------------------------------------------
 

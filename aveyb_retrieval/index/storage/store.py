@@ -408,6 +408,12 @@ class Store:
             found[doc] = StoredDocument(doc, name, title, text, store_check.metadata(metadata, self.path))
         return found
 
+    def metadata(self, docs: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Fetch the metadata of documents by number; numbers that are not there are left out."""
+        sql = "SELECT doc, metadata FROM documents WHERE doc IN (SELECT value FROM json_each(?))"
+        rows = self.db.execute(sql, (json.dumps(list(docs)),)).fetchall()
+        return {doc: store_check.metadata(metadata, self.path) for doc, metadata in rows}
+
     def passages(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and character spans `[n, 2]`, int64."""
         rows = self.db.execute(

@@ -51,6 +51,7 @@ def build_index(
     index_fields: Sequence[str] = (),
     on_error: OnError = "stop",
     max_line: int = MAX_LINE,
+    allow_empty: bool = False,
     overwrite: bool = False,
     restart: bool = False,
     max_tokens: int | None = None,
@@ -85,6 +86,7 @@ def build_index(
         index_fields: Metadata fields that get a database index, for filters on them.
         on_error: What to do with an item that is no document: "stop", or "skip" to list it in `rejected.jsonl`.
         max_line: A line of the corpus has at most this many bytes; a longer one is no document.
+        allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some later.
         overwrite: Replace an index that is already there.
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
@@ -153,6 +155,7 @@ def build_index(
             mode="add",
             on_error=on_error,
             max_line=max_line,
+            allow_empty=allow_empty,
             progress=progress,
         )
         return FinishOptions(settings)
@@ -213,11 +216,13 @@ def ingest_corpus(
     on_error: OnError,
     max_line: int,
     progress: Progress,
+    allow_empty: bool = False,
 ) -> None:
     """Read a corpus into a transaction: every document with its vectors, committed batch by batch.
 
     Raises:
-        InputError: an item is not a document (with `on_error="stop"`), there is none, or `source` does not match it.
+        InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
+            `source` does not match it.
     """
     ingestion = Ingestion(
         transaction,
@@ -231,9 +236,9 @@ def ingest_corpus(
         progress=progress,
     )
     items = ingestion.run(read_corpus(corpus, fields, max_line))
-    if items == 0:
+    if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
-    if transaction.store.is_empty():
+    if transaction.store.is_empty() and not allow_empty:
         raise InputError(
             f"none of the {items:,} items of the input is a document; give the command with --on-error stop --restart "
             "to see the first reason"

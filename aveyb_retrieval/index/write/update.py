@@ -7,18 +7,16 @@ again what is there already.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.input.documents import MAX_LINE
 from aveyb_retrieval.index.model import Model, cutting, load_model
-from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, Vectors, describe_job, ingest_corpus, open_source
 from aveyb_retrieval.index.write.change import FinishOptions, Report, read_manifest, run_change
+from aveyb_retrieval.index.write.selection import Selection
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.source import ModelSource, VectorSource
 
@@ -84,22 +82,19 @@ def delete_documents(
         ConfigError: neither ids nor a filter are given.
         IndexFormatError: there is no index.
     """
-    if isinstance(ids, str):
-        raise ConfigError(f"delete: ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-    if not ids and where is None:
-        raise ConfigError("delete: give ids or a filter; an empty filter {} removes everything")
-    wanted = sorted(set(ids))
-    job: Job = {
-        "command": "delete",
-        "ids": hashlib.sha256(json.dumps(wanted).encode()).hexdigest() if wanted else None,
-        "filter": filters.filter_key(where) if where is not None else None,
-    }
+    chosen = Selection("delete", ids, where, missing_ok=missing_ok)
+    job: Job = {"command": "delete", **chosen.describe()}
 
     def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
-        if transaction.store.get("consumed"):  # by the interrupted run that this one continues
+        store = transaction.store
+        if store.get("consumed"):  # by the interrupted run that this one continues
             return FinishOptions(settings)
-        removed = _remove(transaction, wanted, where, missing_ok)
-        return FinishOptions(settings) if removed else None
+        with store.transaction():
+            docs = chosen.numbers(transaction)
+            for doc in docs:
+                store.remove_document(doc, transaction.version)
+            store.put("consumed", 1)
+        return FinishOptions(settings) if docs else None
 
     return run_change(root, job, work, restart=restart, progress=progress)
 
@@ -150,24 +145,3 @@ def _insert(
         return FinishOptions(settings)
 
     return run_change(root, job, work, restart=restart, progress=progress)
-
-
-def _remove(transaction: Transaction, ids: Sequence[str], where: Filter | None, missing_ok: bool) -> int:
-    """Take documents out of the store, all in one transaction; returns how many."""
-    store = transaction.store
-    docs: set[int] = set()
-    for document_id in ids:
-        known = store.find(document_id)
-        if known is not None:
-            docs.add(known[0])
-        elif not missing_ok:
-            root = transaction.index_dir.root
-            raise InputError(f"{root}: no document has the id {document_id!r}; nothing was deleted")
-    if where is not None:
-        index_fields = transaction.base.index_fields if transaction.base else {}
-        docs.update(store.matching(filters.compile_filter(where, index_fields)).tolist())
-    with store.transaction():
-        for doc in sorted(docs):
-            store.remove_document(doc, transaction.version)
-        store.put("consumed", 1)
-    return len(docs)
