@@ -20,6 +20,11 @@ from aveyb_retrieval.errors import (
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.heads import (
+        AveyBForQuestionAnswering,
+        AveyBForSequenceClassification,
+        AveyBForTokenClassification,
+    )
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.index.search.hits import Hit, Passage
     from aveyb_retrieval.index.search.lookup import Document
@@ -37,6 +42,9 @@ __all__ = [
     "AveyBConfig",
     "AveyBError",
     "AveyBForMaskedLM",
+    "AveyBForQuestionAnswering",
+    "AveyBForSequenceClassification",
+    "AveyBForTokenClassification",
     "AveyBModel",
     "BackendError",
     "ConfigError",
@@ -65,6 +73,9 @@ __all__ = [
 _HOME = {
     "AveyBConfig": "encoder.config",
     "AveyBForMaskedLM": "encoder.model",
+    "AveyBForQuestionAnswering": "encoder.heads",
+    "AveyBForSequenceClassification": "encoder.heads",
+    "AveyBForTokenClassification": "encoder.heads",
     "AveyBModel": "encoder.model",
     "Document": "index.search.lookup",
     "Embedder": "encoder.embedder",

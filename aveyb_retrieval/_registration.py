@@ -28,13 +28,23 @@ def _register_config() -> None:
 
 
 def _register_models() -> None:
-    from transformers import AutoModel, AutoModelForMaskedLM
+    from transformers import (
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForQuestionAnswering,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+    )
 
+    from aveyb_retrieval.encoder import heads
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 
     AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)
     AutoModelForMaskedLM.register(AveyBConfig, AveyBForMaskedLM, exist_ok=True)
+    AutoModelForSequenceClassification.register(AveyBConfig, heads.AveyBForSequenceClassification, exist_ok=True)
+    AutoModelForTokenClassification.register(AveyBConfig, heads.AveyBForTokenClassification, exist_ok=True)
+    AutoModelForQuestionAnswering.register(AveyBConfig, heads.AveyBForQuestionAnswering, exist_ok=True)
 
 
 _PENDING: dict[str, Callable[[], None]] = {

@@ -13,6 +13,9 @@ import aveyb_retrieval
 PUBLIC = [
     "AveyBConfig",
     "AveyBForMaskedLM",
+    "AveyBForQuestionAnswering",
+    "AveyBForSequenceClassification",
+    "AveyBForTokenClassification",
     "AveyBModel",
     "Document",
     "Embedder",

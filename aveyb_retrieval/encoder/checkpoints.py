@@ -31,6 +31,8 @@ _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "rev
 class CheckpointLoading:
     """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors' tensors."""
 
+    head_names: tuple[str, ...] = ()  # submodules of a head that no other class has
+
     @classmethod
     def from_released(
         cls,
@@ -70,8 +72,9 @@ class CheckpointLoading:
     def _filled(cls, config: AveyBConfig, state_dict: Mapping[str, torch.Tensor]) -> Any:
         model: Any = cls(config)  # type: ignore[call-arg]
         encoder = model.base_model
-        tensors = released_tensors(state_dict)
-        expected = encoder.state_dict()
+        head = {n: t for n, t in model.state_dict().items() if n.startswith(cls.head_names)} if cls.head_names else {}
+        expected = encoder.state_dict() | head
+        tensors = released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
         if missing := sorted(expected.keys() - tensors.keys()):
             raise ModelError(f"released checkpoint lacks {len(missing)} tensors, first {missing[0]!r}; is it complete?")
         if extra := sorted(tensors.keys() - expected.keys()):
@@ -85,7 +88,8 @@ class CheckpointLoading:
                     f"released checkpoint: {name} has shape {tuple(tensor.shape)}, its settings say "
                     f"{tuple(expected[name].shape)}"
                 )
-        encoder.load_state_dict(tensors)
+        encoder.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in head})
+        model.load_state_dict({name: tensors[name] for name in head}, strict=False)
         model.tie_weights()
         return model.eval()
 
@@ -105,6 +109,8 @@ class CheckpointLoading:
         name = pretrained_model_name_or_path
         hub = {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
         settings = None if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+        if settings is not None:
+            cls._check_kind(name, settings)
         try:
             if settings is not None and is_released(settings):
                 return cls._from_released_folder(name, settings, hub, kwargs)
@@ -115,6 +121,15 @@ class CheckpointLoading:
             ) from error
         except OSError as error:
             raise no_weights(name, str(error).strip().splitlines()[0].rstrip(".")) from error
+
+    @classmethod
+    def _check_kind(cls, name: Any, settings: dict[str, Any]) -> None:
+        saved_as = next(iter(settings.get("architectures") or [""]))
+        if cls.head_names and saved_as.startswith("AveyB") and saved_as != cls.__name__:
+            raise ModelError(
+                f"{name}: saved as {saved_as}, opened as {cls.__name__}, which has another head; open it as "
+                f"{saved_as}, or put a new head on its encoder with {cls.__name__}.from_encoder"
+            )
 
     @classmethod
     def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -136,6 +151,7 @@ class CheckpointLoading:
         config = kwargs.get("config")
         if not isinstance(config, AveyBConfig):
             config = AveyBConfig.from_released(**released_fields(settings, str(name)))
+            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
         weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
         if weights is None:
             raise no_weights(name, "no model.safetensors")

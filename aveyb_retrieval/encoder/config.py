@@ -26,6 +26,7 @@ _CHOICES = {
     "retrieved_order": ("sequence", "score"),
     "tail": ("masked", "zero_slots"),
     "static_init": ("xavier", "local"),
+    "answer_form": ("span", "tokens"),
 }
 _RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
@@ -100,6 +101,10 @@ class AveyBConfig(PreTrainedConfig):
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`initialization.py`).
 
+    Heads (`heads.py`):
+        answer_form: what question answering marks, "span", the answer's first and last token | "tokens", each of its
+            tokens (the paper's form).
+
     Raises:
         ConfigError: a value is out of range or not one of its choices.
     """
@@ -130,6 +135,7 @@ class AveyBConfig(PreTrainedConfig):
     max_split_weight: float = 1e4
     initializer_range: float = 0.02
     static_init: str = "xavier"
+    answer_form: str = "span"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 

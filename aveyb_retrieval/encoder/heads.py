@@ -1,0 +1,293 @@
+"""AveyBModel with a head for labels of texts, labels of tokens, or answers (Avey-B, 5.1), as transformers models.
+
+The heads are those of the authors' code: three linear maps with GELU between them on a text's mean token vector, one
+with tanh on every token's vector, each followed by a classifier. Padding never reaches a text's result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import (
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+
+from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBModel, AveyBPreTrainedModel
+from aveyb_retrieval.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aveyb_retrieval.encoder.config import AveyBConfig
+
+_LABEL_FIELDS = ("architectures", "id2label", "label2id", "num_labels", "problem_type", "model_type")
+PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+
+
+class _WithHead(AveyBPreTrainedModel):
+    """The encoder as `model`, a head as `dense`, and a classifier of `config.num_labels` outputs."""
+
+    head_names = ("dense", "classifier")
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make encoder and classifier; a subclass adds `dense` and calls `post_init`."""
+        super().__init__(config)
+        self.model = AveyBModel(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    @classmethod
+    def from_encoder(cls, name: Any, **settings: Any) -> Any:
+        """Put a new head on a trained encoder, for fine-tuning.
+
+        Args:
+            name: what `AveyBModel.from_pretrained` takes; a head that it was saved with is left behind.
+            settings: fields of the configuration that the head needs: `num_labels` or `id2label`, `problem_type`.
+
+        Raises:
+            ModelError: there is no encoder, or it is incomplete.
+        """
+        encoder = AveyBModel.from_pretrained(name, dtype=torch.float32)
+        kept = {key: value for key, value in encoder.config.to_dict().items() if key not in _LABEL_FIELDS}
+        model = cls(cls.config_class(**(kept | settings)))
+        model.model.load_state_dict(encoder.state_dict())
+        return model.eval()
+
+    @classmethod
+    def from_released(  # type: ignore[override]
+        cls,
+        state_dict: Mapping[str, torch.Tensor],
+        *,
+        vocab_size: int,
+        d_embed: int,
+        n_layers: int,
+        chunk_size: int,
+        k: int,
+        eps: float,
+        num_labels: int,
+    ) -> Any:
+        """Build the model from the tensors and settings of a released checkpoint with this head.
+
+        Args:
+            state_dict: the checkpoint's tensors, with or without a prefix before those of the encoder.
+            vocab_size: the field of this name in the checkpoint's configuration, as are the others.
+            d_embed: D.
+            n_layers: number of layers.
+            chunk_size: S.
+            k: retrieved splits.
+            eps: epsilon of every norm.
+            num_labels: outputs of the classifier.
+
+        Returns:
+            The model in evaluation mode.
+
+        Raises:
+            ModelError: a tensor is missing, left over, or of another shape than the settings say.
+        """
+        config = cls.config_class.from_released(
+            vocab_size=vocab_size, d_embed=d_embed, n_layers=n_layers, chunk_size=chunk_size, k=k, eps=eps
+        )
+        config.num_labels = num_labels
+        return cls._filled(config, state_dict)
+
+    def _hidden(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return self.model(input_ids, attention_mask).last_hidden_state
+
+
+class AveyBForSequenceClassification(_WithHead):
+    """One vector of `num_labels` scores for each text: classes, several labels at once, or one number.
+
+    With one label it is a cross-encoder: `sentence_transformers.CrossEncoder` loads its folder, and so does `rerank=`.
+    """
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the model with random weights; `from_pretrained` loads trained ones."""
+        super().__init__(config)
+        d = config.hidden_size
+        self.dense = nn.Sequential(
+            nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, 2 * d), nn.GELU(), nn.Linear(2 * d, d)
+        )
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple[torch.Tensor, ...]:
+        """Score texts: `W dense(mean of the token vectors) + b`.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+            labels: by `config.problem_type`, or where that is None by their number and dtype: float `[B]` for one
+                number ("regression", mean squared error), int64 `[B]` for classes ("single_label_classification",
+                cross entropy), float `[B, num_labels]` of 0 and 1 ("multi_label_classification", binary cross entropy).
+            return_dict: False returns a tuple.
+
+        Returns:
+            `logits` `[B, num_labels]`, and with labels the `loss`, a mean, float32.
+
+        Raises:
+            ConfigError: `config.problem_type` is not one of the three.
+            InputError: a class outside of 0 to `num_labels - 1`, or labels of another shape.
+        """
+        hidden = self._hidden(input_ids, attention_mask)
+        if attention_mask is None:
+            mean = hidden.mean(1)
+        else:  # padding is zero in the encoder's output
+            mean = hidden.sum(1) / (attention_mask != 0).sum(1, keepdim=True).clamp_min(1).to(hidden.dtype)
+        logits = self.classifier(self.dense(mean))
+        loss = None if labels is None else self._loss(logits.float(), labels)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        problem = self.config.problem_type or _problem(labels, self.config.num_labels)
+        if problem not in PROBLEMS:
+            raise ConfigError(f"AveyBConfig.problem_type is {problem!r}; choose one of {', '.join(PROBLEMS)}, or None")
+        if problem == "single_label_classification":
+            return _cross_entropy(logits, labels)
+        if labels.numel() != logits.numel():
+            raise InputError(f"labels have shape {tuple(labels.shape)}, logits {tuple(logits.shape)}: unequal")
+        wanted = labels.view(logits.shape).float()
+        if problem == "regression":
+            return nn.functional.mse_loss(logits, wanted)
+        return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+
+
+class AveyBForTokenClassification(_WithHead):
+    """`num_labels` scores for each token: entities, parts of speech."""
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the model with random weights; `from_pretrained` loads trained ones."""
+        super().__init__(config)
+        self.dense = nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> TokenClassifierOutput | tuple[torch.Tensor, ...]:
+        """Score tokens: `W tanh(dense(h)) + b`.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
+            labels: int64 `[B, T]`, -100 where there is none.
+            return_dict: False returns a tuple.
+
+        Returns:
+            `logits` `[B, T, num_labels]`, and with labels the `loss`, mean cross entropy, float32.
+
+        Raises:
+            InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than the input.
+        """
+        logits = self.classifier(self.dense(self._hidden(input_ids, attention_mask)))
+        loss = None if labels is None else _cross_entropy(logits.float(), labels)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return TokenClassifierOutput(loss=loss, logits=logits)
+
+
+class AveyBForQuestionAnswering(_WithHead):
+    """Where the answer is, in a question followed by a context; `config.answer_form` says how it is marked.
+
+    "span": the two outputs of a token are its scores as the first and as the last token of the answer, as usual.
+    "tokens": they are its scores outside of and within the answer, the paper's form. Both have the same parameters,
+    those of a token classification with two labels.
+    """
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the model with random weights; `from_pretrained` loads trained ones.
+
+        Raises:
+            ConfigError: `num_labels` is not 2.
+        """
+        if config.num_labels != 2:
+            raise ConfigError(
+                f"AveyBConfig.num_labels is {config.num_labels}; question answering needs 2 for answer_form "
+                f"{config.answer_form!r}"
+            )
+        super().__init__(config)
+        self.dense = nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> QuestionAnsweringModelOutput | TokenClassifierOutput | tuple[torch.Tensor, ...]:
+        """Score tokens as ends of the answer ("span") or as part of it ("tokens").
+
+        Args:
+            input_ids: int64 `[B, T]`, question and context.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
+            start_positions: "span": int64 `[B]`, the answer's first token; 0 (a token before the context) for none.
+            end_positions: "span": int64 `[B]`, its last token, inclusive.
+            labels: "tokens": int64 `[B, T]`, 1 within the answer, 0 outside, -100 where the loss is not asked.
+            return_dict: False returns a tuple.
+
+        Returns:
+            "span": `start_logits` and `end_logits` `[B, T]`, -inf at padding. "tokens": `logits` `[B, T, 2]`. With
+            labels also the `loss`, float32: the mean of the two cross entropies, or the mean over tokens.
+
+        Raises:
+            InputError: labels of the other form, of another shape, or out of range.
+        """
+        spans = self.config.answer_form == "span"
+        if (labels is not None) if spans else (start_positions is not None or end_positions is not None):
+            raise InputError(
+                f"AveyBConfig.answer_form is {self.config.answer_form!r}; it takes "
+                f"{'start_positions and end_positions, not labels' if spans else 'labels, not positions'}"
+            )
+        if (start_positions is None) != (end_positions is None):
+            raise InputError("start_positions and end_positions belong together; one of them is None")
+        logits = self.classifier(self.dense(self._hidden(input_ids, attention_mask)))
+        if not spans:
+            loss = None if labels is None else _cross_entropy(logits.float(), labels)
+            if return_dict is False:
+                return (logits,) if loss is None else (loss, logits)
+            return TokenClassifierOutput(loss=loss, logits=logits)
+        if attention_mask is not None:
+            logits = logits.masked_fill((attention_mask == 0)[..., None], float("-inf"))
+        start, end = logits.unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = (_cross_entropy(start.float(), start_positions) + _cross_entropy(end.float(), end_positions)) / 2
+        if return_dict is False:
+            return (start, end) if loss is None else (loss, start, end)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
+
+
+def _problem(labels: torch.Tensor, num_labels: int) -> str:
+    if num_labels == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross entropy of `logits` `[..., L]` at `labels` int64 `[...]`, where they are not -100."""
+    if labels.shape != logits.shape[:-1]:
+        raise InputError(f"labels have shape {tuple(labels.shape)}, the input asks for {tuple(logits.shape[:-1])}")
+    asked = labels != IGNORED_LABEL
+    out_of_range = labels[asked & ((labels < 0) | (labels >= logits.shape[-1]))]
+    if len(out_of_range):
+        raise InputError(
+            f"labels hold {int(out_of_range[0])}; they must be from 0 to {logits.shape[-1] - 1}, or {IGNORED_LABEL} "
+            "where there is none"
+        )
+    total = nn.functional.cross_entropy(logits[asked], labels[asked], reduction="sum")
+    return total / asked.sum().clamp_min(1)

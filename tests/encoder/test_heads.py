@@ -1,0 +1,191 @@
+"""The heads: the released modules' logits, losses and gradients; padding, folders, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+import aveyb_retrieval
+from aveyb_retrieval import (
+    AveyBForMaskedLM,
+    AveyBForQuestionAnswering,
+    AveyBForSequenceClassification,
+    AveyBForTokenClassification,
+    AveyBModel,
+)
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from tests.encoder.models import small_config
+from tests.encoder.test_released import read_fixture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RELEASED = {
+    "sc1": (AveyBForSequenceClassification, 1),
+    "sc3": (AveyBForSequenceClassification, 3),
+    "tc5": (AveyBForTokenClassification, 5),
+}
+HEADS = {
+    AveyBForSequenceClassification: AutoModelForSequenceClassification,
+    AveyBForTokenClassification: AutoModelForTokenClassification,
+    AveyBForQuestionAnswering: AutoModelForQuestionAnswering,
+}
+
+
+@pytest.fixture(params=sorted(RELEASED))
+def released(request: pytest.FixtureRequest, shared: Path) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A model from released weights, and its inputs and outputs."""
+    tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
+    own = {n.partition(".")[2]: t for n, t in tensors.items() if n.startswith(request.param + ".")}
+    stored = {n.removeprefix("weights."): t for n, t in own.items() if n.startswith("weights.")}
+    cls, labels = RELEASED[request.param]
+    return cls.from_released(stored, **config, num_labels=labels), own
+
+
+def test_released_logits_are_met(released: tuple[Any, dict[str, torch.Tensor]]) -> None:
+    model, tensors = released
+    cases = [name.removesuffix(".input_ids") for name in tensors if name.startswith("case") and "input_ids" in name]
+    assert len(cases) == 5
+    for case in cases:
+        with torch.no_grad():
+            logits = model(tensors[f"{case}.input_ids"]).logits
+        torch.testing.assert_close(logits, tensors[f"{case}.logits"], atol=1e-4, rtol=0, msg=case)
+
+
+def test_released_loss_and_every_gradient_are_met(released: tuple[Any, dict[str, torch.Tensor]]) -> None:
+    model, tensors = released
+    loss = model(tensors["loss.input_ids"], labels=tensors["loss.labels"]).loss
+    assert abs(loss.item() - tensors["loss.value"].item()) < 1e-5
+    loss.backward()
+    names = {n.removeprefix("loss.grad.") for n in tensors if n.startswith("loss.grad.")}
+    assert names == {n.removeprefix("model.") for n, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        expected = tensors[f"loss.grad.{name.removeprefix('model.')}"]
+        assert (parameter.grad - expected).norm() <= 1e-4 * expected.norm(), name
+
+
+def test_a_released_checkpoint_that_lacks_part_of_the_head(shared: Path) -> None:
+    tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
+    stored = {n.removeprefix("tc5.weights."): t for n, t in tensors.items() if n.startswith("tc5.weights.")}
+    with pytest.raises(ModelError, match=r"lacks 1 tensors, first 'classifier\.bias'"):
+        without = {n: t for n, t in stored.items() if n != "classifier.bias"}
+        AveyBForTokenClassification.from_released(without, **config, num_labels=5)
+    with pytest.raises(ModelError, match=r"classifier.\w+ has shape \(5.*, its settings say \(4"):
+        AveyBForTokenClassification.from_released(stored, **config, num_labels=4)
+
+
+def small(cls: Any, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return cls(small_config("paper", **settings)).eval()
+
+
+IDS = torch.randint(0, 97, (2, 37), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_padding_and_the_batch_change_nothing(cls: Any) -> None:
+    model = small(cls)
+    mask = torch.ones(2, 45, dtype=torch.int64)
+    mask[0, 21:], mask[1, 37:] = 0, 0
+    padded = torch.nn.functional.pad(IDS, (0, 8), value=5)
+    with torch.no_grad():
+        together = model(padded, attention_mask=mask)[0]
+        for row, length in enumerate((21, 37)):
+            alone = model(IDS[row : row + 1, :length])[0]
+            got = together[row : row + 1]
+            got = got if cls is AveyBForSequenceClassification else got[:, :length]
+            torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_saved_and_loaded_by_its_class_and_by_the_auto_class(cls: Any, tmp_path: Path) -> None:
+    model = small(cls)
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        wanted = model(IDS)[0]
+        for loaded in (cls.from_pretrained(tmp_path), HEADS[cls].from_pretrained(tmp_path)):
+            assert type(loaded) is cls
+            assert torch.equal(loaded(IDS)[0], wanted)
+    assert torch.equal(AveyBModel.from_pretrained(tmp_path).embed.weight, model.model.embed.weight)
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_a_checkpoint_of_another_kind_is_refused_and_can_lend_its_encoder(cls: Any, tmp_path: Path) -> None:
+    others = [AveyBModel, AveyBForMaskedLM, *(other for other in HEADS if other is not cls)]
+    for other in others:
+        saved = small(other)
+        saved.save_pretrained(tmp_path / other.__name__)
+        with pytest.raises(ModelError, match=rf"saved as {other.__name__}, opened as {cls.__name__}.*from_encoder"):
+            cls.from_pretrained(tmp_path / other.__name__)
+        lent = cls.from_encoder(tmp_path / other.__name__, num_labels=2)
+        assert torch.equal(lent.model.embed.weight, saved.base_model.embed.weight)
+        assert lent.config.architectures is None
+
+
+def test_labels_out_of_range_and_of_other_shapes_are_refused() -> None:
+    model = small(AveyBForSequenceClassification, num_labels=3)
+    with pytest.raises(InputError, match="labels hold 3; they must be from 0 to 2"):
+        model(IDS, labels=torch.tensor([0, 3]))
+    with pytest.raises(InputError, match=r"labels have shape \(3,\)"):
+        model(IDS, labels=torch.tensor([0, 1, 2]))
+    with pytest.raises(InputError, match=r"labels have shape \(2,\), logits \(2, 3\)"):
+        model(IDS, labels=torch.tensor([0.0, 1.0]))
+    model.config.problem_type = "guess"
+    with pytest.raises(ConfigError, match="problem_type is 'guess'"):
+        model(IDS, labels=torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="labels hold -1"):
+        small(AveyBForTokenClassification)(IDS, labels=torch.full_like(IDS, -1))
+
+
+def test_several_labels_at_once_and_one_number() -> None:
+    model = small(AveyBForSequenceClassification, num_labels=3)
+    wanted = torch.tensor([[1.0, 0, 1], [0, 0, 0]])
+    out = model(IDS, labels=wanted)
+    by_hand = torch.nn.functional.binary_cross_entropy(out.logits.sigmoid(), wanted)
+    torch.testing.assert_close(out.loss, by_hand)
+    one = small(AveyBForSequenceClassification, num_labels=1)
+    out = one(IDS, labels=torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(out.loss, (out.logits[:, 0] - torch.tensor([0.5, 2.0])).square().mean())
+
+
+def test_both_forms_of_an_answer() -> None:
+    span = small(AveyBForQuestionAnswering)
+    start, end = torch.tensor([3, 0]), torch.tensor([5, 0])
+    out = span(IDS, start_positions=start, end_positions=end)
+    logs = [t.log_softmax(-1) for t in (out.start_logits, out.end_logits)]
+    by_hand = -(logs[0][[0, 1], start].mean() + logs[1][[0, 1], end].mean()) / 2
+    torch.testing.assert_close(out.loss, by_hand)
+    mask = torch.ones_like(IDS)
+    mask[0, 30:] = 0
+    assert span(IDS, attention_mask=mask).start_logits[0, 30:].isneginf().all()
+
+    tokens = small(AveyBForQuestionAnswering, answer_form="tokens")
+    labels = torch.zeros_like(IDS)
+    labels[0, 3:6], labels[:, :2] = 1, -100
+    out = tokens(IDS, labels=labels)
+    torch.testing.assert_close(
+        out.loss, torch.nn.functional.cross_entropy(out.logits[:, 2:].flatten(0, 1), labels[:, 2:].flatten())
+    )
+    torch.testing.assert_close(out.logits, torch.stack([t for t in span(IDS).values()], -1))
+    with pytest.raises(InputError, match="'span'; it takes start_positions and end_positions, not labels"):
+        span(IDS, labels=labels)
+    with pytest.raises(InputError, match="'tokens'; it takes labels"):
+        tokens(IDS, start_positions=start, end_positions=end)
+    with pytest.raises(InputError, match="belong together"):
+        span(IDS, start_positions=start)
+    with pytest.raises(ConfigError, match="num_labels is 3; question answering needs 2 for answer_form"):
+        small(AveyBForQuestionAnswering, num_labels=3)
+    with pytest.raises(ConfigError, match="answer_form is 'words'"):
+        small(AveyBForQuestionAnswering, answer_form="words")
+
+
+def test_public_names() -> None:
+    for cls in HEADS:
+        assert getattr(aveyb_retrieval, cls.__name__) is cls
