@@ -18,6 +18,8 @@ from aveyb_retrieval.errors import (
 )
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.avey_config import AveyConfig
+    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.embedder import Embedder
     from aveyb_retrieval.encoder.heads import (
@@ -46,6 +48,8 @@ __all__ = [
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
+    "AveyConfig",
+    "AveyForCausalLM",
     "BackendError",
     "ConfigError",
     "Document",
@@ -77,6 +81,8 @@ _HOME = {
     "AveyBForSequenceClassification": "encoder.heads",
     "AveyBForTokenClassification": "encoder.heads",
     "AveyBModel": "encoder.model",
+    "AveyConfig": "encoder.avey_config",
+    "AveyForCausalLM": "encoder.avey_model",
     "Document": "index.search.lookup",
     "Embedder": "encoder.embedder",
     "Hit": "index.search.hits",

@@ -1,4 +1,4 @@
-"""Makes transformers know `avey-b` models as soon as transformers is imported, without importing it ourselves.
+"""Makes transformers know our models as soon as transformers is imported, without importing it ourselves.
 
 `import aveyb_retrieval` must stay cheap, yet after it `AutoModel` and `SentenceTransformer(folder)` must load an Avey-B
 folder with no further flag. So registration waits: where transformers' auto classes are already loaded it happens at
@@ -22,14 +22,17 @@ _AUTO = "transformers.models.auto."
 def _register_config() -> None:
     from transformers import AutoConfig
 
+    from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
 
     AutoConfig.register(AveyBConfig.model_type, AveyBConfig, exist_ok=True)
+    AutoConfig.register(AveyConfig.model_type, AveyConfig, exist_ok=True)
 
 
 def _register_models() -> None:
     from transformers import (
         AutoModel,
+        AutoModelForCausalLM,
         AutoModelForMaskedLM,
         AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
@@ -37,11 +40,14 @@ def _register_models() -> None:
     )
 
     from aveyb_retrieval.encoder import heads
+    from aveyb_retrieval.encoder.avey_config import AveyConfig
+    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 
     AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)
     AutoModelForMaskedLM.register(AveyBConfig, AveyBForMaskedLM, exist_ok=True)
+    AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
     AutoModelForSequenceClassification.register(AveyBConfig, heads.AveyBForSequenceClassification, exist_ok=True)
     AutoModelForTokenClassification.register(AveyBConfig, heads.AveyBForTokenClassification, exist_ok=True)
     AutoModelForQuestionAnswering.register(AveyBConfig, heads.AveyBForQuestionAnswering, exist_ok=True)

@@ -17,6 +17,8 @@ PUBLIC = [
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
+    "AveyConfig",
+    "AveyForCausalLM",
     "Document",
     "Embedder",
     "Hit",

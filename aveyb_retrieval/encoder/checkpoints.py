@@ -31,6 +31,7 @@ _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "rev
 class CheckpointLoading:
     """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors' tensors."""
 
+    config_class: Any = AveyBConfig
     head_names: tuple[str, ...] = ()  # submodules of a head that no other class has
 
     @classmethod
@@ -68,19 +69,31 @@ class CheckpointLoading:
         )
         return cls._filled(config, state_dict)
 
+    @staticmethod
+    def _released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a released checkpoint under the names of `base_model`, without a tied head."""
+        return released_tensors(state_dict)
+
+    @staticmethod
+    def _released_config(settings: dict[str, Any], where: str) -> Any:
+        """Return the configuration that a released `config.json` means."""
+        config = AveyBConfig.from_released(**released_fields(settings, where))
+        config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
+        return config
+
     @classmethod
-    def _filled(cls, config: AveyBConfig, state_dict: Mapping[str, torch.Tensor]) -> Any:
+    def _filled(cls, config: Any, state_dict: Mapping[str, torch.Tensor]) -> Any:
         model: Any = cls(config)  # type: ignore[call-arg]
         encoder = model.base_model
         head = {n: t for n, t in model.state_dict().items() if n.startswith(cls.head_names)} if cls.head_names else {}
-        expected = encoder.state_dict() | head
-        tensors = released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
+        expected = {n: t for n, t in encoder.state_dict().items() if n not in (model._tied_weights_keys or {})} | head
+        tensors = cls._released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
         if missing := sorted(expected.keys() - tensors.keys()):
             raise ModelError(f"released checkpoint lacks {len(missing)} tensors, first {missing[0]!r}; is it complete?")
         if extra := sorted(tensors.keys() - expected.keys()):
             raise ModelError(
                 f"released checkpoint holds {len(extra)} tensors with no place in the model, first {extra[0]!r}; "
-                f"do n_layers={config.num_hidden_layers} and k={config.num_retrieved} belong to it?"
+                f"does a model of {config.num_hidden_layers} layers and {config.num_retrieved} retrieved splits fit it?"
             )
         for name, tensor in tensors.items():
             if tensor.shape != expected[name].shape:
@@ -88,8 +101,8 @@ class CheckpointLoading:
                     f"released checkpoint: {name} has shape {tuple(tensor.shape)}, its settings say "
                     f"{tuple(expected[name].shape)}"
                 )
-        encoder.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in head})
-        model.load_state_dict({name: tensors[name] for name in head}, strict=False)
+        encoder.load_state_dict({n: t for n, t in tensors.items() if n not in head}, strict=False)  # a tied head apart
+        model.load_state_dict({n: tensors[n] for n in head}, strict=False)
         model.tie_weights()
         return model.eval()
 
@@ -108,7 +121,11 @@ class CheckpointLoading:
         """
         name = pretrained_model_name_or_path
         hub = {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
-        settings = None if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+        settings = (
+            None
+            if name is None
+            else read_settings(name, hub, needed=kwargs.get("config") is None, model_type=cls.config_class.model_type)
+        )
         if settings is not None:
             cls._check_kind(name, settings)
         try:
@@ -149,9 +166,8 @@ class CheckpointLoading:
         cls, name: Any, settings: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]
     ) -> Any:
         config = kwargs.get("config")
-        if not isinstance(config, AveyBConfig):
-            config = AveyBConfig.from_released(**released_fields(settings, str(name)))
-            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
+        if not isinstance(config, cls.config_class):
+            config = cls._released_config(settings, str(name))
         weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
         if weights is None:
             raise no_weights(name, "no model.safetensors")
@@ -165,8 +181,14 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
 
 
-def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
-    """Return the fields of an Avey-B `config.json`, or None where there is none and none is needed."""
+def read_settings(
+    name: Any, hub: dict[str, Any], *, needed: bool, model_type: str = AveyBConfig.model_type
+) -> dict[str, Any] | None:
+    """Return the fields of a `config.json` of our models, or None where there is none and none is needed.
+
+    Raises:
+        ModelError: it is of another `model_type` ("avey-b" or "avey"), missing or damaged.
+    """
     path = cached_file(
         name,
         "config.json",
@@ -185,9 +207,11 @@ def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, 
         raise ModelError(f"{path} is not JSON ({error}); copy or download the model again") from error
     settings = settings if isinstance(settings, dict) else {}
     kind = settings.get("model_type")
-    if kind != AveyBConfig.model_type and not is_released(settings):
+    if kind != model_type and not is_released(settings):
+        wanted = {"avey-b": "an Avey-B model", "avey": "an Avey language model"}
+        hint = f" (it holds {wanted[kind]})" if kind in wanted else ""
         raise ModelError(
-            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name an Avey-B model, for "
+            f"{path}: model_type is {kind!r}, only {model_type!r} can be loaded{hint}; name {wanted[model_type]}, for "
             "these weights would leave most of one at random"
         )
     return settings

@@ -37,7 +37,7 @@ class _WithHead(AveyBPreTrainedModel):
         """Make encoder and classifier; a subclass adds `dense` and calls `post_init`."""
         super().__init__(config)
         self.model = AveyBModel(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
 
     @classmethod
     def from_encoder(cls, name: Any, **settings: Any) -> Any:
@@ -148,7 +148,7 @@ class AveyBForSequenceClassification(_WithHead):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        problem = self.config.problem_type or _problem(labels, self.config.num_labels)
+        problem = self.config.problem_type or _problem(labels, self.config.num_labels or 2)
         if problem not in PROBLEMS:
             raise ConfigError(f"AveyBConfig.problem_type is {problem!r}; choose one of {', '.join(PROBLEMS)}, or None")
         if problem == "single_label_classification":

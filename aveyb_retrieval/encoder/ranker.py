@@ -18,6 +18,7 @@ from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_r
 from aveyb_retrieval.kernels.packed import usable
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
 
 LONG_SPLITS = 2048  # a document of more is ranked block by block: all its scores at once would take over 16 MiB
@@ -36,17 +37,15 @@ class Retrieved:
     weights: torch.Tensor
 
 
-class Ranker(nn.Module):
-    """Choose earlier splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+class SplitRanker(nn.Module):
+    """Choose and weight each split's k most relevant earlier splits by MaxSim; it has no parameters of its own."""
 
-    def __init__(self, config: AveyBConfig) -> None:
-        """Make the projection P `[S, (k + 1) S]`, uninitialized."""
+    def __init__(self, config: AveyBConfig | AveyConfig) -> None:
+        """Take the settings."""
         super().__init__()
         self.config = config
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
-        self.residual = config.compressor_residual
-        self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
         """Rank every split of the batch against the earlier splits of its own document.
@@ -69,7 +68,7 @@ class Ranker(nn.Module):
             rows, scores = self._choose(table, embedding)
         if torch.is_grad_enabled() and embedding.requires_grad:
             scores = self._differentiable_scores(table, rows, embedding)
-        return Retrieved(rows, self._weights(rows, scores))
+        return Retrieved(rows, self.weights(rows, scores))
 
     def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows of the table, int64 `[n, k]` in slot order, -1 on the left where missing, and float32 scores."""
@@ -125,16 +124,35 @@ class Ranker(nn.Module):
             found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
         return scores.index_put((current, slot), found)
 
-    def _weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return the weights float32 `[n, k]` of chosen splits.
+
+        Args:
+            rows: int64 `[n, k]`; -1 (on the left) where there is none.
+            scores: float32 `[n, k]`, theirs.
+        """
         found = rows >= 0
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
             divisor = highest
+        elif self.config.weight_norm == "first":
+            first = (~found).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
+            divisor = scores.gather(1, first)
         else:
             divisor = scores.masked_fill(~found, float("inf")).amin(1, keepdim=True) + self.config.similarity_eps
         floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(torch.finfo(torch.float32).tiny)
         divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
         return (scores / divisor).masked_fill(~found, 0)
+
+
+class Ranker(SplitRanker):
+    """Choose earlier splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the projection P `[S, (k + 1) S]`, uninitialized."""
+        super().__init__(config)
+        self.residual = config.compressor_residual
+        self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
 
     def compress(
         self, table: SplitTable, retrieved: Retrieved, group: torch.Tensor, width: int, embedding: torch.Tensor

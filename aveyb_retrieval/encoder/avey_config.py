@@ -1,0 +1,170 @@
+"""AveyConfig: Avey, the causal language model that Avey-B descends from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from aveyb_retrieval.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RELEASED_FIELDS = ("vocab_size", "d_embed", "n_blocks", "expansion_factor", "chunk_size", "k", "context_proportion")
+_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
+_WEIGHT_NORMS = ("max", "first")
+
+
+class AveyConfig(PreTrainedConfig):
+    """Configuration of an Avey language model.
+
+    Sizes:
+        vocab_size: rows of the embedding, which is also the output layer.
+        hidden_size: d, the width of a token.
+        num_hidden_layers: layers of the neural processor.
+        split_size: S, tokens in a full split.
+        num_retrieved: k, earlier splits put before each split; a layer sees C = (k + 1) S tokens. The authors' code
+            counts the current split, too: its k is one more.
+        expansion_factor: the enricher's output is `expansion_factor * d` wide.
+        tail_share: the share of it that goes through the contextualizer, half of that mixed, half as gate; the rest
+            bypasses it.
+
+    Choices:
+        weight_norm: a retrieved split is weighted by its score divided by the highest among the chosen, "max" (paper),
+            or by that of the first of them in reading order, "first" (released code).
+
+    Numerics:
+        norm_eps: RMSNorm's epsilon.
+        similarity_eps: epsilon of the contextualizer's and the ranker's norms.
+        max_split_weight: bound on a retrieved split's weight.
+
+    Initialization (of a model to be trained):
+        initializer_range: standard deviation of embedding and linear maps; V starts Xavier normal.
+
+    Raises:
+        ConfigError: a value is out of range or not one of its choices.
+    """
+
+    model_type = "avey"
+    retrieved_order: ClassVar[str] = "sequence"
+
+    vocab_size: int = 50304
+    hidden_size: int = 768
+    num_hidden_layers: int = 26
+    split_size: int = 64
+    num_retrieved: int = 7
+    expansion_factor: int = 4
+    tail_share: float = 0.5
+    weight_norm: str = "max"
+    norm_eps: float = 1e-10
+    similarity_eps: float = 1e-8
+    max_split_weight: float = 1e4
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    max_position_embeddings: int = -1  # no limit
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check every field."""
+        super().__post_init__(**kwargs)
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"AveyConfig.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_retrieved < 0:
+            raise ConfigError(f"AveyConfig.num_retrieved is {self.num_retrieved}; it must be 0 or more")
+        if self.weight_norm not in _WEIGHT_NORMS:
+            raise ConfigError(
+                f"AveyConfig.weight_norm is {self.weight_norm!r}; choose one of {', '.join(_WEIGHT_NORMS)}"
+            )
+        tail = self.tail_share * self.expansion_factor * self.hidden_size
+        if not 0 < self.tail_share < 1 or tail % 2:
+            raise ConfigError(
+                f"AveyConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
+                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
+            )
+
+    @property
+    def mixed_size(self) -> int:
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
+        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
+
+    @property
+    def bypass_size(self) -> int:
+        """The width of the bypassed head."""
+        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
+
+    @property
+    def context_size(self) -> int:
+        """C, the tokens that a layer sees: k retrieved splits and the current one."""
+        return (self.num_retrieved + 1) * self.split_size
+
+    @classmethod
+    def small(cls, **overrides: Any) -> AveyConfig:
+        """Return the paper's model of 153 M parameters."""
+        return cls(**{"hidden_size": 768, "num_hidden_layers": 26, **overrides})
+
+    @classmethod
+    def medium(cls, **overrides: Any) -> AveyConfig:
+        """Return the paper's model of 496 M parameters."""
+        return cls(**{"hidden_size": 768, "num_hidden_layers": 104, **overrides})
+
+    @classmethod
+    def large(cls, **overrides: Any) -> AveyConfig:
+        """Return the paper's model of 1.5 B parameters."""
+        return cls(**{"hidden_size": 2048, "num_hidden_layers": 48, **overrides})
+
+    @classmethod
+    def mini(cls, **overrides: Any) -> AveyConfig:
+        """Return a shape that trains on a CPU: splits of 32 tokens, 3 retrieved, 4 layers of width 128."""
+        sizes = {"hidden_size": 128, "num_hidden_layers": 4, "split_size": 32, "num_retrieved": 3}
+        return cls(**{**sizes, **overrides})
+
+    @classmethod
+    def from_released(
+        cls,
+        *,
+        vocab_size: int,
+        d_embed: int,
+        n_blocks: int,
+        expansion_factor: int,
+        chunk_size: int,
+        k: int,
+        context_proportion: float,
+    ) -> AveyConfig:
+        """Return the configuration that the fields of a released checkpoint's `config.json` mean; `k` counts itself."""
+        return cls(
+            vocab_size=vocab_size,
+            hidden_size=d_embed,
+            num_hidden_layers=n_blocks,
+            split_size=chunk_size,
+            num_retrieved=k - 1,
+            expansion_factor=expansion_factor,
+            tail_share=context_proportion,
+            weight_norm="first",
+        )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
+
+        Raises:
+            ConfigError: a value is out of range or not one of its choices.
+            ModelError: a released configuration lacks a field.
+        """
+        if "d_embed" in config_dict:
+            config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
+        return super().from_dict(config_dict, **kwargs)
+
+
+def released_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields that `AveyConfig.from_released` takes.
+
+    Raises:
+        ModelError: one is missing; the message names `where`.
+    """
+    if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
+        raise ModelError(
+            f"{where}: a released Avey configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
+        )
+    return {name: settings[name] for name in _RELEASED_FIELDS}
