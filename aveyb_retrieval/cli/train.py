@@ -15,7 +15,13 @@ import click
 from aveyb_retrieval.cli.common import Commands, progress_bar
 from aveyb_retrieval.cli.settings import gather, settings_options
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.training.settings import ContrastiveSettings, DistillSettings, MiningRules, MLMSettings
+from aveyb_retrieval.training.settings import (
+    CLMSettings,
+    ContrastiveSettings,
+    DistillSettings,
+    MiningRules,
+    MLMSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +36,7 @@ TEXT_FIELD = click.option("--field", default="text", show_default=True, help="Fi
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and encoders: tokenizer, mlm, mine, contrastive, distill."""
+    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill."""
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -213,6 +219,55 @@ def mlm(
     )
     for name, value in figures.items():
         click.echo(f"held out {name}: {value:.4f}")
+    run.report()
+
+
+@main.command()
+@TEXTS
+@click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]")
+@TEXT_FIELD
+@click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
+@click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]")
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "small", "medium", "large"]),
+    default="mini",
+    show_default=True,
+    help="Shape of a new model; small, medium and large are the paper's.",
+)
+@settings_options("settings", CLMSettings())
+@RUN
+def clm(
+    source: Source,
+    documents: int | None,
+    field: str,
+    vocabulary: str,
+    model: str | None,
+    preset: str,
+    settings: CLMSettings,
+    run: Run,
+) -> None:
+    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
+    from itertools import islice
+
+    from aveyb_retrieval.training.clm import causal_model, train_clm
+    from aveyb_retrieval.training.loading import open_vocabulary
+    from aveyb_retrieval.training.texts import read_hub, read_texts
+
+    data, options = source.record(), run.prepare()
+    words = open_vocabulary(vocabulary)
+    texts = read_hub(source.hub, field=field) if source.hub else read_texts(source.files, field=field)
+    figures = train_clm(
+        causal_model(model, preset, words, seed=settings.seed),
+        words,
+        islice(texts, documents),
+        run.out,
+        data=data | {"documents": documents},
+        settings=settings,
+        **options,
+    )
+    for name, value in figures.items():
+        click.echo(f"held out {name}, as trained: {value:.4f}")
     run.report()
 
 

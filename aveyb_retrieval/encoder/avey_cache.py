@@ -97,8 +97,8 @@ def choose(ranker: SplitRanker, scores: torch.Tensor) -> tuple[torch.Tensor, tor
 class AveyCache(Cache):
     """The states of a batch of texts, as `past_key_values` of transformers' `generate`."""
 
-    is_compileable = False  # type: ignore[assignment]
-    is_croppable = False  # type: ignore[assignment]
+    is_compileable = False
+    is_croppable = False
 
     def __init__(self, texts: list[TextState]) -> None:
         """Hold one state per text of the batch."""

@@ -41,8 +41,8 @@ def build_optimizer(
     raise ConfigError(f"optimizer is {name!r}; choose one of {', '.join(OPTIMIZERS)}")
 
 
-def learning_rate_factor(name: str, steps: int, warmup: float) -> Callable[[int], float]:
-    """Return a function from a step to its factor of the peak learning rate.
+def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
+    """Return a function from a step to its factor of the peak learning rate; what falls, falls to `floor`.
 
     The factor rises linearly over the first `warmup` share of the steps. `trapezoidal` then stays at the peak and falls
     as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix). After the warm-up these are the schedules of
@@ -51,6 +51,8 @@ def learning_rate_factor(name: str, steps: int, warmup: float) -> Callable[[int]
     Raises:
         ConfigError: unknown name, or a share outside 0 to 1.
     """
+    if not 0 <= floor <= 1:
+        raise ConfigError(f"floor is {floor}; it is a share of the peak learning rate, from 0 to 1")
     if name not in SCHEDULES:
         raise ConfigError(f"schedule is {name!r}; choose one of {', '.join(SCHEDULES)}")
     if not 0 <= warmup < 1:
@@ -61,6 +63,9 @@ def learning_rate_factor(name: str, steps: int, warmup: float) -> Callable[[int]
         if step < rising:
             return (step + 1) / rising
         done = min(1.0, (step - rising) / max(1, steps - rising))
+        return floor + (1 - floor) * shape(done)
+
+    def shape(done: float) -> float:
         if name == "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))
         if name == "linear":

@@ -77,7 +77,7 @@ def train_packed(
         eps=settings.eps,
         weight_decay=settings.weight_decay,
     )
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
+    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     if run.checkpoint is None:
         with torch.no_grad():
             head.weight.copy_(_first_head(model, texts, settings).to(device))

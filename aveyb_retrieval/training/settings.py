@@ -35,8 +35,9 @@ def setting(default: Any, text: str, *, choices: Sequence[str] = (), kind: type 
 class RunSettings:
     """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive fine-tuning.
 
-    `batch_size` counts rows over all processes, `warmup` is a share of the steps, `betas` and `eps` are Adam's, `clip`
-    limits the norm of the gradient (0: no limit) and `keep` is the number of checkpoints kept.
+    `batch_size` counts rows over all processes, `warmup` is a share of the steps, `floor` is where a schedule that
+    falls ends (a share of the peak), `betas` and `eps` are Adam's, `clip` limits the norm of the gradient (0: no limit)
+    and `keep` is the number of checkpoints kept.
     """
 
     steps: int = setting(1000, "Optimizer steps.")
@@ -44,6 +45,7 @@ class RunSettings:
     learning_rate: float = setting(1e-4, "Peak learning rate.")
     schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
     warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.")
+    floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.")
     optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-5
@@ -71,19 +73,25 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class MLMSettings(RunSettings):
-    """Masked-language modeling; the defaults are the paper's recipe.
+class PretrainSettings(RunSettings):
+    """Pre-training on packed sequences.
 
-    A row is a packed sequence of `length` tokens, so one step sees `batch_size * length` tokens (512K in the paper). A
-    process takes `batch_size / processes` of the rows, `micro_batch` at a time.
+    A row is a sequence of `length` tokens, so one step sees `batch_size * length` tokens. A process takes `batch_size /
+    processes` of the rows, `micro_batch` at a time.
     """
 
     length: int = setting(2048, "Tokens per packed sequence.")
     micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.")
-    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].")
     gradient_checkpointing: bool = setting(False, "Use less memory and a third more time.")
     held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).")
     evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.")
+
+
+@dataclass(frozen=True)
+class MLMSettings(PretrainSettings):
+    """Masked-language modeling; the defaults are the paper's recipe, 512K tokens a step."""
+
+    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].")
     steps: int = 90_000
     batch_size: int = 256
     learning_rate: float = 5e-4
@@ -91,6 +99,21 @@ class MLMSettings(RunSettings):
     betas: tuple[float, float] = (0.95, 0.95)
     eps: float = 1e-18
     weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class CLMSettings(PretrainSettings):
+    """Next-token prediction with Avey; the defaults are its paper's: 100 billion tokens, 512K of them a step."""
+
+    length: int = 512
+    steps: int = 190_735
+    batch_size: int = 1024
+    learning_rate: float = 1e-3
+    schedule: str = "cosine"
+    warmup: float = 0.0
+    floor: float = 0.1
+    eps: float = 1e-12
+    seed: int = 11
 
 
 @dataclass(frozen=True)

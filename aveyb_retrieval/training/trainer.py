@@ -67,7 +67,7 @@ def optimizer_and_schedule(
         eps=settings.eps,
         weight_decay=settings.weight_decay,
     )
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup)
+    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 

@@ -36,8 +36,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.training.mlm import TRAIN, held_out_sequences, train_mlm
+from aveyb_retrieval.training.mlm import held_out_sequences, train_mlm
 from aveyb_retrieval.training.packing import IGNORED_LABEL
+from aveyb_retrieval.training.pretraining import TRAIN
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 from aveyb_retrieval.training.texts import fingerprint, read_texts

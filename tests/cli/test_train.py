@@ -10,7 +10,13 @@ from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.training.settings import ContrastiveSettings, DistillSettings, MiningRules, MLMSettings
+from aveyb_retrieval.training.settings import (
+    CLMSettings,
+    ContrastiveSettings,
+    DistillSettings,
+    MiningRules,
+    MLMSettings,
+)
 from tests.training.conftest import SENTENCES, tiny_config
 from tests.training.test_contrastive import TRIPLETS
 from tests.training.test_mlm import StopAfter
@@ -64,6 +70,7 @@ def test_help_names_the_commands() -> None:
     ("command", "defaults"),
     [
         ("mlm", MLMSettings()),
+        ("clm", CLMSettings()),
         ("contrastive", ContrastiveSettings()),
         ("distill", DistillSettings()),
         ("mine", MiningRules()),

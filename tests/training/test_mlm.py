@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.mlm import evaluate_mlm, held_out_sequences, train_mlm
+from aveyb_retrieval.training.mlm import held_out_sequences, train_mlm
+from aveyb_retrieval.training.pretraining import evaluate_labels
 from aveyb_retrieval.training.run_folder import RunCallback, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 
@@ -153,7 +154,7 @@ def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, 
     assert same(watched, run(tmp_path / "plain", tokenizer, replace(SETTINGS, held_out_every=5)))
     seen = [m for m in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "eval_loss" in m]
     assert [m["step"] for m in seen] == [4, 8]
-    last = evaluate_mlm(watched, held_out_sequences(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
+    last = evaluate_labels(watched, held_out_sequences(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
     assert seen[-1]["eval_loss"] == pytest.approx(last["loss"], abs=1e-5)
     assert seen[-1]["eval_accuracy"] == pytest.approx(last["accuracy"])
     with pytest.raises(InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"):
