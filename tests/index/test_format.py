@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Hit, Retriever, compact_index, verify_index
+from aveyb_retrieval.index.storage.store import content_digest
+from aveyb_retrieval.index.write.maintain import upgrade_index
+from tests.faults.test_hostile import rehash
 
 DATA = Path(__file__).parents[1] / "data" / "format1"
 ANSWERS = json.loads((DATA / "answers.json").read_text(encoding="utf-8"))
@@ -49,3 +53,23 @@ def test_it_is_compacted_and_says_the_same(index: Path) -> None:
     with Retriever.load(index) as retriever:
         found = retriever.search_vectors(np.array(ANSWERS["vectors"], dtype=np.float32), k=4)
         assert [rows(hits) for hits in found] == ANSWERS[index.name]["search_vectors"]
+
+
+def test_upgraded_words_are_those_of_the_present_rules(index: Path) -> None:
+    """Among them, pairs of characters where a script has no spaces: format 1 did not know them."""
+    (version,) = index.glob("v*")
+    with sqlite3.connect(version / "store.sqlite") as db:
+        doc, title, text = db.execute("SELECT doc, title, text FROM texts ORDER BY doc LIMIT 1").fetchone()
+        japanese = "\u6771\u4eac\u90fd\u306b\u884c\u304f " + text
+        db.execute("INSERT INTO fulltext(fulltext, rowid, title, text) VALUES ('delete', ?, ?, ?)", (doc, title, text))
+        db.execute("UPDATE texts SET text = ? WHERE doc = ?", (japanese, doc))
+        db.execute("UPDATE documents SET digest = ? WHERE doc = ?", (content_digest(title, japanese), doc))
+        db.execute("INSERT INTO fulltext(rowid, title, text) VALUES (?, ?, ?)", (doc, title, japanese))
+    db.close()
+    rehash(index, "store.sqlite")
+    assert verify_index(index, deep=True).problems == []
+    upgrade_index(index)
+    assert verify_index(index, deep=True).problems == []
+    with Retriever.load(index) as retriever:
+        (hit,) = retriever.search("\u6771\u4eac", mode="lexical")
+        assert hit.text == japanese

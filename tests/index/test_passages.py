@@ -25,7 +25,7 @@ from aveyb_retrieval.index.search import relevance, word_scores
 from aveyb_retrieval.index.search.prompt import estimate_tokens
 from aveyb_retrieval.index.storage.language import language
 from aveyb_retrieval.index.storage.manifest import FORMAT
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 from aveyb_retrieval.index.write.maintain import upgrade_index
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
@@ -305,7 +305,8 @@ def test_an_index_of_format_1_is_upgraded_without_encoding(name: str, tmp_path: 
     with Retriever.load(root, model=model) as new:
         assert new._snapshot.manifest.format == FORMAT
         again = [[(h.id, h.score) for h in new.search(q, k=9, mode="lexical")] for q in ("the", "model", "passage")]
-        assert again == [[(name, pytest.approx(score)) for name, score in hits] for hits in words]
+        # not the same to the last digit: characters of unspaced scripts are counted as pairs now
+        assert again == [[(name, pytest.approx(score, rel=1e-3)) for name, score in hits] for hits in words]
         (best, *_) = new.search("word", k=1)
         found = new.search(best.passage or "", k=5, unit="passage", mode="lexical")
         assert (best.id, best.span) in [(hit.id, hit.span) for hit in found]

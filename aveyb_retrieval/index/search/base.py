@@ -10,7 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.search import fusion, rerank
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument, StoredPassage
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.search.hits import Hit
     from aveyb_retrieval.index.search.options import Options
     from aveyb_retrieval.index.search.snapshot import Match, Snapshot
+    from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
     from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Kind
 
 

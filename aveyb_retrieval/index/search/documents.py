@@ -12,9 +12,10 @@ from aveyb_retrieval.index.search.base import Query, Ranked, Search
 from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.relevance import PassageScores, score_by_vector, score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS, StoredDocument
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.index.storage.store import StoredDocument
     from aveyb_retrieval.index.types import FloatArray
 
 

@@ -12,7 +12,7 @@ from aveyb_retrieval.index.search.base import Query, Ranked, Search
 from aveyb_retrieval.index.search.hits import Hit, Passage
 from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

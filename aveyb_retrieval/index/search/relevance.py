@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.index.search.word_scores import WordScores, inverse_frequency
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.search.snapshot import Snapshot

@@ -23,8 +23,9 @@ from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
 from aveyb_retrieval.index.storage import directory, filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, check_readable, dead_ids
+from aveyb_retrieval.index.storage.store import Store, check_readable, dead_ids
 from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind, unit_rows
 
 if TYPE_CHECKING:
@@ -108,9 +109,7 @@ class Snapshot:
         """
         index_dir = IndexDirectory(root)
         for _ in range(10):
-            name = index_dir.current()
-            if name is None:
-                raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
+            name = index_dir.visible()
             try:
                 manifest = Manifest.read(index_dir.root / name)
                 return cls(index_dir.root / name, manifest, mapped=mapped, full_check=full_check, device=device)
@@ -350,13 +349,13 @@ class Snapshot:
     def language(self) -> Language:
         """The rules by which this version's words are found."""
         with self.store() as store:
-            return store.language
+            return store.words.language
 
     @cached_property
     def has_passage_words(self) -> bool:
         """Whether passages can be found by words: not so in a version of format 1."""
         with self.store() as store:
-            return store.has_passage_words
+            return store.words.has_passages
 
     def documents_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
         """The `k` best documents by BM25 over title and text; fewer where fewer hold any of the words."""
@@ -366,7 +365,7 @@ class Snapshot:
         condition = allowed.condition if allowed else None
         k = min(k, self.manifest.counts["documents"])
         with self.store() as store:
-            return [Match(doc, score) for doc, score in store.match(expression, k, condition)]
+            return [Match(doc, score) for doc, score in store.words.match(expression, k, condition)]
 
     def passages_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[int]:
         """Find the `k` best passages by BM25; fewer where fewer hold any of the words."""
@@ -376,7 +375,7 @@ class Snapshot:
         condition = allowed.condition if allowed else None
         k = min(k, self.manifest.counts["passages"])
         with self.store() as store:
-            return [passage for passage, _ in store.match_passages(expression, k, condition)]
+            return [passage for passage, _ in store.words.match_passages(expression, k, condition)]
 
     def _any_word(self, text: str) -> str:
         """The FTS5 expression for what holds any word of a text; "" where it has none."""

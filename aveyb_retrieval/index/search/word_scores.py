@@ -72,7 +72,7 @@ class Postings:
         for row, term in enumerate(terms):
             counts[row], holding = self._holding(store, term)
             if holding is None:
-                holding = store.passages_between(term, _ranges(ids))
+                holding = store.words.passages_between(term, _ranges(ids))
             if len(holding):
                 places = np.searchsorted(holding, ids)
                 held[row] = holding[np.minimum(places, len(holding) - 1)] == ids
@@ -81,8 +81,8 @@ class Postings:
     def _holding(self, store: Store, term: str) -> tuple[int, IntArray | None]:
         known = self._known.get(term)
         if known is None:
-            passages = store.passages_holding(term, FREQUENT + 1)
-            known = (len(passages), passages) if len(passages) <= FREQUENT else (store.count_holding(term), None)
+            passages = store.words.passages_holding(term, FREQUENT + 1)
+            known = (len(passages), passages) if len(passages) <= FREQUENT else (store.words.count_holding(term), None)
             if self._kept > KEPT:
                 self._known, self._kept = {}, 0
             self._known[term] = known

@@ -77,6 +77,21 @@ class IndexDirectory:
             raise IndexFormatError(f"{self.root / name}: a link, not a version folder; put the folder itself there")
         return name
 
+    def visible(self) -> str:
+        """Name of the visible version.
+
+        Raises:
+            IndexFormatError: there is no index, or the pointer does not hold the name of a version.
+        """
+        name = self.current()
+        if name is None:
+            raise self.missing()
+        return name
+
+    def missing(self) -> IndexFormatError:
+        """Return the error that says that there is no index."""
+        return IndexFormatError(f"{self.root}: no index here; make one with `aveyb-index build ... -o {self.root}`")
+
     def versions(self) -> list[str]:
         """Names of all version folders, oldest first."""
         if not self.root.is_dir():

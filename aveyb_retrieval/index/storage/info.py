@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.storage.manifest import Manifest
+from aveyb_retrieval.index.storage.manifest import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +20,7 @@ def describe(root: str | Path) -> dict[str, Any]:
         IndexFormatError: there is no index, or its manifest is damaged.
     """
     index_dir = IndexDirectory(root)
-    name = index_dir.current()
-    if name is None:
-        raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
-    manifest = Manifest.read(index_dir.root / name)
+    manifest = read_manifest(root)
     return {
         "path": str(index_dir.root),
         "version": manifest.version,

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory, files, manifest_fields
+from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest_fields import is_count
+from aveyb_retrieval.index.storage.store_check import SHARD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,7 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
-_FILE = re.compile(r"store\.sqlite|rejected\.jsonl|(document|passage)\.faiss|vectors/v\d{6,12}-\d{12,20}\.safetensors")
+_FILE = re.compile(rf"store\.sqlite|rejected\.jsonl|(document|passage)\.faiss|{SHARD_NAME.pattern}")
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 
 
@@ -102,6 +104,16 @@ class Manifest:
         except (ValueError, RecursionError) as error:
             raise _bad(path, f"not JSON ({error})") from error
         return _parse(body, path)
+
+
+def read_manifest(root: str | Path) -> Manifest:
+    """Return the manifest of the visible version of an index.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged.
+    """
+    index_dir = IndexDirectory(root)
+    return Manifest.read(index_dir.root / index_dir.visible())
 
 
 def _parse(body: Any, path: Path) -> Manifest:

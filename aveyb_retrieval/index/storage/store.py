@@ -19,18 +19,17 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import store_check
-from aveyb_retrieval.index.storage.filters import Condition
-from aveyb_retrieval.index.storage.language import ENGLISH, OLD_ENGLISH, Language, language
+from aveyb_retrieval.index.storage.full_text import FullText
+from aveyb_retrieval.index.storage.language import ENGLISH
+from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS, expand_passages, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.index.input.documents import Record, Rejected
+    from aveyb_retrieval.index.storage.filters import Condition
     from aveyb_retrieval.index.types import IntArray, Kind
-
-PASSAGE_BITS = 20
-MAX_PASSAGES = 1 << PASSAGE_BITS
 
 _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -53,12 +52,6 @@ CREATE TABLE rejected(
     n INTEGER PRIMARY KEY, version TEXT NOT NULL, source TEXT NOT NULL, line INTEGER NOT NULL, reason TEXT NOT NULL,
     raw TEXT NOT NULL);
 """
-# Both hold no text of their own: it is in `texts`, and what is deleted is told again as it was inserted.
-_WORDS = """
-CREATE VIRTUAL TABLE fulltext USING fts5(title, text, content='', tokenize='{tokenize}');
-CREATE VIRTUAL TABLE passage_words USING fts5(words, content='', tokenize='{tokenize}');
-"""
-_BOUNDS = "passage >= ? AND passage < ?"
 
 
 class Shard(NamedTuple):
@@ -120,13 +113,16 @@ class Store:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.db = connection
+        self.words = FullText(connection, path)
 
     @classmethod
     def create(cls, path: Path) -> Store:
         """Make an empty store for a build to fill."""
         store = cls.open_for_writing(path)
-        words = _WORDS.format(tokenize=language(ENGLISH).tokenize)  # `set_language` may make them again
-        store.db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{words}COMMIT;")
+        with store.transaction():
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                store.db.execute(statement)
+            store.words.create(ENGLISH)  # `set_language` may make them again
         return store
 
     @classmethod
@@ -183,79 +179,32 @@ class Store:
 
     def get(self, key: str) -> Any:
         """Value of one setting of the journal, or None."""
-        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return store_check.json_value(row[0], self.path) if row else None
+        return store_check.setting(self.db, key, self.path)
 
     def put(self, key: str, value: Any) -> None:
         """Set one value of the journal; it must be JSON."""
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-
-    # --- words -------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def has_passage_words(self) -> bool:
-        """Whether passages can be found by their words: not so in a store of format 1."""
-        return self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'passage_words'").fetchone() is not None
-
-    @cached_property
-    def language(self) -> Language:
-        """The rules by which words are found; settled before the first document."""
-        if not self.has_passage_words:
-            return OLD_ENGLISH
-        name = self.get("language")
-        return language(ENGLISH if name is None else store_check.text(name, self.path))
 
     def set_language(self, name: str) -> None:
         """Settle the language of a store before its first document; a continued build finds it settled."""
         if self.get("language") == name:
             return
         self.put("language", name)
-        self.__dict__.pop("language", None)
-        self._create_words()
+        self.words.create(name)
+
+    def make_words_again(self) -> None:
+        """Make the full-text indexes again from the texts and passages, in the language that they have."""
+        self.words.create(self.words.language.name)
+        self.words.fill()
 
     def upgrade(self) -> None:
         """Bring a store of format 1 up to date: passages get headings (empty) and rows of their words."""
-        if self.has_passage_words:
+        if self.words.has_passages:
             return
         self.db.execute("ALTER TABLE passages ADD COLUMN heading TEXT NOT NULL DEFAULT ''")
         self.put("language", ENGLISH)
-        for name in ("has_passage_words", "language"):
-            self.__dict__.pop(name, None)
-        self.make_words_again()
-
-    def _create_words(self) -> None:
-        """Make the full-text tables empty, in the store's language."""
-        words = _WORDS.format(tokenize=self.language.tokenize)  # first: the language depends on which tables there are
-        for table in ("fulltext", "passage_words"):
-            self.db.execute(f"DROP TABLE IF EXISTS {table}")
-        for statement in filter(str.strip, words.split(";")):
-            self.db.execute(statement)
-
-    def make_words_again(self) -> None:
-        """Make the full-text indexes again from the texts and passages."""
-        self._create_words()
-        texts = self.db.execute("SELECT doc, title, text FROM texts ORDER BY doc")
-        for doc, title, text in texts:
-            self._index_words(doc, title, text)
-
-    def _index_words(self, doc: int, title: str, text: str, *, delete: bool = False) -> None:
-        """Put a document's words into the full-text indexes, or take them out again."""
-        command = ("'delete', ", "fulltext, ") if delete else ("", "")
-        prepare = self.language.index_text
-        self.db.execute(
-            f"INSERT INTO fulltext({command[1]}rowid, title, text) VALUES ({command[0]}?, ?, ?)",  # noqa: S608
-            (doc, prepare(title), prepare(text)),
-        )
-        first = doc << PASSAGE_BITS
-        passages = self.db.execute(
-            f"SELECT passage, start, stop, heading FROM passages WHERE {_BOUNDS}",  # noqa: S608  # the words above
-            (first, first + MAX_PASSAGES),
-        ).fetchall()
-        column = "passage_words, " if delete else ""
-        self.db.executemany(
-            f"INSERT INTO passage_words({column}rowid, words) VALUES ({command[0]}?, ?)",  # noqa: S608
-            ((passage, prepare(f"{heading}\n{text[a:b]}")) for passage, a, b, heading in passages),
-        )
+        self.words.create(ENGLISH)
+        self.words.fill()
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +241,7 @@ class Store:
             "INSERT INTO passages(passage, start, stop, norm, heading) VALUES (?, ?, ?, ?, ?)",
             ((first + i, *span, norm, heading) for i, (span, norm, heading) in enumerate(passages)),
         )
-        self._index_words(doc, record.title, record.text)
+        self.words.add(doc, record.title, record.text)
         self._add_fields(doc, metadata)
 
     @cached_property
@@ -317,7 +266,7 @@ class Store:
     def remove_document(self, doc: int, version: str) -> None:
         """Take one document out, and remember its number until the vector indexes have forgotten it too."""
         title, text = self.db.execute("SELECT title, text FROM texts WHERE doc = ?", (doc,)).fetchone()
-        self._index_words(doc, title, text, delete=True)
+        self.words.add(doc, title, text, delete=True)
         self.db.execute("INSERT INTO removed SELECT doc, ?, n_passages FROM documents WHERE doc = ?", (version, doc))
         first = doc << PASSAGE_BITS
         self.db.execute("DELETE FROM passages WHERE passage >= ? AND passage < ?", (first, first + MAX_PASSAGES))
@@ -338,7 +287,7 @@ class Store:
         """Give back the room of removed documents, and make the full-text indexes again in one piece each."""
         with self.transaction():
             self.make_words_again()
-        self.optimize()
+        self.words.optimize()
         self.db.execute("VACUUM")
 
     def add_rejected(self, items: Iterable[Rejected], version: str) -> None:
@@ -357,11 +306,6 @@ class Store:
                 for r in items
             ),
         )
-
-    def optimize(self) -> None:
-        """Merge each full-text index into one segment, which searches read fastest."""
-        self.db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
-        self.db.execute("INSERT INTO passage_words(passage_words) VALUES ('optimize')")
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -384,7 +328,8 @@ class Store:
 
     def shards(self) -> list[Shard]:
         """Return the files of vectors, ordered by their first document."""
-        return [Shard(*row) for row in self.db.execute("SELECT * FROM shards ORDER BY first")]
+        rows = self.db.execute("SELECT first, last, name, bytes, sha256 FROM shards ORDER BY first")
+        return [Shard(*store_check.shard(row, self.path)) for row in rows]
 
     def rejected(self, version: str) -> Iterator[dict[str, Any]]:
         """Yield what a version's change left out, as rows of `rejected.jsonl`."""
@@ -426,7 +371,7 @@ class Store:
 
     def some_passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
         """Fetch passages by number; numbers that are not there are left out. Looking one up is an IndexFormatError."""
-        heading = "heading" if self.has_passage_words else "''"
+        heading = "heading" if self.words.has_passages else "''"
         rows = self.db.execute(
             f"SELECT passage, start, stop, {heading} FROM passages "  # noqa: S608  # the two words above
             "WHERE passage IN (SELECT value FROM json_each(?))",
@@ -450,12 +395,12 @@ class Store:
     def matching(self, condition: Condition) -> IntArray:
         """Numbers of the documents that satisfy a compiled filter, ascending."""
         sql = f"SELECT doc FROM documents WHERE {condition.sql} ORDER BY doc"  # noqa: S608  # values are bound
-        return _column(self.db.execute(sql, condition.parameters))
+        return numbers(self.db.execute(sql, condition.parameters))
 
     def live(self, first: int, last: int) -> IntArray:
         """Numbers of the documents that exist between two numbers, both included, ascending."""
         rows = self.db.execute("SELECT doc FROM documents WHERE doc BETWEEN ? AND ? ORDER BY doc", (first, last))
-        return _column(rows)
+        return numbers(rows)
 
     def ids(self, kind: Kind) -> IntArray:
         """Numbers of all documents or of all passages, ascending."""
@@ -489,59 +434,9 @@ class Store:
         ).fetchall()
         return store_check.passage_counts(rows, self.path, each=MAX_PASSAGES, total=store_check.MAX_REMOVED)
 
-    def match(self, expression: str, limit: int, condition: Condition | None = None) -> list[tuple[int, float]]:
-        """Best documents for an FTS5 expression: (number, BM25 score, higher is better), best first."""
-        sql, parameters = condition or Condition("1", ())
-        where = f"AND rowid IN (SELECT doc FROM documents WHERE {sql})" if condition else ""  # noqa: S608  # values bound
-        rows = self.db.execute(
-            f"SELECT rowid, -bm25(fulltext) AS score FROM fulltext WHERE fulltext MATCH ? {where} "  # noqa: S608
-            "ORDER BY score DESC, rowid LIMIT ?",
-            (expression, *parameters, limit),
-        )
-        return [(doc, score) for doc, score in rows]
-
-    def match_passages(
-        self, expression: str, limit: int, condition: Condition | None = None
-    ) -> list[tuple[int, float]]:
-        """Best passages for an FTS5 expression: (number, BM25 score, higher is better), best first."""
-        sql, parameters = condition or Condition("1", ())
-        where = f"AND rowid >> {PASSAGE_BITS} IN (SELECT doc FROM documents WHERE {sql})" if condition else ""  # noqa: S608
-        rows = self.db.execute(
-            f"SELECT rowid, -bm25(passage_words) AS score FROM passage_words WHERE passage_words MATCH ? {where} "  # noqa: S608
-            "ORDER BY score DESC, rowid LIMIT ?",
-            (expression, *parameters, limit),
-        )
-        return [(passage, score) for passage, score in rows]
-
-    def passages_holding(self, term: str, limit: int) -> IntArray:
-        """Numbers of the passages that hold an FTS5 term, ascending; `limit` at most."""
-        sql = "SELECT rowid FROM passage_words WHERE passage_words MATCH ? LIMIT ?"
-        return np.sort(_column(self.db.execute(sql, (term, limit))))
-
-    def count_holding(self, term: str) -> int:
-        """How many passages hold an FTS5 term."""
-        sql = "SELECT count(*) FROM passage_words WHERE passage_words MATCH ?"
-        return int(self.db.execute(sql, (term,)).fetchone()[0])
-
-    def passages_between(self, term: str, ranges: Sequence[tuple[int, int]]) -> IntArray:
-        """Numbers of the passages in some ascending ranges `[first, last]` that hold an FTS5 term, ascending."""
-        rows = self.db.execute(
-            "SELECT p.rowid FROM json_each(?) r CROSS JOIN passage_words p WHERE p.passage_words MATCH ? "
-            "AND p.rowid BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]')",
-            (json.dumps(list(ranges)), term),
-        )
-        return np.sort(_column(rows))
-
     def mean_passage(self) -> float:
         """The mean length of passages, in characters."""
         return float(self.db.execute("SELECT coalesce(avg(stop - start), 0) FROM passages").fetchone()[0])
-
-
-def expand_passages(table: IntArray) -> IntArray:
-    """All passage numbers of `[n, 2]` rows of (document, number of passages)."""
-    docs, lengths = table[:, 0], table[:, 1]
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
 
 
 def dead_ids(store: Store, kind: str) -> IntArray:
@@ -558,10 +453,6 @@ def check_readable(store: Store) -> None:
         raise IndexFormatError(
             f"{store.path}: not a readable store ({error}); restore the file from a copy or build the index again"
         ) from error
-
-
-def _column(rows: Iterable[tuple[int]]) -> IntArray:
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
 
 
 def _uri(path: Path) -> str:

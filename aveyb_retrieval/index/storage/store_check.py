@@ -31,6 +31,7 @@ _TABLES = {"meta", "documents", "texts", "passages", "fields", "shards", "remove
 _FULLTEXT = {"fulltext", "passage_words"}
 _SHADOWS = {f"{name}_{part}" for name in _FULLTEXT for part in ("data", "idx", "content", "docsize", "config")}
 _INDEXES = {"fields_by_document"}
+SHARD_NAME = re.compile(r"vectors/v\d{6,12}-\d{12,20}\.safetensors")
 _CONTENT = re.compile(r"content\s*=\s*(\S*?)\s*[,)]")
 
 
@@ -133,6 +134,30 @@ def json_value(value: object, path: Path) -> Any:
         return json.loads(text(value, path))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"a value that is not JSON: {error}") from error
+
+
+def shard(row: tuple[Any, ...], path: Path) -> tuple[Any, ...]:
+    """A row of the table `shards`.
+
+    Raises:
+        IndexFormatError: it names a file that is not one of vectors, or its numbers are not whole.
+    """
+    first, last, name, size, digest = row
+    integers([(first, last, size)], 3, path)
+    if SHARD_NAME.fullmatch(text(name, path)) is None:
+        raise _damaged(path, f"{name!r} where the name of a file of vectors belongs")
+    text(digest, path)
+    return row
+
+
+def setting(db: sqlite3.Connection, key: str, path: Path) -> Any:
+    """One value of the table `meta`, or None.
+
+    Raises:
+        IndexFormatError: it is not JSON.
+    """
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return json_value(row[0], path) if row else None
 
 
 def metadata(value: object, path: Path) -> dict[str, Any]:

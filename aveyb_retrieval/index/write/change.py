@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import directory
-from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.storage.manifest import IndexInfo, Manifest
+from aveyb_retrieval.index.storage.manifest import IndexInfo, Manifest, read_manifest
 from aveyb_retrieval.index.write.finish import finish
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.transaction import Job, Transaction, open_transaction
@@ -101,19 +99,6 @@ def run_change(
             transaction, finish_with.settings, progress, rebuild=finish_with.rebuild, retune=finish_with.retune
         )
         return _report(transaction, manifest, started, resumed=transaction.resumed)
-
-
-def read_manifest(root: str | Path) -> Manifest:
-    """Return the manifest of the visible version of an index.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged.
-    """
-    index_dir = IndexDirectory(root)
-    name = index_dir.current()
-    if name is None:
-        raise IndexFormatError(f"{root}: no index here; make one with `aveyb-index build ... -o {root}`")
-    return Manifest.read(index_dir.root / name)
 
 
 def _report(transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool) -> Report:

@@ -15,8 +15,9 @@ from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
 from aveyb_retrieval.index.storage import directory, files
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, IndexInfo, Manifest
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Shard, Store, dead_ids, expand_passages
+from aveyb_retrieval.index.storage.store import Shard, Store, dead_ids
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.version import package_version
 
@@ -51,7 +52,7 @@ def finish(
         if retune:
             indexes[kind] = builder.tune(indexes[kind])
     if transaction.base is None:
-        store.optimize()  # later changes leave merging to compaction
+        store.words.optimize()  # later changes leave merging to compaction
     rejected = list(store.rejected(transaction.version))
     if rejected:
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rejected)

@@ -19,8 +19,9 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.input.documents import Record, Rejected, prefix_of
 from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
-from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Shard, content_digest
+from aveyb_retrieval.index.storage.store import Shard, content_digest
 from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind, Progress
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def upgrade_index(root: str | Path, *, restart: bool = False, progress: Progress
             return None
         with transaction.store.transaction():
             transaction.store.put("consumed", 1)
-        transaction.store.optimize()
+        transaction.store.words.optimize()
         return FinishOptions(settings)
 
     return run_change(root, {"command": "upgrade"}, work, restart=restart, progress=progress)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.input.documents import MAX_LINE
 from aveyb_retrieval.index.model import Model, cutting, load_model
+from aveyb_retrieval.index.storage.manifest import read_manifest
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, Vectors, describe_job, ingest_corpus, open_source
-from aveyb_retrieval.index.write.change import FinishOptions, Report, read_manifest, run_change
+from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.selection import Selection
 from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.source import ModelSource, VectorSource

@@ -15,7 +15,8 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import Manifest, file_problems
 from aveyb_retrieval.index.storage.shards import open_table
-from aveyb_retrieval.index.storage.store import PASSAGE_BITS, Store, dead_ids
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
+from aveyb_retrieval.index.storage.store import Store, dead_ids
 from aveyb_retrieval.index.types import Kind, Progress, silent
 from aveyb_retrieval.index.write.change import FinishOptions, run_change
 from aveyb_retrieval.index.write.finish import live_blocks
@@ -73,7 +74,7 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
     except IndexFormatError as error:
         return str(error)
     if name is None and not index_dir.versions():
-        raise IndexFormatError(f"{index_dir.root}: no index here")
+        raise index_dir.missing()
     if name is None or not (index_dir.root / name).is_dir():
         return f"{index_dir.pointer}: names {name!r}, which is not there"
     return None
@@ -118,7 +119,7 @@ def _store_problems(store: Store, manifest: Manifest) -> list[str]:
         if value != manifest.counts.get(key):
             problems.append(f"{store.path}: {value} {key}, the manifest says {manifest.counts.get(key)}")
     tables = [("texts", "documents"), ("fulltext_docsize", "documents")]
-    if store.has_passage_words:
+    if store.words.has_passages:
         tables.append(("passage_words_docsize", "passages"))
     for table, what in tables:
         (rows,) = store.db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # the names above

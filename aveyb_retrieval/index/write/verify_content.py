@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.storage.store import MAX_PASSAGES, PASSAGE_BITS, Store, content_digest
+from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
+from aveyb_retrieval.index.storage.store import Store, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def _all(store: Store) -> Iterator[str]:
 
 def _word_problems(store: Store) -> Iterator[str]:
     """Full-text indexes that disagree with the texts: a copy's are checked, made again from the texts, and compared."""
-    names = ["fulltext", "passage_words"] if store.has_passage_words else ["fulltext"]
+    names = ["fulltext", "passage_words"] if store.words.has_passages else ["fulltext"]
     with closing(sqlite3.connect("", isolation_level=None)) as connection:  # a file that SQLite deletes
         store.db.backup(connection)
         for name in names:
@@ -76,7 +77,7 @@ def _word_problems(store: Store) -> Iterator[str]:
             except sqlite3.DatabaseError as error:
                 yield f"the full-text index {name!r} does not fit the texts ({error})"
                 return
-        if not store.has_passage_words:
+        if not store.words.has_passages:
             return
         copy = Store(store.path, connection)
         before = [_words_digest(copy, name) for name in names]
