@@ -289,8 +289,10 @@ def test_a_crash_of_faiss_is_reported_by_name(index: Path, monkeypatch: pytest.M
     monkeypatch.setattr(
         faiss_check.subprocess, "run", lambda command, **options: run([sys.executable, "-c", killed], **options)
     )
-    (problem,) = faiss_check.problems(version(index) / "document.faiss", np.arange(3), 16)
-    assert "SIGSEGV" in problem
+    item = faiss_check.Expected(version(index) / "document.faiss", "document", np.arange(3), 16)
+    first, second = faiss_check.problems([item, item])  # one process for each, as both end it
+    assert "SIGSEGV" in first
+    assert "SIGSEGV" in second
 
 
 @pytest.mark.parametrize("factory", ["HNSW0", "HNSW1", "IVF4_HNSW0,Flat", "PCA8,HNSW0"])

@@ -10,13 +10,14 @@ DIR as a small JSON file that `--replay` runs again. The exit code is 1 if there
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +26,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from aveyb_retrieval.errors import AveyBError
+from tests.fuzz.kinds import KINDS
+
 HANG_SECONDS = 60.0
 MEMORY = 4 << 30
-ROOT = Path(__file__).resolve().parents[2]
+ALIKE = 3  # findings that end in the same words and are kept
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,14 @@ class Finding:
     number: int
     what: str
 
+    @property
+    def last_line(self) -> str:
+        """What it ended with: findings that end alike are mostly one."""
+        return re.sub(r"'[^']*'|\d+", "#", self.what.strip().splitlines()[-1])
+
 
 def attempt(kind: str, seed: int, number: int, folder: Path) -> str | None:
     """Run one try in this process; what is wrong, or None."""
-    from aveyb_retrieval.errors import AveyBError
-    from tests.fuzz.kinds import KINDS
-
     try:
         KINDS[kind](random.Random(f"{kind} {seed} {number}"), folder)
     except AveyBError:
@@ -54,41 +60,50 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str | None:
     return None
 
 
-def work(kind: str, seed: int, first: int, last: int, folder: Path) -> None:
-    """Run tries and print one line for each: its number before it, what was wrong after it."""
+def work(kind: str, seed: int, first: int, folder: Path, pipe: int) -> None:
+    """Run tries and write one line for each: its number before it, what was wrong after it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    for number in range(first, last):
-        print(json.dumps({"begins": number}), flush=True)
-        print(json.dumps({"ended": number, "what": attempt(kind, seed, number, folder)}), flush=True)
+    for number in itertools.count(first):
+        os.write(pipe, json.dumps({"begins": number}).encode() + b"\n")
+        os.write(pipe, json.dumps({"ended": number, "what": attempt(kind, seed, number, folder)}).encode() + b"\n")
+
+
+def start(kind: str, seed: int, first: int, folder: Path) -> tuple[int, int]:
+    """Start tries in a copy of this process, which has loaded everything already; its number, and what it writes."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        return child, reader
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (1, 2):
+            os.dup2(null, stream)
+        os.setpgid(0, 0)
+        work(kind, seed, first, folder, writer)
+    finally:
+        os._exit(1)
 
 
 def watch(kind: str, seed: int, first: int, deadline: float) -> tuple[int, list[Finding]]:
     """Have a process run tries from `first` on until the deadline or its death; the next number, and findings."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.fuzz", "--worker", kind, str(seed), str(first), folder]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert process.stdout is not None
+        child, pipe = start(kind, seed, first, Path(folder))
         found: list[Finding] = []
         number, running, buffer = first, False, b""
         while time.monotonic() < deadline or running:
-            if not select.select([process.stdout], [], [], HANG_SECONDS)[0]:
+            if not select.select([pipe], [], [], HANG_SECONDS)[0]:
                 found.append(Finding(kind, seed, number, f"hangs for {HANG_SECONDS:.0f} s"))
                 number += 1
                 break
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            chunk = os.read(pipe, 1 << 16)
             if not chunk:
-                code = process.wait()
-                died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                found.append(Finding(kind, seed, number, f"dies: {died}"))
-                number += 1
-                break
+                status = os.waitpid(child, 0)[1]
+                how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "its process ended"
+                found.append(Finding(kind, seed, number, f"dies: {how}"))
+                os.close(pipe)
+                return number + 1, found
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 said = json.loads(line)
@@ -96,9 +111,9 @@ def watch(kind: str, seed: int, first: int, deadline: float) -> tuple[int, list[
                 number = said["begins"] if running else said["ended"] + 1
                 if said.get("what"):
                     found.append(Finding(kind, seed, said["ended"], said["what"]))
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        os.killpg(child, signal.SIGKILL)  # what it forked, too
+        os.waitpid(child, 0)
+        os.close(pipe)
     return number, found
 
 
@@ -112,20 +127,18 @@ def fuzz(minutes: float, seed: int, kinds: list[str], out: Path | None) -> tuple
             tries[kind], found = watch(kind, seed, tries[kind], deadline)
             for finding in found:
                 findings.append(finding)
-                if out is not None:
+                alike = sum(other.last_line == finding.last_line for other in findings if other.kind == kind)
+                if out is not None and alike <= ALIKE:
                     out.mkdir(parents=True, exist_ok=True)
                     path = out / f"{kind}-{seed}-{finding.number}.json"
                     path.write_text(json.dumps(asdict(finding), indent=1))
-        count = sum(finding.kind == kind for finding in findings)
-        print(f"{position + 1}/{len(kinds)} {kind}: {tries[kind]:,} tries, {count} findings", flush=True)
+        mine = [finding.last_line for finding in findings if finding.kind == kind]
+        summary = f"{tries[kind]:,} tries, {len(mine)} findings, {len(set(mine))} of them different"
+        print(f"{position + 1}/{len(kinds)} {kind}: {summary}", flush=True)
     return tries, findings
 
 
 def main() -> None:
-    if "--worker" in sys.argv:
-        kind, seed, first, folder = sys.argv[sys.argv.index("--worker") + 1 :]
-        work(kind, int(seed), int(first), 1 << 62, Path(folder))
-        return
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -139,12 +152,12 @@ def main() -> None:
             what = attempt(finding.kind, finding.seed, finding.number, Path(folder))
         print(what or "nothing is wrong now")
         sys.exit(1 if what else 0)
-    from tests.fuzz.kinds import KINDS
-
     tries, findings = fuzz(arguments.minutes, arguments.seed, arguments.kind or list(KINDS), arguments.out)
-    for finding in findings:
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # tracebacks hold anything
+    different = {(finding.kind, finding.last_line): finding for finding in reversed(findings)}
+    for finding in different.values():
         print(f"\n{finding.kind} {finding.number}: {finding.what}")
-    print(f"\n{sum(tries.values()):,} tries, {len(findings)} findings")
+    print(f"\n{sum(tries.values()):,} tries, {len(findings)} findings, {len(different)} of them different")
     sys.exit(1 if findings else 0)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_try_of_the_first_few_is_a_finding(kind: str, tmp_path: Path) -> None:
-    for number in range(2 if kind == "faiss" else 12):
+    for number in range(12):
         assert rig.attempt(kind, 0, number, tmp_path) is None
 
 
@@ -29,18 +29,27 @@ def test_a_minute_of_fuzzing_finds_nothing() -> None:
     assert all(tries[kind] for kind in KINDS)
 
 
-@pytest.mark.parametrize("what", ["raise ValueError", "crash"])
-def test_the_rig_sees_what_no_user_may_see(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(rng: object, folder: Path) -> None:
-        if what == "crash":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        raise ValueError("not ours")
+def bad(rng: object, folder: Path) -> None:
+    raise ValueError("not ours")
 
-    monkeypatch.setitem(KINDS, "bad", bad)
-    if what != "crash":
-        assert "not ours" in (rig.attempt("bad", 0, 0, tmp_path) or "")
-        return
-    monkeypatch.setattr(rig.sys, "executable", "/bin/false")  # a process that ends before its first try
-    number, (finding,) = rig.watch("corpus", 0, 5, time.monotonic() + 30)
-    assert finding.what == "dies: exit code 1"
-    assert number == 6
+
+def crash(rng: object, folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(rng: object, folder: Path) -> None:
+    time.sleep(100)
+
+
+def test_the_rig_sees_what_no_user_may_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig, "HANG_SECONDS", 0.4)
+    for attack in (bad, crash, hang):
+        monkeypatch.setitem(KINDS, attack.__name__, attack)
+    assert "not ours" in (rig.attempt("bad", 0, 0, tmp_path) or "")
+    assert rig.attempt("page", 0, 0, tmp_path) is None
+    number, (finding,) = rig.watch("crash", 0, 5, time.monotonic() + 30)
+    assert (number, finding.number, finding.what) == (6, 5, "dies: SIGSEGV")
+    number, (finding,) = rig.watch("hang", 0, 7, time.monotonic() + 30)
+    assert (number, finding.number, finding.what) == (8, 7, "hangs for 0 s")
+    _, findings = rig.watch("bad", 0, 0, time.monotonic() + 0.2)
+    assert {finding.last_line for finding in findings} == {"ValueError: not ours"}

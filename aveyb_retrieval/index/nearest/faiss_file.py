@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.index.nearest import faiss_structure
 from aveyb_retrieval.index.nearest.faiss_index import import_faiss, innermost, reason
 from aveyb_retrieval.index.storage import files
 
@@ -47,9 +48,10 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
     Raises:
-        IndexFormatError: FAISS cannot read it.
+        IndexFormatError: its structure is damaged, or FAISS cannot read it.
     """
     faiss = import_faiss()
+    faiss_structure.check(path)
     try:
         with _no_larger_than(path.stat().st_size):
             # releases of FAISS that do not have this flag map inverted lists only
@@ -59,7 +61,7 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair` rebuilds it"
         ) from error
-    if not _graph_is_sound(innermost(index)):
+    if not all(map(_graph_is_sound, _graphs(innermost(index)))):
         raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
     return index
 
@@ -81,6 +83,12 @@ def _no_larger_than(size: int) -> Iterator[None]:
             yield
         finally:
             faiss.set_deserialization_vector_byte_limit(before)
+
+
+def _graphs(index: Any) -> list[Any]:
+    """An index, and the one that chooses its inverted lists: either can be a graph."""
+    faiss = import_faiss()
+    return [index, faiss.downcast_index(index.quantizer)] if isinstance(index, faiss.IndexIVF) else [index]
 
 
 def _graph_is_sound(index: faiss.Index) -> bool:

@@ -13,11 +13,11 @@ from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
-from aveyb_retrieval.index.storage.manifest import Manifest, file_problems
-from aveyb_retrieval.index.storage.shards import open_table
+from aveyb_retrieval.index.storage.manifest import GRANULARITIES, Manifest, file_problems
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
+from aveyb_retrieval.index.storage.shards import open_table
 from aveyb_retrieval.index.storage.store import Store, dead_ids
-from aveyb_retrieval.index.types import Kind, Progress, silent
+from aveyb_retrieval.index.types import IntArray, Kind, Progress, silent
 from aveyb_retrieval.index.write.change import FinishOptions, run_change
 from aveyb_retrieval.index.write.finish import live_blocks
 from aveyb_retrieval.index.write.verify_content import content_problems
@@ -39,7 +39,8 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
     """Check an index: hashes, sizes, the store's own consistency, counts, ids and vectors of every kind.
 
     FAISS files are read in another process, which a damaged one may crash. `deep` also compares what hashes say nothing
-    of: texts with their digests, passages and their counts with texts, and the full-text index with the texts.
+    of: texts with their digests, passages and their counts with texts, the full-text index with the texts, and what
+    FAISS holds of each vector with the stored vector.
 
     `repair` builds damaged FAISS files again from the vectors, leaves a damaged `rejected.jsonl` behind, and points to
     the newest complete version where the pointer is lost. Documents, vectors and manifests have no second copy: an
@@ -101,9 +102,17 @@ def _problems(folder: Path, manifest: Manifest, progress: Progress, *, deep: boo
             progress("checking texts", 0, manifest.counts["documents"], 0)
             problems += content_problems(store)
         problems += _store_problems(store, manifest)
-        for kind in manifest.indexes:
+        expected = []
+        for kind in GRANULARITIES[manifest.granularity]:
             progress(f"checking {kind}s", 0, manifest.indexes[kind].count, 0)
-            problems += _kind_problems(folder, manifest, store, kind, damaged)  # type: ignore[arg-type]  # checked by Manifest
+            wrong, ids = _kind_problems(folder, manifest, store, kind)
+            problems += wrong
+            name = directory.faiss_file(kind)
+            if name not in damaged:  # what is known to be damaged is not given to FAISS
+                shards = tuple(folder / shard.name for shard in store.shards()) if deep else ()
+                expected.append(faiss_check.Expected(folder / name, kind, ids, manifest.dim, shards))
+        progress("checking FAISS files", 0, len(expected), 0)
+        problems += faiss_check.problems(expected)
     except (sqlite3.DatabaseError, AveyBError) as error:
         problems.append(str(error))
     finally:
@@ -132,8 +141,8 @@ def _store_problems(store: Store, manifest: Manifest) -> list[str]:
     return problems
 
 
-def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind, damaged: Iterable[str]) -> list[str]:
-    """Differences between the documents, their vectors, and the FAISS index of one kind."""
+def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -> tuple[list[str], IntArray]:
+    """Differences between the documents, their vectors and the manifest; and the ids that FAISS should hold."""
     problems = []
     table = open_table(folder, store.shards(), kind, manifest.dim)
     expected = store.ids(kind)
@@ -150,15 +159,13 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind, d
         problems.append(f"{folder}: the stored {kind} vectors are not those of the documents")
     info = manifest.indexes[kind]
     dead = dead_ids(store, kind) if info.tombstones else expected[:0]
-    name, ids = directory.faiss_file(kind), np.sort(np.concatenate([expected, dead]))
+    ids = np.sort(np.concatenate([expected, dead]))
     if (info.count, info.tombstones) != (len(ids), len(dead)):
         problems.append(
             f"{folder}: {len(ids)} {kind} vectors, {len(dead)} of them of removed documents; "
             f"the manifest says {info.count} and {info.tombstones}"
         )
-    if name not in damaged:  # what is known to be damaged is not given to FAISS
-        problems += faiss_check.problems(folder / name, ids, manifest.dim)
-    return problems
+    return problems, ids
 
 
 def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progress: Progress) -> bool:
