@@ -159,13 +159,20 @@ def read_json(path: Path) -> list[Result]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such report") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a JSON report ({error})") from None
     if not isinstance(document, dict) or document.get("format") != RESULT_FORMAT:
         raise InputError(
             f"{path}: not a report of format {RESULT_FORMAT}; write it again with `aveyb-eval run --report`"
         )
-    return [Result.from_json(result) for result in document["results"]]
+    rows = document.get("results")
+    if not isinstance(rows, list):
+        raise InputError(f"{path}: its results are not a list; write it again with `aveyb-eval run --report`")
+    results = [Result.from_json(row, f"{path}, result {number}") for number, row in enumerate(rows, start=1)]
+    for key, members in group(results).items():
+        if any(set(member.mean) != set(members[0].mean) for member in members):
+            raise InputError(f"{path}: the results on {' '.join(key)} have different metrics")
+    return results
 
 
 def write_text(path: Path, text: str) -> None:

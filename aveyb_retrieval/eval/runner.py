@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.fields import from_fields
 from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
 from aveyb_retrieval.index.storage.files import write_atomic
@@ -61,10 +62,17 @@ class Result:
         return {"format": RESULT_FORMAT, **asdict(self)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Result:
-        """Read what `to_json` made."""
-        fields = {key: value for key, value in data.items() if key != "format"}
-        return cls(**{**fields, "system": SystemInfo(**fields["system"]), "notices": tuple(fields["notices"])})
+    def from_json(cls, data: Any, where: str) -> Result:
+        """Read what `to_json` made.
+
+        Raises:
+            InputError: it is not that; the message begins with `where`.
+        """
+        fields = {key: value for key, value in data.items() if key != "format"} if isinstance(data, dict) else data
+        result = from_fields(cls, fields, where)
+        if result.main_metric not in result.mean or set(result.mean) != set(result.per_query):
+            raise InputError(f"{where}: the metrics of its means are not those of its queries")
+        return result
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class ResultCache:
         if not path.is_file():
             return None
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return Result.from_json(stored["result"]), stored["run"]
+        return Result.from_json(stored["result"], str(path)), stored["run"]
 
     def save(self, key: str, result: Result, run: Run) -> None:
         """Keep a result and its run."""

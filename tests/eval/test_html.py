@@ -11,8 +11,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import SystemInfo
 from aveyb_retrieval.eval.html import render, write_html
+from aveyb_retrieval.eval.report import read_json, write_json
 from aveyb_retrieval.eval.runner import Result
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -130,3 +132,33 @@ def test_the_console_would_show_an_error(tmp_path):
     write_html(page, made_up_results())
     page.write_text(page.read_text().replace("function draw() {", "function draw() { undefined.broken;"))
     assert "CONSOLE" in _browser(page, "--dump-dom").stderr
+
+
+METRIC_FIELDS = ("mean", "per_query")
+REPORT_DAMAGE = {
+    "no results": lambda body: body.pop("results"),
+    "results are a number": lambda body: body.update(results=1.5),
+    "a result is a list": lambda body: body["results"].append([]),
+    "a field is missing": lambda body: body["results"][0].pop("queries"),
+    "a field of another type": lambda body: body["results"][0].update(corpus_size="many"),
+    "an unknown field": lambda body: body["results"][0].update(other=1),
+    "a notice is no text": lambda body: body["results"][0].update(notices=[{}]),
+    "a mean is null": lambda body: body["results"][0]["mean"].update({"mrr@10": None}),
+    "a metric without queries": lambda body: body["results"][0]["mean"].update({"map": 0.5}),
+    "other metrics than its neighbour": lambda body: [body["results"][0][k].pop("mrr@10") for k in METRIC_FIELDS],
+    "a surrogate": lambda body: body["results"][0].update(dataset="\ud800"),
+    "a system of text": lambda body: body["results"][0].update(system="BM25"),
+}
+
+
+@pytest.mark.parametrize("what", REPORT_DAMAGE)
+def test_a_damaged_report_is_an_error_that_names_the_field(what, tmp_path):
+    path = tmp_path / "report.json"
+    write_json(path, made_up_results())
+    read = read_json(path)
+    assert [result.to_json() for result in read] == [result.to_json() for result in made_up_results()]
+    body = json.loads(path.read_text())
+    REPORT_DAMAGE[what](body)
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"report\.json"):
+        read_json(path)
