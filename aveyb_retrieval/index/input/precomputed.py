@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class PrecomputedVectors:
                 return cls(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
             if path.suffix == ".parquet":
                 return cls(*_read_parquet(path))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two: of a header of .npy
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not readable as vectors ({error})") from error
