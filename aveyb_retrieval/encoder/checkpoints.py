@@ -6,7 +6,6 @@ class.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig, is_released, released_fields
+from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -201,11 +201,7 @@ def read_settings(
         if needed:
             raise ModelError(f"{name}: no config.json; name a folder that holds a model, or a model of the hub")
         return None
-    try:
-        settings = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path} is not JSON ({error}); copy or download the model again") from error
-    settings = settings if isinstance(settings, dict) else {}
+    settings = read_object(Path(path))
     kind = settings.get("model_type")
     if kind != model_type and not is_released(settings):
         wanted = {"avey-b": "an Avey-B model", "avey": "an Avey language model"}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.encoder.settings_file import LOADING_ERRORS, first_line
+from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,17 @@ _CHOICES = {
     "answer_form": ("span", "tokens"),
 }
 _RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
-_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
+# least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
+_SIZES = {
+    "vocab_size": (1, 1 << 24),
+    "hidden_size": (1, 1 << 16),
+    "num_hidden_layers": (1, 1 << 12),
+    "split_size": (1, 1 << 16),
+    "num_retrieved": (0, 1 << 10),
+    "expansion_factor": (1, 1 << 8),
+}
+_SWITCHES = ("mix_bias", "learned_residual", "final_norm", "compressor_residual")
+_NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range")
 
 PAPER: dict[str, Any] = {
     "enricher_activation": "relu2",
@@ -141,29 +152,41 @@ class AveyBConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Fill in `layer_pattern` and check every field."""
+        self._check_types()
         if self.layer_pattern is None:
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
         super().__post_init__(**kwargs)
         self._check()
 
+    def _check_types(self) -> None:
+        for name, (least, most) in _SIZES.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                shown = value if not isinstance(value, int) or value.bit_length() < 64 else "of too many digits"
+                raise ConfigError(f"AveyBConfig.{name} is {shown!r}; it must be at least {least}, at most {most}")
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; it must be True or False")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"AveyBConfig.{name} is {value!r}; it must be a number of 0 or more")
+        if self.layer_pattern is not None and not isinstance(self.layer_pattern, list):
+            raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
+
     def _check(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_retrieved < 0:
-            raise ConfigError(f"AveyBConfig.num_retrieved is {self.num_retrieved}; it must be 0 or more")
         if self.expansion_factor * self.hidden_size % 4:
             raise ConfigError(
                 f"AveyBConfig: expansion_factor {self.expansion_factor} x hidden_size {self.hidden_size} must be a "
                 "multiple of 4, for the enriched vector is cut into quarters"
             )
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
+            if getattr(self, name) not in list(choices):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
         pattern = self.layer_pattern or []
-        if len(pattern) != self.num_hidden_layers or set(pattern) - {"static", "dynamic"}:
+        if len(pattern) != self.num_hidden_layers or any(layer not in ("static", "dynamic") for layer in pattern):
             raise ConfigError(
-                f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(pattern))} for "
+                f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
                 f"num_hidden_layers {self.num_hidden_layers}; give one of 'static', 'dynamic' for each layer"
             )
 
@@ -220,12 +243,17 @@ class AveyBConfig(PreTrainedConfig):
         """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
 
         Raises:
-            ConfigError: a value is out of range or not one of its choices.
+            ConfigError: a value is out of range, not one of its choices, or of another type.
             ModelError: a released configuration lacks a field.
         """
-        if is_released(config_dict):
-            config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
-        return super().from_dict(config_dict, **kwargs)
+        try:
+            if is_released(config_dict):
+                config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
+            return super().from_dict(config_dict, **kwargs)
+        except AveyBError:
+            raise
+        except LOADING_ERRORS as error:  # of fields that transformers adds
+            raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
 
 
 def is_released(settings: Mapping[str, Any]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.embedder import Embedder, model_folder
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.errors import ModelError, OptionalDependencyError
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -63,7 +63,7 @@ def load_encoder(
 
 def is_aveyb(folder: Path) -> bool:
     """Whether the configuration in a model folder is one of ours, or of the authors' format."""
-    config = _read(folder / "config.json")
+    config = read_object(folder / "config.json")
     return config.get("model_type") == "avey-b" or "d_embed" in config
 
 
@@ -76,9 +76,9 @@ def _minilm() -> Path:
 
 def _check_sentence_transformer(folder: Path) -> None:
     """Raise ModelError where the folder holds no model that gives a text one vector."""
-    config = _read(folder / "config.json")
-    architecture = next(iter(config.get("architectures") or [""]))
-    kind = _read(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    config = read_object(folder / "config.json")
+    architecture = _first_text(config.get("architectures"))
+    kind = read_object(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     if architecture.endswith("ForSequenceClassification") and not (folder / "modules.json").is_file():
         kind = "CrossEncoder"
     if kind in _OTHER_KINDS:
@@ -99,13 +99,6 @@ def _check_sentence_transformer(folder: Path) -> None:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); restore the file") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path}: holds no JSON object; restore the file")
-    return content
+def _first_text(value: Any) -> str:
+    """The first text of a list of texts; "" where it is none."""
+    return value[0] if isinstance(value, list) and value and isinstance(value[0], str) else ""

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers.utils import logging
 
 from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
+from aveyb_retrieval.encoder.settings_file import LOADING_ERRORS, first_line
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -32,16 +33,6 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformer
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
-_LOADING_ERRORS = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    RuntimeError,
-    SafetensorError,
-)  # what sentence-transformers and transformers raise about a folder
 _MARGIN = 8  # a passage alone can have a few tokens more than within its text
 _BATCH = 32  # texts of similar length that the model encodes at once
 
@@ -375,11 +366,10 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
                 local_files_only=True,
                 model_kwargs={"dtype": precision, "use_safetensors": True},
             )
-    except _LOADING_ERRORS as error:
-        reason, *_ = [*str(error).strip().splitlines(), ""]
+    except LOADING_ERRORS as error:
         raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {reason}); check that the folder "
-            "is complete"
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
+            "the folder is complete"
         ) from error
 
 

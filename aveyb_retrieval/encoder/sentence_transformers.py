@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -54,12 +54,16 @@ def sentence_transformer(
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """Return the "query" and "document" prompts of a sentence-transformers folder; empty where none are set."""
+    """Return the "query" and "document" prompts of a sentence-transformers folder; empty where none are set.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
     path = folder / PROMPTS_FILE
-    if not path.is_file():
-        return dict(NO_PROMPTS)
-    prompts = json.loads(path.read_text(encoding="utf-8")).get("prompts") or {}
-    return {name: str(prompts.get(name) or "") for name in NO_PROMPTS}
+    prompts = read_object(path).get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(prompts.get(name) or "", str) for name in NO_PROMPTS):
+        raise ModelError(f"{path}: its prompts are not texts by name; copy or download the model again")
+    return {name: prompts.get(name) or "" for name in NO_PROMPTS}
 
 
 def check_mean_pooling(folder: Path) -> None:
@@ -69,9 +73,7 @@ def check_mean_pooling(folder: Path) -> None:
         ModelError: it pools in another way.
     """
     path = folder / POOLING_FILE
-    if not path.is_file():
-        return
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = read_object(path)
     mode = settings.get("pooling_mode", "mean")
     if mode != "mean" or settings.get("include_prompt") is False:
         raise ModelError(

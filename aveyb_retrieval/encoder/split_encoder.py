@@ -27,7 +27,7 @@ from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, Infer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
-from aveyb_retrieval.errors import BackendError, InputError, ModelError
+from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
 from aveyb_retrieval.kernels.dispatch import writes_over_gate
 from aveyb_retrieval.kernels.packed import usable
 
@@ -267,7 +267,10 @@ class InferenceModel(SplitEncoder, nn.Module):
         """
         settings = read_settings(folder, {}, needed=True)
         assert settings is not None  # it raises where there are none
-        config = AveyBConfig.from_dict(settings)
+        try:
+            config = AveyBConfig.from_dict(settings)
+        except ConfigError as error:
+            raise ModelError(f"{folder}: {error}") from error
         path = folder / "model.safetensors"
         if not path.is_file():
             raise no_weights(folder, "no model.safetensors")
@@ -276,14 +279,15 @@ class InferenceModel(SplitEncoder, nn.Module):
         except SafetensorError as error:
             raise ModelError(f"{path}: damaged or cut short ({error}); copy or download it again") from error
         tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}
-        model = cls(config)
-        wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        with torch.device("meta"):  # shapes only: the sizes of a damaged configuration must not take memory
+            wanted = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
         shared = wanted.keys() & tensors.keys()
         check_shapes(
             folder,
             {(name, tensors[name].shape, wanted[name]) for name in shared if tensors[name].shape != wanted[name]},
         )
         check_complete(folder, wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys())
+        model = cls(config)
         model.load_state_dict(tensors, assign=True)
         return model.eval()
 

@@ -23,6 +23,7 @@ import numpy as np
 import tiktoken
 
 from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
+from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -288,7 +289,14 @@ class AveyBTokenizer:
 
     def _ids(self, text: str) -> np.ndarray:
         pieces = _cut_long_runs(text)
-        arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
+        try:
+            arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # tiktoken's Rust code panics; the class cannot be imported
+                raise
+            raise ModelError(
+                f"{self.name}: the tokenizer's pattern {self.pattern!r} cannot be used: a part of a text is empty by it"
+            ) from error
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).astype(np.int32)
 
     # -- the format of transformers ---------------------------------------------------------------------------------
@@ -441,15 +449,15 @@ def _check_vocabulary(
         raise ModelError(
             f"{name}: vocab_size is {vocab_size}, there are {len(ids)} tokens; it must be at least as many"
         )
+    if vocab_size > len(ids) + _MAX_PADDING:
+        raise ModelError(
+            f"{name}: vocab_size is more than {_MAX_PADDING} above the {len(ids)} tokens that there are; it counts the "
+            "rows of the embedding"
+        )
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise ModelError(f"{path} holds a {type(settings).__name__}, not an object")
+    settings = read_object(path)
     if settings.get("format") != FORMAT_VERSION:
         raise ModelError(
             f"{path}: format is {settings.get('format')!r}, this version of aveyb-retrieval reads {FORMAT_VERSION}; "

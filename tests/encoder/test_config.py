@@ -37,6 +37,13 @@ def test_json_round_trip_keeps_every_field() -> None:
     [
         ({"tail": "pad"}, "tail is 'pad'.*masked, zero_slots"),
         ({"split_size": 0}, "split_size is 0"),
+        ({"hidden_size": "32"}, "hidden_size is '32'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"final_norm": "no"}, "final_norm is 'no'"),
+        ({"norm_eps": float("nan")}, "norm_eps is nan"),
+        ({"layer_pattern": {"a": 1}}, "layer_pattern is"),
+        ({"tail": []}, r"tail is \[\]"),
         ({"num_retrieved": -1}, "num_retrieved is -1"),
         ({"num_hidden_layers": 2, "layer_pattern": ["static"]}, "layer_pattern has 1 entries"),
         ({"num_hidden_layers": 1, "layer_pattern": ["fixed"]}, "'fixed'"),

@@ -290,7 +290,7 @@ def no_json(folder: Path) -> None:
         (cross_encoder, "a cross-encoder, which scores pairs"),
         (sparse_encoder, "a sparse encoder"),
         (emptied, "no model here .*notes.txt"),
-        (no_json, "config.json: not JSON"),
+        (no_json, "config.json is not JSON"),
     ],
 )
 def test_other_folders_are_refused_in_one_line(

@@ -235,6 +235,7 @@ def test_bad_vocabulary_lines(folder: Path, tmp_path: Path, line: bytes, reason:
         ({"pattern": 3}, "'pattern' must be str"),
         ({"pattern": "(unclosed"}, "pattern"),
         ({"vocab_size": 10}, "vocab_size is 10"),
+        ({"vocab_size": 10**12}, "vocab_size is more than 127 above"),
         ({"vocab_size": True}, "'vocab_size' must be int"),
         ({"special_tokens": {"[PAD]": 270}}, "are missing"),
         ({"special_tokens": {t: 270 for t in SPECIAL_TOKENS}}, "more than one token"),
@@ -249,13 +250,20 @@ def test_bad_settings(folder: Path, tmp_path: Path, fields: dict[str, object], r
         AveyBTokenizer.load(tmp_path)
 
 
+def test_a_pattern_that_matches_nothing_is_an_error_of_ours(folder: Path, tmp_path: Path) -> None:
+    copy_of(folder, tmp_path)
+    change_settings(tmp_path, pattern="x*")
+    with pytest.raises(ModelError, match=r"pattern 'x\*' cannot be used"):
+        AveyBTokenizer.load(tmp_path).encode("abc")
+
+
 def test_settings_that_are_not_json(folder: Path, tmp_path: Path) -> None:
     copy_of(folder, tmp_path)
     (tmp_path / "aveyb_tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="is not JSON"):
         AveyBTokenizer.load(tmp_path)
     (tmp_path / "aveyb_tokenizer.json").write_text("[]")
-    with pytest.raises(ModelError, match="not an object"):
+    with pytest.raises(ModelError, match="not JSON of an object"):
         AveyBTokenizer.load(tmp_path)
 
 
