@@ -22,6 +22,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.index.input.corpus import read_corpus
 from aveyb_retrieval.index.input.documents import Record, Rejected
+from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.index.nearest import faiss_check
 from aveyb_retrieval.index.storage import store_check
 from aveyb_retrieval.index.write.update import add_documents, delete_documents
@@ -209,6 +210,7 @@ def test_rows_of_other_types_are_an_error_of_ours(index: Path, statement: str) -
         "DELETE FROM passages WHERE passage = (SELECT max(passage) FROM passages)",
         "INSERT INTO passages SELECT max(passage) + 5, start, stop, norm, heading FROM passages",
         "UPDATE fulltext_data SET block = zeroblob(8) WHERE id > 10",
+        "DELETE FROM fulltext_idx",
     ],
 )
 def test_verify_deep_sees_content_that_was_changed_with_its_hash(index: Path, statement: str) -> None:
@@ -392,6 +394,33 @@ def test_parquet_values_that_python_does_not_have_are_rejected(tmp_path: Path) -
     first, second = read_corpus(path)
     assert isinstance(first, Record)
     assert isinstance(second, Rejected)
+
+
+def test_a_parquet_column_whose_name_is_no_text_is_an_error_of_ours(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"_id": ["a"], "text": ["x"], "column": [1]}), path)
+    path.write_bytes(path.read_bytes().replace(b"column", b"\xffolumn"))
+    with pytest.raises(InputError, match="not readable as Parquet"):
+        list(read_corpus(path))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (6, 4",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (6, 4)}\0",
+        b"",
+    ],
+)
+def test_a_damaged_header_of_an_array_is_an_error_of_ours(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "v.npy"
+    padded = header.ljust(118) + b"\n" if header else b""
+    path.write_bytes((b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded) if header else b"")
+    with pytest.raises(InputError, match="not readable as vectors"):
+        PrecomputedVectors.open(path)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

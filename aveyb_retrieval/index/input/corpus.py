@@ -236,7 +236,7 @@ def _read_parquet(path: Path, names: FieldNames) -> Iterator[Item]:
                         yield Rejected(location, row, "")
                     else:
                         yield _from_row(row, location, names)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
         raise InputError(f"{path}: not readable as Parquet ({error})") from error
 
 

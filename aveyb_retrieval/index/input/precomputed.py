@@ -121,7 +121,7 @@ def _read_parquet(path: Path) -> tuple[npt.NDArray[np.floating], str, list[str] 
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last: of a column's name
         raise InputError(f"{path}: not readable as Parquet ({error})") from error
     if "vector" not in table.column_names:
         raise InputError(f"{path}: has the columns {table.column_names}; one called 'vector' is needed")

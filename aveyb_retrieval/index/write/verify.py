@@ -149,7 +149,8 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
     found = [np.empty(0, dtype=np.int64)]
     for ids, vectors in live_blocks(store, table, kind):
         found.append(ids)
-        lengths = np.linalg.norm(vectors, axis=1)
+        with np.errstate(over="ignore"):  # of a damaged vector
+            lengths = np.linalg.norm(vectors, axis=1)
         wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > 1e-2) & (lengths > 1e-6))
         if wrong.any():
             number = int(ids[wrong][0])
