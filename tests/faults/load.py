@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 DOCUMENTS = 200
 THREADS, PROCESSES = 16, 4
 SAMPLES = 10  # of memory and descriptors in each part
+COMPACT_EVERY = 4  # changes
 WARM_UP = 0.2  # share of a part after which memory must not grow any more
 
 
@@ -97,6 +98,8 @@ def leaks(root: Path, searches: int, opens: int, reopens: int) -> list[Usage]:
 
         def write_and_reopen(number: int) -> None:
             upsert_documents(make_documents(5, seed=number), root, model=embedder)
+            if number % COMPACT_EVERY == 0:  # each change adds a file of vectors, which readers keep open
+                compact_index(root)
             moving.reopen()
             moving.search(**query(rng))
 

@@ -89,16 +89,16 @@ def _map_safetensors(path: Path) -> dict[str, npt.NDArray]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _damaged(path, f"unreadable header ({error})") from error
     arrays: dict[str, npt.NDArray] = {}
+    whole = np.memmap(path, dtype=np.uint8, mode="r")  # one map, as each holds a descriptor as long as it lives
     for name, (dtype, shape, start, stop) in entries.items():
         count = int(np.prod([int(n) for n in shape], dtype=object))
         if stop - start != count * dtype.itemsize or 8 + length + stop > size:
             raise _damaged(path, f"tensor {name!r} of shape {shape} at bytes {start} to {stop} of {size}")
-        # an empty file section cannot be mapped
-        arrays[name] = (
-            np.memmap(path, dtype=dtype, mode="r", offset=8 + length + start, shape=shape)
-            if count
-            else np.empty(shape, dtype)
-        )
+        if count:
+            arrays[name] = whole[8 + length + start : 8 + length + stop].view(dtype).reshape(shape)
+            arrays[name].offset = 8 + length + start  # type: ignore[attr-defined]  # of a memmap; `_read_rows` reads there
+        else:
+            arrays[name] = np.empty(shape, dtype)
     return arrays
 
 
