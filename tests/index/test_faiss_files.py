@@ -28,12 +28,13 @@ KNOWN = (
     "Flat", "SQ8", "SQ4", "SQ6", "SQfp16", "HNSW8", "HNSW8_SQ8", "PQ4x4", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4",
     "IVF4_HNSW4,Flat", "OPQ4,IVF4_HNSW4,PQ4x4", "PCA8,Flat", "PCAR8,IVF4,Flat", "RR16,SQ8", "PCA8,HNSW8",
 )  # fmt: skip
-VECTORS = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+COUNT = 300
+VECTORS = np.random.default_rng(0).normal(size=(COUNT, 16)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
-IDS = np.arange(200, dtype=np.int64) * 3 + 5
+IDS = np.arange(COUNT, dtype=np.int64) * 3 + 5
 
 
-def make(factory: str, path: Path, count: int = 200) -> None:
+def make(factory: str, path: Path, count: int = COUNT) -> None:
     index = faiss_index.create(factory, 16)
     if count:
         faiss_index.train(index, VECTORS, factory)
@@ -44,7 +45,7 @@ def make(factory: str, path: Path, count: int = 200) -> None:
 @pytest.mark.parametrize("factory", KNOWN)
 def test_the_structure_of_what_faiss_writes_is_known(factory: str, tmp_path: Path) -> None:
     path = tmp_path / "x.faiss"
-    for count in (200, 0):
+    for count in (COUNT, 0):
         make(factory, path, count)
         assert faiss_structure.check(path)
     make(factory, path)

@@ -32,7 +32,7 @@ def differing(index: Any, vectors: Vectors) -> Iterator[IntArray]:
         vectors: Gives the stored vectors `[n, d]` of ids `[n]`.
 
     Raises:
-        RuntimeError: FAISS cannot decode this type.
+        RuntimeError: this type is not decoded, here or by FAISS.
     """
     yield from _compare(index, None, vectors)
 
@@ -51,6 +51,8 @@ def _compare(index: Any, ids: IntArray | None, vectors: Vectors) -> Iterator[Int
         yield from _compare(index.base_index, ids, vectors)
         yield from _compare(index.refine_index, ids, vectors)
     elif isinstance(index, faiss.IndexIVF):
+        if not isinstance(index, (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)):
+            raise RuntimeError(f"the lists of {type(index).__name__} are not decoded")
         yield from _compare_lists(index, vectors)
     else:
         assert ids is not None  # only inverted lists keep ids themselves
