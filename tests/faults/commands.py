@@ -6,6 +6,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -114,6 +115,14 @@ def answers(root: Path) -> Answers | None:
         return None
 
 
+def same(one: Answers | None, other: Answers | None) -> bool:
+    """Whether answers are equal; the last digits of scores depend on where a vector lies in memory."""
+    if one is None or other is None:
+        return one is other
+    pairs = [pair for rows in zip(one, other, strict=True) for pair in zip_longest(*rows)]
+    return all(a is not None and b is not None and a[0] == b[0] and abs(a[1] - b[1]) < 1e-5 for a, b in pairs)
+
+
 @contextmanager
 def forked_checks() -> Iterator[None]:
     """Have `verify` read FAISS files in a fork of this process, which is faster than a new one."""
@@ -128,7 +137,7 @@ def forked_checks() -> Iterator[None]:
 
 def check_whole(case: Case, root: Path, after: Any) -> None:
     """The index is the one that a run from start to end makes."""
-    assert answers(root) == after
+    assert same(answers(root), after), f"{case}: the answers are not those of a run from start to end"
     with forked_checks():
         assert verify_index(root, deep=True).problems == []
     index_dir = IndexDirectory(root)

@@ -27,6 +27,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.index.nearest.faiss_index import innermost
 from aveyb_retrieval.index.write.verify import verify_index
+from tests.faults.commands import forked_checks
 from tests.fuzz import mutate
 from tests.fuzz.indexes import seal
 from tests.index.conftest import make_documents
@@ -165,7 +166,9 @@ def attempt(change: Callable[[random.Random, Path], None], factory: str, rng: ra
     try:
         change(rng, root / "v000001")
         seal(root / "v000001")
-        if verify_index(root, deep=True).problems:
+        with forked_checks():
+            problems = verify_index(root, deep=True).problems
+        if problems:
             return "found"
         return "harmless" if answers(root) == right(folder, factory) else "missed"
     except AveyBError:

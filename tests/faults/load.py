@@ -119,6 +119,7 @@ def search_for(root: Path, deadline: float, seed: int) -> Iterator[Any]:
     """Search until the deadline, reopening now and then; how many searches, then samples."""
     rng, usage, searches = random.Random(seed), Usage(""), 0
     begin = time.monotonic()
+    usage.sample()
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         while (now := time.monotonic()) < deadline:
             if now - begin >= len(usage.memory) * (deadline - begin) / SAMPLES:

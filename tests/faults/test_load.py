@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 )
 def test_memory_and_descriptors_stay_flat(searches: int, opens: int, reopens: int, tmp_path: Path) -> None:
     for usage in load.leaks(tmp_path / "ix", searches, opens, reopens):
-        assert max(usage.descriptors[2:]) <= max(usage.descriptors[:2]), usage
+        # between two compactions each change adds one file of vectors
+        assert max(usage.descriptors) - min(usage.descriptors) <= load.COMPACT_EVERY + 1, usage
         assert usage.growth < 16, usage
 
 
-@pytest.mark.parametrize("minutes", [0.05, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("minutes", [0.1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sixteen_threads_and_four_processes_beside_a_writer(minutes: float, tmp_path: Path) -> None:
     for usage in load.crowd(tmp_path / "ix", minutes):
         assert usage.growth < 64, usage

@@ -100,7 +100,8 @@ def where(rng: random.Random, depth: int = 0) -> Any:
     out: dict[str, Any] = {}
     for _ in range(rng.randrange(1, 4)):
         if rng.random() < 0.3:
-            joined = [where(rng, depth + 1) for _ in range(rng.choice((1, 2, 3, 600 if depth == 0 else 2)))]
+            size = 600 if depth == 0 and rng.random() < 0.02 else rng.choice((1, 2, 3))
+            joined = [where(rng, depth + 1) for _ in range(size)]
             out[rng.choice(("$and", "$or"))] = joined
         else:
             field = rng.choice(("year", "tags", "a.b", mutate.text(rng)))
