@@ -252,6 +252,10 @@ class Embedder:
         vectors = [encoded.vector for encoded in self._stream(self._whole(query, "query") for query in queries)]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
+    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
+        """Count the tokens that are read of each text as a "query" or a "document", prompt included."""
+        return [self._limited(len(self.tokenizer.encode_ids(self.prompts[prompt] + text))) for text in texts]
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """Return one vector per token, prompt included, for late interaction.
 

@@ -200,6 +200,16 @@ class SentenceEmbedder:
             return np.zeros((0, self.dim), np.float32)
         return self._rows(self.model.encode_query(list(queries), **self._options))
 
+    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
+        """Count the tokens of each text as a "query" or a "document", prompt and special tokens included.
+
+        Of a query longer than the model's window, only what fits is read and counted; documents are read whole.
+        """
+        counts = [len(self._tokenizer.encode(self.prompts[prompt] + text).ids) for text in texts]
+        if prompt == "query" and self.window is not None:
+            return [min(count, self.window) for count in counts]
+        return counts
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included.
 
