@@ -13,10 +13,16 @@ import click
 
 from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli import train as train_cli
 
 PAGE = Path(__file__).with_name("cli.md")
-COMMANDS = {"aveyb-index": index_cli.main, "aveyb-eval": eval_cli.main, "aveyb-train": train_cli.main}
+COMMANDS = {
+    "aveyb-index": index_cli.main,
+    "aveyb-serve": serve_cli.main,
+    "aveyb-eval": eval_cli.main,
+    "aveyb-train": train_cli.main,
+}
 INTRODUCTION = """\
 # Command line
 
@@ -38,7 +44,7 @@ def commands(name: str, command: click.Command) -> list[tuple[str, click.Command
 
 def section(name: str, command: click.Command) -> str:
     """Describe one command: usage, help, arguments, options."""
-    level = "##" if isinstance(command, click.Group) else "###"
+    level = "##" if " " not in name else "###"
     lines = [f"{level} {name}", "", *paragraphs(command.help or ""), ""]
     if isinstance(command, click.Group):
         return "\n".join(lines)

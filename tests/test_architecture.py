@@ -14,7 +14,7 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
-FLOORS = ["kernels", "encoder", "index", "training", "eval", "integrations", "cli"]
+FLOORS = ["kernels", "encoder", "index", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
 WINGS = ["input", "storage", "nearest", "write", "search"]
 

@@ -15,6 +15,7 @@ import pytest
 
 from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli import train as train_cli
 from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
 
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
-COMMANDS = {"aveyb-index": index_cli.main, "aveyb-eval": eval_cli.main, "aveyb-train": train_cli.main}
+COMMANDS: dict[str, click.Command] = {
+    "aveyb-index": index_cli.main,
+    "aveyb-serve": serve_cli.main,
+    "aveyb-eval": eval_cli.main,
+    "aveyb-train": train_cli.main,
+}
 CORPUS = [
     {
         "_id": "a",
@@ -73,19 +79,22 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 def test_commands_of_the_pages_and_their_options_exist() -> None:
     found = list(command_lines())
     assert len(found) > 10
-    for where, (program, subcommand, *arguments) in found:
-        commands = COMMANDS[program].commands
-        assert subcommand in commands, f"{where}: {program} has no command {subcommand}"
-        command = commands[subcommand]
+    for where, (program, *arguments) in found:
+        command: click.Command = COMMANDS[program]
+        if isinstance(command, click.Group):
+            subcommand = arguments.pop(0)
+            assert subcommand in command.commands, f"{where}: {program} has no command {subcommand}"
+            command = command.commands[subcommand]
         try:
             command.make_parser(click.Context(command)).parse_args(arguments)
         except click.UsageError as error:
-            pytest.fail(f"{where}: {program} {subcommand}: {error.format_message()}")
+            pytest.fail(f"{where}: {program} {command.name}: {error.format_message()}")
 
 
 EVERY_COMMAND = COMMANDS | {
     f"{program} {subcommand}": command
     for program, group in COMMANDS.items()
+    if isinstance(group, click.Group)
     for subcommand, command in group.commands.items()
 }
 

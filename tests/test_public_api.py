@@ -92,7 +92,7 @@ def test_importing_the_package_imports_nothing_heavy_and_takes_under_a_fifth_of_
 
 
 def test_commands_show_their_help_without_importing_torch() -> None:
-    for command in ("index", "eval", "train"):
+    for command in ("index", "serve", "eval", "train"):
         code = (
             "import sys; from click.testing import CliRunner\n"
             f"from aveyb_retrieval.cli.{command} import main\n"

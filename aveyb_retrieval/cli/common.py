@@ -30,20 +30,33 @@ def together(*decorators: Decorator) -> Decorator:
     return apply
 
 
-class Commands(click.Group):
-    """A group of commands that prints the package's own errors on stderr and exits with code 2.
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "float16", "float8"]),
+    default="float32",
+    show_default=True,
+    help="Precision of the model's arithmetic: bfloat16 on CPUs that support it, float8 on GPUs.",
+)
 
-    Before a command loads torch, it settles how threads are used (see `processors.py`).
+
+class Command(click.Command):
+    """A command that prints the package's own errors on stderr and exits with code 2.
+
+    Before it loads torch, it settles how threads are used (see `processors.py`).
     """
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command; end with a message and exit code 2 on an error of the package."""
+        """Run the command; end with a message and exit code 2 on an error of the package."""
         respect_processors()
         try:
             return super().invoke(context)
         except AveyBError as error:
             click.echo(f"{context.info_name}: {error}", err=True)
             context.exit(2)
+
+
+class Commands(Command, click.Group):
+    """A group of such commands."""
 
 
 def parse_filter(text: str | None) -> Any:

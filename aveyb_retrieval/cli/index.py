@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import documents
-from aveyb_retrieval.cli.common import Commands, parse_filter, progress_bar, together
+from aveyb_retrieval.cli.common import PRECISION, Commands, parse_filter, progress_bar, together
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,13 +38,6 @@ READING = together(
     click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
     click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
 )  # fmt: skip
-PRECISION = click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "float16", "float8"]),
-    default="float32",
-    show_default=True,
-    help="Precision of the model's arithmetic: bfloat16 on CPUs that support it, float8 on GPUs.",
-)
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
     click.option("--device", default="cpu", show_default=True, help="Device of the model."),

@@ -118,7 +118,7 @@ class Options:
             ConfigError: an option is unknown, out of range, or asks for vectors that the index does not have.
         """
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
-            raise ConfigError(_unknown(min(unknown)))
+            raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
         options._check(built)
         options._check_unit(built)
@@ -168,7 +168,8 @@ class Options:
             )
 
 
-def _unknown(name: str) -> str:
+def unknown_option(name: str) -> str:
+    """Say that a search has no option of a name, and which one may be meant."""
     known = ["k", *SearchOptions.__annotations__]
     near = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
     hint = f"did you mean {near!r}? Known are" if near else "known are"

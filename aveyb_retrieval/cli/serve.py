@@ -1,0 +1,101 @@
+"""`aveyb-serve`: indexes over HTTP, with a page. All logic lives in `aveyb_retrieval.server`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aveyb_retrieval.cli.common import PRECISION, Command
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aveyb_retrieval.server.indexes import Indexes
+
+
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aveyb-retrieval")
+@click.argument("indexes", nargs=-1, required=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
+)
+@click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name that the server is reached by. Repeatable."
+)
+@click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
+@click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
+@PRECISION
+@click.option("--max-body", type=int, default=8 << 20, show_default=True, metavar="BYTES", help="Largest body.")
+@click.option("--max-batch", type=int, default=1024, show_default=True, metavar="N", help="Texts in one request.")
+@click.option("--max-k", type=int, default=100, show_default=True, metavar="N", help="Hits of one query.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="SECONDS", help="Time of a request.")
+@click.option("--threads", type=int, default=4, show_default=True, metavar="N", help="Searches that run at once.")
+@click.option(
+    "--max-waiting", type=int, default=128, show_default=True, metavar="N", help="Requests that wait for their turn."
+)
+def main(
+    indexes: tuple[str, ...],
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    no_key: bool,
+    hosts: tuple[str, ...],
+    model: str | None,
+    device: str,
+    precision: str,
+    **limits: float,
+) -> None:
+    """Serve INDEXES over HTTP: a page for people, JSON for programs.
+
+    INDEXES are folders; NAME=DIR names one otherwise than its folder. A new version of an index is served within a
+    second or two. SIGTERM and Ctrl-C end the server when the running requests are answered.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise OptionalDependencyError(f"{error.name}", "server", "aveyb-serve") from error
+    from aveyb_retrieval.server.app import create_app
+    from aveyb_retrieval.server.gate import LOOPBACK, Keys, read_keys
+    from aveyb_retrieval.server.indexes import Indexes, named_paths
+    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.metrics import Metrics
+    from aveyb_retrieval.server.run import listen, serve
+
+    bounds = Limits(**limits)  # type: ignore[arg-type]  # click has made whole numbers of them
+    keys = read_keys(api_key_file) if api_key_file else Keys()
+    local = host in LOOPBACK
+    if not (local or keys or no_key):
+        raise ConfigError(f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that")
+    names = {*LOOPBACK, *(name.lower() for name in hosts)} if local or hosts else None
+    listener = listen(host, port)
+    counters = Metrics()
+    opened = Indexes.open(
+        named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
+    )
+    app = create_app(opened, limits=bounds, keys=keys, hosts=names, counters=counters, precision=precision)
+    address = f"[{host}]" if ":" in host else host
+    serve(app, listener, timeout=bounds.timeout, started=_announcer(opened, address, listener.getsockname()[1]))
+
+
+def _announcer(indexes: Indexes, address: str, port: int) -> Callable[[], None]:
+    def announce() -> None:
+        for name, retriever in indexes.retrievers.items():
+            click.echo(f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}", err=True)
+        click.echo(f"http://{address}:{port}/", err=True)
+
+    return announce
+
+
+if __name__ == "__main__":
+    main()

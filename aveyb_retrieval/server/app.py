@@ -1,0 +1,117 @@
+"""The application: routes, what surrounds them, and what begins and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.server import openai, page, search, tei
+from aveyb_retrieval.server.context import Context
+from aveyb_retrieval.server.gate import Gate, Keys
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.metrics import Metrics, metrics
+from aveyb_retrieval.server.refusals import refuse
+from aveyb_retrieval.server.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from starlette.requests import Request
+
+    from aveyb_retrieval.server.indexes import Indexes
+
+FOLLOW_SECONDS = 1.0  # how often new versions are looked for
+_OPEN = page.PATHS | {"/health"}
+
+
+def create_app(
+    indexes: Indexes,
+    *,
+    limits: Limits | None = None,
+    keys: Keys | None = None,
+    hosts: Collection[str] | None = None,
+    counters: Metrics | None = None,
+    precision: str = "float32",
+) -> Starlette:
+    """Make the ASGI application. It closes the indexes when it ends.
+
+    Args:
+        indexes: What it serves.
+        limits: What a request may ask for.
+        keys: What opens it; none: it is open to everybody who reaches it.
+        hosts: Names that it answers to; None for any.
+        counters: Where it counts.
+        precision: What the model computes in, for `/info`.
+    """
+    limits, counters = limits or Limits(), counters or Metrics()
+    counters.watch(indexes)
+    server = Context(
+        indexes=indexes,
+        limits=limits,
+        searching=Work("search", limits.threads, limits.max_waiting),
+        encoding=Work("encode", 1, limits.max_waiting),
+        metrics=counters,
+        precision=precision,
+    )
+    gate = Middleware(Gate, keys=keys or Keys(), hosts=hosts, metrics=counters, is_open=lambda path: path in _OPEN)
+    app = Starlette(
+        routes=_routes(),
+        middleware=[gate],
+        exception_handlers={AveyBError: refuse, HTTPException: refuse},
+        lifespan=_lifespan,
+    )
+    app.state.context = server
+    return app
+
+
+def _routes() -> list[Route]:
+    return [
+        *page.routes(),
+        Route("/search", search.search, methods=["GET", "POST"]),
+        Route("/documents/{id:path}", search.document),
+        Route("/indexes", search.indexes),
+        Route("/v1/embeddings", openai.embeddings, methods=["POST"]),
+        Route("/v1/models", openai.models),
+        Route("/v1/models/{name:path}", openai.model),
+        Route("/embed", tei.embed, methods=["POST"]),
+        Route("/rerank", tei.rerank, methods=["POST"]),
+        Route("/info", tei.info),
+        Route("/metrics", metrics),
+        Route("/health", health),
+    ]
+
+
+async def health(request: Request) -> JSONResponse:
+    """Answer that the server is there; it only listens once indexes and model are loaded."""
+    return JSONResponse({"status": "ok"})
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    server: Context = app.state.context
+    following = asyncio.create_task(_follow(server.indexes))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.to_thread(_close, server)
+
+
+async def _follow(indexes: Indexes) -> None:
+    while True:
+        await asyncio.sleep(FOLLOW_SECONDS)
+        await asyncio.to_thread(indexes.follow)
+
+
+def _close(server: Context) -> None:
+    server.searching.close()
+    server.encoding.close()
+    server.indexes.close()

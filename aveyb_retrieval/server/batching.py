@@ -1,0 +1,159 @@
+"""One model for all indexes: queries that arrive while others are being encoded are encoded together."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.index.types import EmbedderLike
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from aveyb_retrieval.index.types import Encoded, FloatArray
+
+MAX_BATCH = 64  # queries encoded together
+
+
+class ServedModel(EmbedderLike, Protocol):
+    """What a server needs from a model: `Embedder` and `SentenceEmbedder` have it."""
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What is put in front of a "query" and a "document"."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Where texts are truncated; None: they are read whole."""
+        ...
+
+    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
+        """Count the tokens of texts as they are encoded, prompt included."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Request:
+    queries: list[str]
+    vectors: Future[FloatArray] = field(default_factory=Future)
+
+
+class BatchedModel:
+    """A model whose `encode_queries` may be called from many threads and encodes their queries in batches.
+
+    One thread encodes. It takes what waits, up to `MAX_BATCH` queries, and never waits for more: a lone query is
+    encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the batch.
+
+    Args:
+        model: The model.
+        observe: Called with the number of queries of each batch.
+    """
+
+    def __init__(self, model: ServedModel, observe: Callable[[int], None] = lambda size: None) -> None:
+        self.model = model
+        self._observe = observe
+        self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._closed = False
+        self._closing = threading.Lock()
+        self._thread = threading.Thread(target=self._encode_all, name="encode-queries", daemon=True)
+        self._thread.start()
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return self.model.dim
+
+    @property
+    def model_name(self) -> str:
+        """Name or folder that was loaded."""
+        return self.model.model_name
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides its vectors."""
+        return self.model.fingerprint
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What is put in front of a "query" and a "document"."""
+        return self.model.prompts
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Where texts are truncated; None: they are read whole."""
+        return self.model.max_tokens
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
+        """Encode (prefix, text) pairs, in the calling thread."""
+        return self.model.encode_documents(documents)
+
+    def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
+        """Encode texts into token vectors, in the calling thread."""
+        return self.model.token_vectors(texts, prompt=prompt)
+
+    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
+        """Count the tokens of texts as they are encoded, prompt included."""
+        return self.model.count_tokens(texts, prompt=prompt)
+
+    def encode_queries(self, queries: Sequence[str]) -> FloatArray:
+        """Encode queries into `[n, d]` float32 unit rows, together with those of other threads.
+
+        Raises:
+            AveyBError: the model was closed.
+        """
+        request = _Request(list(queries))
+        with self._closing:  # nothing is put behind the end
+            if self._closed:
+                raise AveyBError(f"{self.model_name}: closed; it encodes no more queries")
+            self._waiting.put(request)
+        return request.vectors.result()
+
+    def close(self) -> None:
+        """Encode what waits, and end the thread."""
+        with self._closing:
+            self._closed = True
+            self._waiting.put(None)
+        self._thread.join()
+
+    def _encode_all(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            requests, last = self._gather(first)
+            self._encode(requests)
+            if last:
+                return
+
+    def _gather(self, first: _Request) -> tuple[list[_Request], bool]:
+        """Take what waits beside a first request, and whether the end was among it."""
+        requests, size = [first], len(first.queries)
+        while size < MAX_BATCH:
+            try:
+                request = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if request is None:
+                return requests, True
+            requests.append(request)
+            size += len(request.queries)
+        return requests, False
+
+    def _encode(self, requests: list[_Request]) -> None:
+        try:
+            vectors = self.model.encode_queries([query for request in requests for query in request.queries])
+        except Exception as error:  # whoever asked gets it, whatever it is
+            if len(requests) == 1:
+                requests[0].vectors.set_exception(error)
+                return
+            for request in requests:  # one bad query is no reason to fail the others
+                self._encode([request])
+            return
+        self._observe(len(vectors))
+        start = 0
+        for request in requests:
+            stop = start + len(request.queries)
+            request.vectors.set_result(vectors[start:stop])
+            start = stop

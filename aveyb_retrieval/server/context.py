@@ -1,0 +1,47 @@
+"""What every route works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from aveyb_retrieval.server.work import Deadline
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from aveyb_retrieval.server.indexes import Indexes
+    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.metrics import Metrics
+    from aveyb_retrieval.server.work import Work
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of a running server.
+
+    Attributes:
+        indexes: What is searched, and the model.
+        limits: What a request may ask for.
+        searching: Where searches run.
+        encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
+            there, and searches do not wait for them.
+        metrics: What is counted.
+        precision: What the model computes in.
+    """
+
+    indexes: Indexes
+    limits: Limits
+    searching: Work
+    encoding: Work
+    metrics: Metrics
+    precision: str
+
+    def deadline(self) -> Deadline:
+        """Start the time of a request."""
+        return Deadline(self.limits.timeout)
+
+
+def context(request: Request) -> Context:
+    """Return the parts of the server that a request came to."""
+    return cast("Context", request.app.state.context)

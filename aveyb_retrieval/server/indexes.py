@@ -1,0 +1,151 @@
+"""Several indexes by name, searched with one model, each following its newest version."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.index.model import load_model
+from aveyb_retrieval.index.search.retriever import Retriever
+from aveyb_retrieval.index.storage.info import describe
+from aveyb_retrieval.server.batching import BatchedModel, ServedModel
+from aveyb_retrieval.server.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_log = logging.getLogger("aveyb_retrieval.server")
+
+
+class Indexes:
+    """Open indexes by name, and the model of all of them (None where none of them has one).
+
+    Attributes:
+        retrievers: By name, in the order given.
+        model: Encodes the queries of all of them.
+        failures: Why an index could not follow its newest version, by name.
+    """
+
+    def __init__(self, retrievers: dict[str, Retriever], model: BatchedModel | None) -> None:
+        self.retrievers = retrievers
+        self.model = model
+        self.failures: dict[str, str] = {}
+
+    @classmethod
+    def open(
+        cls,
+        paths: Mapping[str, Path],
+        *,
+        model: str | Path | ServedModel | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
+        observe: Callable[[int], None] = lambda size: None,
+    ) -> Indexes:
+        """Open indexes and load their model.
+
+        Args:
+            paths: Folders of indexes by name.
+            model: Where the model is, or a loaded one; None: where it was when the first index was built.
+            device: Where the model runs and vectors are searched.
+            precision: What the model computes in.
+            observe: Called with the size of each batch of queries.
+
+        Raises:
+            ConfigError: the indexes were made by different models.
+            IndexFormatError: there is no index, it is damaged, or it was made by another model than the one given.
+            ModelError: there is no usable model there.
+        """
+        described = {name: describe(path) for name, path in paths.items()}
+        batched = None
+        if model is not None or any(found["model"] is not None for found in described.values()):
+            source = model if model is not None else _common_source(paths, described)
+            loaded = load_model(source, device=device, precision=precision)
+            batched = BatchedModel(cast("ServedModel", loaded), observe)
+        retrievers = {}
+        for name, path in paths.items():
+            own = batched if model is not None or described[name]["model"] is not None else None
+            retrievers[name] = Retriever.load(path, model=own, device=device)
+        return cls(retrievers, batched)
+
+    def named(self, name: str | None) -> tuple[str, Retriever]:
+        """Return an index with its name; the only one where there is one and no name is given.
+
+        Raises:
+            Refusal: 404 where there is none of that name, 422 where there are several and no name is given.
+        """
+        known = ", ".join(map(repr, self.retrievers))
+        if name is None:
+            if len(self.retrievers) > 1:
+                raise Refusal(422, f"index: several are served; name one of {known}")
+            name = next(iter(self.retrievers))
+        if name not in self.retrievers:
+            raise Refusal(404, f"index={name!r}: no such index; there are {known}")
+        return name, self.retrievers[name]
+
+    def needed_model(self) -> BatchedModel:
+        """Return the model.
+
+        Raises:
+            Refusal: 404 where there is none.
+        """
+        if self.model is None:
+            raise Refusal(404, "no model is served: the indexes were made from vectors; start the server with --model")
+        return self.model
+
+    def follow(self) -> None:
+        """Move every index to its newest version; one that cannot be opened stays as it is and says why."""
+        for name, retriever in self.retrievers.items():
+            try:
+                if retriever.is_stale:
+                    retriever.reopen()
+                    _log.info("%s: version %s is open", name, retriever.version)
+                self.failures.pop(name, None)
+            except (AveyBError, OSError) as error:
+                if self.failures.get(name) != str(error):
+                    self.failures[name] = str(error)
+                    _log.error("%s stays at version %s: %s", name, retriever.version, error)
+
+    def close(self) -> None:
+        """Let go of the model and of all files."""
+        if self.model is not None:
+            self.model.close()
+        for retriever in self.retrievers.values():
+            retriever.close()
+
+
+def named_paths(given: Sequence[str]) -> dict[str, Path]:
+    """Read `DIR` or `NAME=DIR` into folders by name; an index without a name is called like its folder.
+
+    Raises:
+        ConfigError: a name is empty, holds a slash, or is given twice.
+    """
+    paths: dict[str, Path] = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals or Path(text).is_dir():
+            name, folder = Path(text).resolve().name, text
+        if not name or "/" in name:
+            raise ConfigError(f"{text!r}: an index needs a name without slashes; write NAME=DIR")
+        if name in paths:
+            raise ConfigError(f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it")
+        paths[name] = Path(folder)
+    return paths
+
+
+def _common_source(paths: Mapping[str, Path], described: Mapping[str, dict[str, Any]]) -> str | None:
+    """Where the model of all indexes that have one was loaded from; None for the embedded one.
+
+    Raises:
+        ConfigError: they have different ones.
+    """
+    with_model = [name for name in paths if described[name]["model"] is not None]
+    first = described[with_model[0]]
+    for name in with_model[1:]:
+        if described[name]["model"]["fingerprint"] != first["model"]["fingerprint"]:
+            raise ConfigError(
+                f"{paths[name]}: made by the model {described[name]['model']['name']}, but {paths[with_model[0]]} by "
+                f"{first['model']['name']}; a server has one model: serve them from two processes"
+            )
+    return cast("str | None", first["settings"]["model_source"])

@@ -1,0 +1,108 @@
+"""`/v1/embeddings` and `/v1/models`, as clients of OpenAI's server know them.
+
+That server makes no difference between queries and documents; here the name of the model does: `NAME` encodes
+documents, `NAME:query` queries.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.responses import JSONResponse
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.server.context import context
+from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode
+from aveyb_retrieval.server.reading import read_json, refuse_others, take_text, take_texts
+from aveyb_retrieval.server.refusals import Refusal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from aveyb_retrieval.index.types import FloatArray
+
+_FORMATS = ("float", "base64")
+_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
+_STARTED = int(time.time())
+
+
+async def embeddings(request: Request) -> JSONResponse:
+    """Encode one text or several."""
+    server = context(request)
+    deadline = server.deadline()
+    model = server.indexes.needed_model()
+    fields = await read_json(request, server.limits.max_body, deadline)
+    _refuse_tokens(fields.get("input"))
+    texts, _ = take_texts(fields, "input", server.limits.max_batch)
+    names = _model_names(model.model_name)
+    name = take_text(fields, "model") or next(iter(names))
+    if name not in names:
+        raise _no_model(name, names)
+    encoding = take_text(fields, "encoding_format") or "float"
+    if encoding not in _FORMATS:
+        raise ConfigError(f"encoding_format={encoding!r}: must be one of {', '.join(map(repr, _FORMATS))}")
+    check_dimensions(fields.pop("dimensions", None), model.dim)
+    take_text(fields, "user")  # whose request it is makes no difference here
+    refuse_others(fields, _FIELDS)
+    found = await server.encoding.run(lambda: encode(model, texts, names[name], deadline), deadline)
+    rows = [_base64(row) for row in found.vectors] if encoding == "base64" else found.vectors.tolist()
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
+            "model": name,
+            "usage": {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens},
+        }
+    )
+
+
+async def models(request: Request) -> JSONResponse:
+    """List the names of the model."""
+    model = context(request).indexes.model
+    names = _model_names(model.model_name) if model else {}
+    return JSONResponse({"object": "list", "data": [_described(name) for name in names]})
+
+
+async def model(request: Request) -> JSONResponse:
+    """Describe one of the names."""
+    names = _model_names(context(request).indexes.needed_model().model_name)
+    name = request.path_params["name"]
+    if name not in names:
+        raise _no_model(name, names)
+    return JSONResponse(_described(name))
+
+
+def _model_names(loaded: str) -> dict[str, str]:
+    """Return the names that a model has here, each with the prompt that it stands for."""
+    name = Path(loaded).name
+    return {name: DOCUMENT, f"{name}:{QUERY}": QUERY}
+
+
+def _described(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "aveyb-retrieval"}
+
+
+def _no_model(name: str, names: dict[str, str]) -> Refusal:
+    known = ", ".join(map(repr, names))
+    return Refusal(404, f"model={name!r}: no such model; there are {known}", code="model_not_found")
+
+
+def _refuse_tokens(value: Any) -> None:
+    """Raise InputError for ids of tokens, which are those of another model's tokenizer."""
+    if isinstance(value, list) and value and (isinstance(value[0], int) or _is_numbers(value[0])):
+        raise InputError(
+            "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
+            "OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], int)
+
+
+def _base64(row: FloatArray) -> str:
+    return base64.b64encode(np.asarray(row, dtype="<f4").tobytes()).decode("ascii")

@@ -1,0 +1,291 @@
+// The page: its address says what is shown, so that a search can be sent to somebody, and Back goes back.
+
+import { Problem, fetchIndexes, hasKey, keepKey, search } from "./api.js";
+import { currentFilter, metadataChips, onFilterChange, readFilter, setFilter } from "./filters.js";
+import { closeReader, openReader, showInReader } from "./reader.js";
+import { element, marked, pageName, snippet, wordPattern } from "./text.js";
+
+const HITS = 10;
+const PASSAGES = 3; // of each document
+const OWN_ARROWS = "select, #text, #filter-editor, [type=radio]"; // where arrows have a meaning already
+const byId = (id) => document.getElementById(id);
+
+let server = null; // what /indexes said
+let asked = ""; // the search that is on the page
+let answer = null;
+let running = null;
+
+// --- the address ---------------------------------------------------------------------------------------------------
+
+function address() {
+  return new URLSearchParams(location.search);
+}
+
+function written(changes) {
+  const fields = address();
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") fields.delete(name);
+    else fields.set(name, value);
+  }
+  return `?${fields}`;
+}
+
+function go(changes) {
+  const next = written(changes);
+  if (next !== location.search) history.pushState(null, "", next);
+  return show();
+}
+
+// A search as the form has it; it begins on the first page, with no document open.
+function goSearch() {
+  if (server === null) return show(); // it has not answered yet, or wants a key
+  const filter = currentFilter();
+  return go({
+    query: byId("query").value.trim(),
+    index: server.indexes.length > 1 ? byId("index").value : null,
+    unit: document.querySelector("[name=unit]:checked").value === "passage" ? "passage" : null,
+    mode: byId("mode").value === "hybrid" ? null : byId("mode").value,
+    filter: filter ? JSON.stringify(filter) : null,
+    offset: null,
+    doc: null,
+    at: null,
+  });
+}
+
+// --- searching -----------------------------------------------------------------------------------------------------
+
+function fieldsOf(wanted) {
+  const unit = wanted.get("unit") === "passage" ? "passage" : "document";
+  return {
+    query: wanted.get("query"),
+    index: wanted.get("index") ?? server.indexes[0].name,
+    unit,
+    mode: wanted.get("mode") ?? "hybrid",
+    filter: readFilter(wanted.get("filter")),
+    offset: Number(wanted.get("offset") ?? 0),
+    k: HITS,
+    ...(unit === "document" ? { passages: PASSAGES } : {}),
+  };
+}
+
+async function show() {
+  try {
+    server ??= await fetchIndexes();
+    fillForm();
+    await showHits();
+    await showDocument();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    if (error.status === 401) askForKey();
+    else complain(error);
+  }
+}
+
+function fillForm() {
+  const wanted = address();
+  const [first] = server.indexes;
+  byId("index-choice").hidden = server.indexes.length < 2;
+  byId("index").replaceChildren(...server.indexes.map(({ name }) => new Option(name, name)));
+  const chosen = server.indexes.find(({ name }) => name === wanted.get("index")) ?? first;
+  byId("index").value = chosen.name;
+  const count = chosen.documents.toLocaleString("en");
+  byId("name").textContent = chosen.name;
+  byId("size").textContent = `${count} ${chosen.documents === 1 ? "document" : "documents"}`;
+  byId("query").value = wanted.get("query") ?? "";
+  byId("mode").value = wanted.get("mode") ?? "hybrid";
+  const unit = wanted.get("unit") === "passage" ? "passage" : "document";
+  document.querySelector(`[name=unit][value=${unit}]`).checked = true;
+  document.body.classList.toggle("fresh", !wanted.get("query"));
+  document.title = wanted.get("query") ? `${wanted.get("query")} – ${chosen.name}` : `Search ${chosen.name}`;
+  setFilter(wanted.get("filter"));
+}
+
+async function showHits() {
+  const wanted = address();
+  byId("problem").hidden = true;
+  if (!wanted.get("query")) {
+    answer = null;
+    asked = "";
+    byId("summary").textContent = "";
+    byId("hits").replaceChildren();
+    byId("pages").hidden = true;
+    return;
+  }
+  const fields = fieldsOf(wanted);
+  if (JSON.stringify(fields) === asked) return;
+  running?.abort();
+  running = new AbortController();
+  const waiting = setTimeout(() => (byId("summary").textContent = "Searching…"), 200);
+  const began = performance.now();
+  try {
+    answer = await search(fields, running.signal);
+  } finally {
+    clearTimeout(waiting);
+  }
+  asked = JSON.stringify(fields);
+  drawHits(fields, performance.now() - began);
+}
+
+function drawHits(fields, milliseconds) {
+  const { hits, next } = answer;
+  const kind = fields.unit === "passage" ? "passages" : "documents";
+  const range = `${fields.offset + 1} to ${fields.offset + hits.length}`;
+  const took = `${Math.max(1, Math.round(milliseconds)).toLocaleString("en")} ms`;
+  byId("summary").textContent = hits.length === 0 ? `No ${kind} found.` : `The best ${kind}, ${range}, in ${took}`;
+  const pattern = wordPattern(answer.words);
+  byId("hits").start = fields.offset + 1;
+  byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit, pattern)));
+  byId("pages").hidden = fields.offset === 0 && next === null;
+  byId("previous").disabled = fields.offset === 0;
+  byId("next").disabled = next === null;
+  byId("page-number").textContent = `Page ${Math.floor(fields.offset / HITS) + 1}`;
+}
+
+function drawHit(hit, pattern) {
+  const item = document.createElement("li");
+  item.dataset.id = hit.id;
+  item.dataset.at = hit.span ? hit.span[0] : "";
+  const title = document.createElement("h2");
+  title.append(passageLink(hit, hit.span, hit.title || hit.id));
+  item.append(title, drawPlace(hit));
+  const text = element("p", "snippet", "");
+  text.append(marked(snippet(hit.passage ?? "", pattern), pattern));
+  if (hit.passage) item.append(text);
+  const others = hit.passages.slice(1).filter((passage) => passage.span[1] > passage.span[0]);
+  if (others.length > 0) item.append(drawOthers(hit, others));
+  if (hit.duplicates.length > 0) item.append(element("p", "also", `Nearly the same in ${hit.duplicates.join(", ")}`));
+  item.append(metadataChips(hit.metadata));
+  return item;
+}
+
+function drawPlace(hit) {
+  const place = element("p", "place", "");
+  const parts = [hit.heading !== hit.title && hit.heading, pageName(hit), hit.title && hit.id];
+  for (const part of parts.filter(Boolean)) place.append(element("span", "", part));
+  if (hit.confidence !== null) {
+    const sure = element("span", "", `${Math.round(100 * hit.confidence)}\u00a0%\u00a0likely`);
+    sure.title = "The estimated probability that this passage answers the query";
+    place.append(sure);
+  }
+  return place;
+}
+
+function drawOthers(hit, others) {
+  const also = element("p", "also", "Also at");
+  for (const passage of others) {
+    const words = passage.text.replace(/\s+/g, " ").trim().split(" ").slice(0, 5).join(" ");
+    also.append(passageLink(hit, passage.span, passage.heading || `${words} …`));
+  }
+  return also;
+}
+
+function passageLink(hit, span, text) {
+  const link = document.createElement("a");
+  const place = { doc: hit.id, at: span ? String(span[0]) : null };
+  link.href = written(place);
+  link.textContent = text;
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    go(place);
+  });
+  return link;
+}
+
+// --- the document --------------------------------------------------------------------------------------------------
+
+let reading = "";
+
+async function showDocument() {
+  const wanted = address();
+  const id = wanted.get("doc");
+  const at = Number(wanted.get("at") ?? 0);
+  const key = id === null ? "" : `${wanted.get("index")} ${id} ${at} ${asked}`;
+  if (key === reading) return;
+  reading = key;
+  for (const item of byId("hits").children) item.classList.remove("open");
+  if (id === null || answer === null) {
+    closeReader();
+    return;
+  }
+  const hits = answer.hits.filter((hit) => hit.id === id);
+  const hit = hits.find((found) => found.passages.some((passage) => passage.span[0] === at)) ??
+    hits[0] ?? { id, title: "", passages: [] };
+  const items = [...byId("hits").children].filter((item) => item.dataset.id === id);
+  (items.find((item) => item.dataset.at === String(at)) ?? items[0])?.classList.add("open");
+  const index = wanted.get("index") ?? server.indexes[0].name;
+  try {
+    await openReader({ index, hit, current: at, pattern: wordPattern(answer.words) });
+  } catch (error) {
+    if (error.status === 401) throw error;
+    showInReader(error.message);
+  }
+}
+
+async function close() {
+  const id = address().get("doc");
+  if (id === null) return;
+  await go({ doc: null, at: null });
+  [...byId("hits").children].find((item) => item.dataset.id === id)?.querySelector("a").focus();
+}
+
+// --- keys, errors --------------------------------------------------------------------------------------------------
+
+function askForKey() {
+  byId("key-wrong").hidden = !hasKey();
+  byId("key-dialog").showModal();
+}
+
+function complain(error) {
+  asked = "";
+  byId("summary").textContent = "";
+  byId("hits").replaceChildren();
+  byId("pages").hidden = true;
+  byId("problem").hidden = false;
+  byId("problem").textContent = error.message;
+  if (!(error instanceof Problem)) throw error;
+}
+
+byId("key-form").addEventListener("submit", () => {
+  keepKey(byId("key").value);
+  byId("key").value = "";
+  show();
+});
+byId("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  goSearch();
+  byId("query").blur();
+});
+for (const choice of document.querySelectorAll("#index, #mode, [name=unit]")) {
+  choice.addEventListener("change", goSearch);
+}
+onFilterChange(goSearch);
+byId("close").addEventListener("click", close);
+
+function turnPage(offset) {
+  go({ offset: offset || null, doc: null, at: null });
+  byId("results").focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+}
+byId("next").addEventListener("click", () => turnPage(answer.next));
+byId("previous").addEventListener("click", () => turnPage(Math.max(0, Number(address().get("offset")) - HITS)));
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("key-dialog").open) return;
+  const typing = event.target.matches("input, select, textarea");
+  if (event.key === "Escape") close();
+  else if (event.key === "/" && !typing) {
+    event.preventDefault();
+    byId("query").select();
+  } else if (["ArrowDown", "ArrowUp"].includes(event.key) && !event.target.closest(OWN_ARROWS)) {
+    const links = [...document.querySelectorAll("#hits h2 a")];
+    if (links.length === 0) return;
+    const from = links.indexOf(document.activeElement);
+    const to = event.key === "ArrowDown" ? from + 1 : from - 1;
+    event.preventDefault();
+    if (to < 0) byId("query").focus();
+    else links[Math.min(to, links.length - 1)].focus();
+  }
+});
+window.addEventListener("popstate", show);
+show();

@@ -1,0 +1,144 @@
+// The document beside the hits: a window of its text around the passage, with every found passage highlighted.
+
+import { fetchText } from "./api.js";
+import { element, marked, pageName, reflowed, unitOffset } from "./text.js";
+
+const AROUND = 40_000; // characters that are fetched before and after the passage
+const byId = (id) => document.getElementById(id);
+
+const covering = matchMedia("(max-width: 999px)"); // then the document lies over everything else
+
+let opened = 0; // counts, so that an answer that comes late is not shown
+let shown = null; // {index, id, passages, current, pattern, window}
+
+export async function openReader({ index, hit, current, pattern }) {
+  const ticket = ++opened;
+  const passages = hit.passages.filter((passage) => passage.span[1] > passage.span[0]);
+  const found = passages.findIndex((passage) => passage.span[0] === current);
+  shown = { index, id: hit.id, passages, current: Math.max(0, found), pattern };
+  byId("reader").hidden = false;
+  document.body.classList.add("reading");
+  setBackground();
+  byId("reader-title").textContent = hit.title || hit.id;
+  byId("text").replaceChildren("Opening…");
+  describePassage();
+  byId("reader-title").focus({ preventScroll: true });
+  const start = Math.max(0, (passages[shown.current]?.span[0] ?? 0) - AROUND);
+  const part = await fetchText(index, hit.id, start, start + 2 * AROUND);
+  if (ticket !== opened) return;
+  shown.window = part;
+  draw();
+  scrollToPassage();
+}
+
+// Shows why a document cannot be read in place of its text.
+export function showInReader(message) {
+  byId("text").replaceChildren(message);
+}
+
+export function closeReader() {
+  opened++;
+  shown = null;
+  byId("reader").hidden = true;
+  document.body.classList.remove("reading");
+  setBackground();
+}
+
+// What lies under the document cannot be reached meanwhile.
+function setBackground() {
+  for (const part of document.querySelectorAll("header, #results")) part.inert = covering.matches && shown !== null;
+}
+covering.addEventListener("change", setBackground);
+
+function draw() {
+  const { window: part, passages, current, pattern } = shown;
+  const [start, stop] = part.span;
+  const text = reflowed(part.text);
+  const inside = passages
+    .map((passage, number) => ({ from: passage.span[0] - start, to: passage.span[1] - start, number }))
+    .filter(({ from, to }) => to > 0 && from < stop - start)
+    .sort((a, b) => a.from - b.from);
+  const nodes = [];
+  let end = 0;
+  for (const { from, to, number } of inside) {
+    const first = Math.max(end, unitOffset(part.text, Math.max(0, from)));
+    const last = unitOffset(part.text, to);
+    if (last <= first) continue; // it overlaps the one before
+    const passage = element("div", number === current ? "passage current" : "passage", "");
+    passage.append(marked(text.slice(first, last).replace(/^\n+|\s+$/g, ""), pattern));
+    nodes.push(between(text.slice(end, first), end > 0, true), passage);
+    end = last;
+  }
+  nodes.push(between(text.slice(end), end > 0, false));
+  if (start > 0) nodes.unshift(moreButton("Show the text before", Math.max(0, start - AROUND), start));
+  if (stop < part.length) nodes.push(moreButton("Show the text after", stop, stop + AROUND));
+  byId("text").replaceChildren(...nodes);
+}
+
+// Text beside passages, which bring their own distance to it.
+function between(text, passageBefore, passageAfter) {
+  const cut = passageBefore ? text.replace(/^\s*\n/, "") : text;
+  return passageAfter ? cut.trimEnd() : cut;
+}
+
+function moreButton(label, from, to) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "more";
+  button.textContent = label;
+  button.addEventListener("click", async () => {
+    const ticket = opened;
+    button.disabled = true;
+    const part = await fetchText(shown.index, shown.id, from, to);
+    if (ticket !== opened) return;
+    const box = byId("text");
+    const before = from < shown.window.span[0];
+    const below = box.scrollHeight - box.scrollTop;
+    const old = shown.window;
+    shown.window = before
+      ? { ...old, text: part.text + old.text, span: [part.span[0], old.span[1]] }
+      : { ...old, text: old.text + part.text, span: [old.span[0], part.span[1]] };
+    draw();
+    if (before) box.scrollTop = box.scrollHeight - below; // what was read stays where it was
+    box.focus({ preventScroll: true });
+  });
+  return button;
+}
+
+function describePassage() {
+  const { passages, current } = shown;
+  const passage = passages[current];
+  const place = passage ? [passage.heading, pageName(passage)].filter(Boolean) : [];
+  byId("reader-place").replaceChildren(...place.map((text) => element("span", "", text)));
+  byId("passage-steps").hidden = passages.length < 2;
+  byId("passage-number").textContent = `passage ${current + 1} of ${passages.length}`;
+}
+
+function scrollToPassage() {
+  const passage = byId("text").querySelector(".current");
+  if (passage === null) {
+    byId("text").scrollTop = 0;
+    return;
+  }
+  const box = byId("text");
+  box.scrollTop += passage.getClientRects()[0].top - box.getBoundingClientRect().top - box.clientHeight / 4;
+}
+
+async function step(by) {
+  const count = shown.passages.length;
+  shown.current = (shown.current + by + count) % count;
+  describePassage();
+  const [start, stop] = shown.passages[shown.current].span;
+  if (start < shown.window.span[0] || stop > shown.window.span[1]) {
+    const ticket = opened;
+    const from = Math.max(0, start - AROUND);
+    const part = await fetchText(shown.index, shown.id, from, from + 2 * AROUND);
+    if (ticket !== opened) return;
+    shown.window = part;
+  }
+  draw();
+  scrollToPassage();
+}
+
+byId("passage-before").addEventListener("click", () => step(-1));
+byId("passage-after").addEventListener("click", () => step(1));

@@ -1,0 +1,168 @@
+"""Read what a request asks for: a bounded body of JSON, and fields of the types and ranges that are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.requests import Request
+
+    from aveyb_retrieval.server.work import Deadline
+
+
+async def read_json(request: Request, max_body: int, deadline: Deadline) -> dict[str, Any]:
+    """Read a body that is a JSON object.
+
+    Raises:
+        Refusal: 413 above `max_body` bytes, 503 if it does not arrive in time.
+        InputError: it is not a JSON object.
+    """
+    try:
+        data = await asyncio.wait_for(_read_body(request, max_body), deadline.left)
+    except asyncio.TimeoutError:
+        raise deadline.passed() from None
+    try:
+        content = json.loads(data, parse_constant=_no_such_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"the body is a JSON {_kind(content)}; an object is needed")
+    return content
+
+
+async def _read_body(request: Request, max_body: int) -> bytes:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > max_body:
+        raise _too_large(max_body)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_body:
+            raise _too_large(max_body)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(max_body: int) -> Refusal:
+    return Refusal(413, f"the body is larger than the {max_body:,} bytes that are allowed; send less at once")
+
+
+def read_parameters(request: Request, texts: Iterable[str]) -> dict[str, Any]:
+    """Read the parameters of a URL: those named in `texts` as they are, others as JSON where they are JSON.
+
+    Raises:
+        InputError: a parameter is given twice.
+    """
+    found: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in found:
+            raise InputError(f"{name} is given twice")
+        found[name] = value if name in texts else _json_or_text(value)
+    return found
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value, parse_constant=_no_such_number)
+    except (ValueError, RecursionError):
+        return value
+
+
+def take_texts(fields: dict[str, Any], name: str, max_batch: int) -> tuple[list[str], bool]:
+    """Take a field that is a text or a list of them; also return whether it was a single one.
+
+    Raises:
+        InputError: it is missing, something else, empty, or no valid Unicode.
+        Refusal: 413 above `max_batch` texts.
+    """
+    value = fields.pop(name, None)
+    if value is None:
+        raise InputError(f"{name}: missing; a text or a list of texts is needed")
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise InputError(f"{name}: a {_kind(value)}; a text or a list of texts is needed")
+    if not texts:
+        raise InputError(f"{name}: an empty list; at least one text is needed")
+    if len(texts) > max_batch:
+        raise Refusal(413, f"{name}: {plural(len(texts), 'text')}; at most {max_batch:,} are allowed in one request")
+    for number, text in enumerate(texts, start=1):
+        _check_text(f"{name} {number} of {len(texts)}" if isinstance(value, list) else name, text)
+    return texts, isinstance(value, str)
+
+
+def take_text(fields: dict[str, Any], name: str) -> str | None:
+    """Take a field that is a text, or None where it is missing or null.
+
+    Raises:
+        InputError: it is something else, or no valid Unicode.
+    """
+    value = fields.pop(name, None)
+    if value is not None:
+        _check_text(name, value, may_be_empty=True)
+    return value
+
+
+def _check_text(where: str, text: object, *, may_be_empty: bool = False) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{where}: a {_kind(text)}; a text is needed")
+    if not (text.strip() or may_be_empty):
+        raise InputError(f"{where}: empty; a text is needed")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: not valid Unicode; it holds half of a surrogate pair") from None
+
+
+def take_whole(fields: dict[str, Any], name: str, default: int, *, least: int, most: int) -> int:
+    """Take a field that is a whole number of a range.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    value = fields.pop(name, default)
+    check_whole(name, value, least=least, most=most)
+    return int(value)
+
+
+def check_whole(name: str, value: object, *, least: int, most: int) -> None:
+    """Raise ConfigError where a value is not a whole number of a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name}={value!r}: must be a whole number from {least} to {most:,}")
+
+
+def take_flag(fields: dict[str, Any], name: str, *, default: bool) -> bool:
+    """Take a field that is true or false.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    value = fields.pop(name, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r}: must be true or false")
+    return value
+
+
+def refuse_others(fields: dict[str, Any], known: Iterable[str]) -> None:
+    """Raise ConfigError where fields are left that nobody took."""
+    if fields:
+        raise ConfigError(f"{min(fields)!r} is not a field of this request; known are {', '.join(known)}")
+
+
+def _no_such_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "truth value"
+    return {int: "number", float: "number", str: "string", list: "list", dict: "object"}[type(value)]

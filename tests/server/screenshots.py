@@ -1,0 +1,49 @@
+"""Make the pictures of docs/server.md: `python -m tests.server.screenshots` from the root of the project."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from aveyb_retrieval import build_index
+from tests.server.browser import Browser, Page
+from tests.server.conftest import ROOT, pages_of_this_project, running
+
+QUESTION = "how is damage on the disk found?"
+COLORS = 96  # of a picture: a third of the bytes, and nobody sees it
+
+
+def save(page: Page, path: Path) -> None:
+    """Write what is seen, with few colors."""
+    page.screenshot(path)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def main(folder: Path) -> None:
+    """Take a search with an open document: in light, in dark, and on a phone."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "chromium is not installed (Debian package `chromium`)"
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Path(scratch) / "handbook"
+        build_index(pages_of_this_project(), index)
+        with running(index) as server, Browser(chromium, Path(scratch) / "profile") as browser:
+            page = browser.open()
+            for name, dark, phone in (("light", False, False), ("dark", True, False), ("phone", False, True)):
+                page.screen(*((390, 780) if phone else (1360, 850)), dark=dark, phone=phone)
+                page.go(f"{server.url}/")
+                page.wait("document.getElementById('name').textContent !== 'Search'")
+                page.go(f"{server.url}/?query={QUESTION.replace(' ', '+')}")
+                page.wait("document.querySelectorAll('#hits > li').length > 0")
+                page.click("#hits h2 a")
+                page.wait("document.querySelector('#text .current') !== null")
+                save(page, folder / f"document-{name}.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")

@@ -1,0 +1,238 @@
+"""The page in a real browser: search, read, turn pages, filter; keyboard and phone; nothing foreign is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from aveyb_retrieval import build_index
+from tests.server.browser import Browser
+from tests.server.conftest import running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package `chromium`)")
+
+AXE = "4.14.1"
+QUESTION = "how do I replace an index while readers use it?"
+HITS = "document.querySelectorAll('#hits > li').length"
+OPENED = "document.querySelector('#text .passage.current') !== null"
+# where the current passage is in the window of the text, from 0 (its top) to 1
+SEEN = """(() => {
+  const box = document.getElementById("text").getBoundingClientRect();
+  const passage = document.querySelector("#text .current").getClientRects()[0];
+  return (passage.top - box.top) / box.height;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser, server):
+    opened = browser.open()
+    opened.screen(1280, 800)
+    yield opened
+    assert opened.console == []
+    assert [url for url in opened.requests if not url.startswith(server.url)] == []
+
+
+def search(page, url, query=QUESTION):
+    page.go(f"{url}/")
+    page.wait("document.activeElement.id === 'query' && document.getElementById('name').textContent !== 'Search'")
+    page.type(query)
+    page.press("Enter")
+    page.wait(f"{HITS} === 10")
+    assert page.run("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_search_open_a_hit_turn_the_page_filter(page, server):
+    search(page, server.url)
+    assert page.run("document.querySelectorAll('#hits mark').length") > 5
+    assert "query=how" in page.run("location.search")
+    first = page.run("document.querySelector('#hits h2').textContent")
+
+    page.click("#hits h2 a")
+    page.wait(OPENED)
+    assert page.run("document.getElementById('reader-title').textContent") == first
+    assert 0 < page.run(SEEN) < 0.6
+    passage = page.run("document.querySelector('#text .current').textContent")
+    span_start = int(page.run("new URLSearchParams(location.search).get('at')"))
+    assert passage.split()[0] in page.run("document.getElementById('text').textContent")
+    assert span_start >= 0
+    page.click("#close")
+    page.wait("document.getElementById('reader').hidden")
+
+    page.click("#next")
+    page.wait("document.getElementById('page-number').textContent === 'Page 2'")
+    assert page.run("document.getElementById('hits').start") == 11
+    assert page.run("document.getElementById('next').disabled") is (page.run(HITS) < 10)
+    page.run("history.back()")
+    page.wait("document.getElementById('page-number').textContent === 'Page 1'")
+    assert page.run("document.querySelector('#hits h2').textContent") == first
+
+    page.click("#add-filter")
+    page.type("folder")
+    page.run("document.getElementById('filter-value').focus()")
+    page.type("docs")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('#filters button').length === 1")
+    only = "[...document.querySelectorAll('#hits > li')].every((hit) => hit.dataset.id.startsWith('docs/'))"
+    page.wait(f"{HITS} > 0 && {only}")
+    assert json.loads(page.run("new URLSearchParams(location.search).get('filter')")) == {"folder": "docs"}
+    page.click("#filters button")
+    page.wait(f"!({only})")
+
+
+def test_everything_works_from_a_keyboard(page, server):
+    search(page, server.url)
+    page.press("ArrowDown")
+    page.press("ArrowDown")
+    assert page.run("document.activeElement === document.querySelectorAll('#hits h2 a')[1]")
+    page.press("Enter")
+    page.wait(OPENED)
+    assert page.run("document.activeElement.id") == "reader-title"
+    page.press("Escape")
+    page.wait("document.getElementById('reader').hidden")
+    assert page.run("document.activeElement === document.querySelectorAll('#hits h2 a')[1]")
+    page.press("/")
+    assert page.run("document.activeElement.id") == "query"
+
+
+def test_passages_modes_and_an_address_that_was_sent(page, server):
+    page.go(f"{server.url}/?query=crash+safety&unit=passage&mode=dense")
+    page.wait(f"{HITS} === 10")
+    assert page.run("document.querySelector('[name=unit]:checked').value") == "passage"
+    page.click("#hits li:nth-child(2) h2 a")
+    page.wait(OPENED)
+    sent = page.run("location.href")
+    text = page.run("document.querySelector('#text .current').textContent")
+    page.go(sent)
+    page.wait(OPENED)
+    assert page.run("document.querySelector('#text .current').textContent") == text
+
+
+def test_errors_of_the_server_are_shown_in_its_words(page, server):
+    page.go(f"{server.url}/?query=a&filter=%7B%22year%22%3A%7B%22%24near%22%3A1%7D%7D")
+    page.wait("!document.getElementById('problem').hidden")
+    assert "$near" in page.run("document.getElementById('problem').textContent")
+    assert [line for line in page.console if "422" not in line] == []
+    page.console.clear()  # Chromium reports every answer of 422 there
+    page.go(f"{server.url}/?query=a&filter=nothing")
+    page.wait("document.getElementById('problem').textContent.includes('not a JSON object')")
+
+
+def test_on_a_phone_the_document_covers_the_hits_and_nothing_sticks_out(page, server):
+    page.screen(390, 780, phone=True)
+    search(page, server.url)
+    narrow = "document.documentElement.scrollWidth <= 390"
+    assert page.run(narrow)
+    page.click("#hits h2 a")
+    page.wait(OPENED)
+    box = page.run(
+        "(({x, y, width, height}) => [x, y, width, height])(document.getElementById('reader').getBoundingClientRect())"
+    )
+    assert box == [0, 0, 390, 780]
+    assert page.run(narrow)
+
+
+def test_markup_in_documents_stays_text(browser, tmp_path):
+    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b> \U0001f600 " * 3
+    documents = [
+        {
+            "_id": f"<i>{i}</i>/../?#%2F",
+            "title": f"<script>alert({i})</script>",
+            "text": f"{hostile}\n\n# <u>heading</u>\n\nThe valve number {i} is closed. {hostile}",
+            "<b>field</b>": "<script>alert(3)</script>",
+        }
+        for i in range(2)
+    ]
+    build_index(documents, tmp_path / "hostile")
+    with running(f"<b>x={tmp_path / 'hostile'}") as server:
+        page = browser.open()
+        page.screen(1280, 800)
+        page.go(f"{server.url}/?query=valve+number+1+bold+script")
+        page.wait(f"{HITS} === 2")
+        page.click("#hits h2 a")
+        page.wait(OPENED)
+        assert (
+            page.run("document.querySelectorAll('main img, main script, main b, main i, main u, header b').length") == 0
+        )
+        shown = page.run("document.getElementById('text').textContent")
+        assert "".join(shown.split()) in ["".join(document["text"].split()) for document in documents]
+        page.click("#hits .chips button")
+        page.wait("document.querySelectorAll('#filters button').length === 1")
+        page.wait(f"{HITS} === 2")
+        assert page.console == []
+
+
+def test_a_key_is_asked_for_once(browser, handbook, tmp_path):
+    (tmp_path / "keys").write_text("open-sesame\n")
+    with running(handbook, "--api-key-file", tmp_path / "keys") as server:
+        page = browser.open()
+        page.go(f"{server.url}/?query=index")
+        for key in ("wrong", "open-sesame"):
+            page.wait("document.getElementById('key-dialog').open")
+            page.run("document.getElementById('key').focus()")
+            page.type(key)
+            page.press("Enter")
+            if key == "wrong":
+                page.wait("!document.getElementById('key-wrong').hidden")
+        page.wait(f"{HITS} === 10")
+        assert [line for line in page.console if "401" not in line] == []
+        page.go(f"{server.url}/?query=passage")
+        page.wait(f"{HITS} === 10")
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory):
+    """The script of axe-core, from npm, kept in the user's cache."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aveyb-retrieval-tests"
+    script = root / f"axe-{AXE}.min.js"
+    if not script.is_file():
+        if shutil.which("npm") is None:
+            pytest.skip("npm is not installed; it brings axe-core")
+        folder = tmp_path_factory.mktemp("npm")
+        command = ["npm", "pack", "--silent", f"axe-core@{AXE}"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            pytest.skip(f"axe-core cannot be fetched from npm: {done.stderr.strip()[-200:]}")
+        with tarfile.open(next(folder.glob("*.tgz"))) as package:
+            content = package.extractfile("package/axe.min.js").read()
+        root.mkdir(parents=True, exist_ok=True)
+        part = script.with_suffix(f".{os.getpid()}")
+        part.write_bytes(content)
+        part.replace(script)
+    return script.read_text(encoding="utf-8")
+
+
+def violations(page, axe):
+    page.run(axe)
+    found = page.run(
+        "axe.run().then((result) => result.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html)]))"
+    )
+    return [violation for violation in found if violation[0] in ("serious", "critical", "moderate")]
+
+
+@pytest.mark.parametrize(
+    ("dark", "phone"), [(False, False), (True, False), (False, True)], ids=["light", "dark", "phone"]
+)
+def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
+    page.screen(*((390, 780) if phone else (1280, 800)), dark=dark, phone=phone)
+    page.go(f"{server.url}/")
+    page.wait("document.getElementById('name').textContent !== 'Search'")
+    assert violations(page, axe) == []
+    search(page, server.url)
+    page.click("#add-filter")
+    assert violations(page, axe) == []
+    page.click("#hits h2 a")
+    page.wait(OPENED)
+    assert violations(page, axe) == []

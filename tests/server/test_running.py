@@ -1,0 +1,127 @@
+"""A server in a process of its own: the clients that people use, and a stop that loses no request."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aveyb_retrieval import Embedder, Retriever
+from aveyb_retrieval.cli.serve import main
+from tests.server.conftest import pages_of_this_project, running
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load()
+
+
+def test_the_official_openai_client(server, embedder):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none needed", max_retries=0)
+    texts = ["The tenant may end it with three months' notice.", "Close the valve."]
+    expected = np.stack([encoded.vector for encoded in embedder.encode_documents(("", text) for text in texts)])
+    answer = client.embeddings.create(model="aveyb-mini-en", input=texts)  # it asks for base64
+    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-5)
+    assert answer.usage.prompt_tokens == sum(embedder.count_tokens(texts, prompt="document"))
+    plain = client.embeddings.create(model="aveyb-mini-en:query", input="notice period", encoding_format="float")
+    np.testing.assert_allclose(plain.data[0].embedding, embedder.encode_queries(["notice period"])[0], atol=1e-5)
+    assert plain.usage.prompt_tokens == embedder.count_tokens(["notice period"], prompt="query")[0]
+    assert [model.id for model in client.models.list()] == ["aveyb-mini-en", "aveyb-mini-en:query"]
+    with pytest.raises(openai.NotFoundError, match="no such model"):
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    with pytest.raises(openai.UnprocessableEntityError, match="cannot be shortened"):
+        client.embeddings.create(model="aveyb-mini-en", input="a", dimensions=64)
+
+
+def test_a_client_of_tei(server, embedder):
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        texts = ["notice period", "the north gate"]
+        vectors = client.post("/embed", json={"inputs": texts, "normalize": True, "truncate": True}).json()
+        expected = [encoded.vector for encoded in embedder.encode_documents(("", text) for text in texts)]
+        np.testing.assert_allclose(vectors, np.stack(expected), atol=1e-5)
+        fields = {"query": "how long is the notice period?", "texts": ["The valve is open.", "Notice period: 3 months"]}
+        ranked = client.post("/rerank", json={**fields, "raw_scores": False}).json()
+        assert [item["index"] for item in ranked] == [1, 0]
+        assert client.get("/info").json()["model_id"] == "aveyb-mini-en"
+        assert client.get("/health").status_code == 200
+
+
+def test_search_gives_what_the_library_gives(server, handbook, embedder):
+    with Retriever.load(handbook, model=embedder) as retriever:
+        expected = retriever.search("which filters are there?", k=5)
+    answer = httpx2.post(f"{server.url}/search", json={"query": "which filters are there?", "k": 5}, timeout=60).json()
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected]
+    assert [hit["score"] for hit in answer["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+
+
+def test_a_body_that_is_too_large_is_answered_before_it_is_read(server):
+    answer = httpx2.post(f"{server.url}/search", content=b"x" * (20 << 20), timeout=60)
+    assert answer.status_code == 413
+    chunks = (b"x" * (1 << 20) for _ in range(20))
+    assert httpx2.post(f"{server.url}/search", content=chunks, timeout=60).status_code == 413
+
+
+def test_a_server_survives_what_is_no_request(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    for nonsense in (b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"POST /search HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", b""):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(nonsense)
+    assert httpx2.get(f"{server.url}/health", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_stopping_server_answers_what_it_has_begun(handbook, number):
+    texts = [document["text"][:5000] for document in pages_of_this_project()]  # a second or more of work
+    with running(handbook, "--timeout", "300") as server, ThreadPoolExecutor(8) as pool:
+        httpx2.get(f"{server.url}/health", timeout=10)
+        sent = threading.Barrier(9)
+
+        def ask(path, fields):
+            sent.wait()
+            return httpx2.post(f"{server.url}{path}", json=fields, timeout=120)
+
+        futures = [pool.submit(ask, "/embed", {"inputs": texts}) for _ in range(2)]
+        futures += [pool.submit(ask, "/search", {"query": [f"query {i}" for i in range(200)]}) for _ in range(6)]
+        sent.wait()
+        until_running(server.url, 8)
+        server.process.send_signal(number)
+        assert [future.result().status_code for future in futures] == [200] * 8
+        assert server.process.wait(timeout=60) == 0
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{server.url}/health", timeout=10)
+
+
+def until_running(url, count):
+    """Wait until so many requests are running beside the one that asks."""
+    end = time.monotonic() + 30
+    while f"aveyb_running_requests {count + 1}.0" not in httpx2.get(f"{url}/metrics", timeout=30).text:
+        assert time.monotonic() < end, "they were answered before they were counted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-folder"], "no index here"),
+        (["INDEX", "--host", "0.0.0.0"], "give --api-key-file, or --no-key"),
+        (["INDEX", "--host", "203.0.113.7", "--no-key"], "203.0.113.7:8080: cannot listen there"),
+        (["INDEX", "--api-key-file", "no-such-file"], "cannot be read as a file of keys"),
+        (["INDEX", "--max-k", "0"], "max_k=0: must be a whole number of at least 1"),
+        (["INDEX", "INDEX"], "write NAME=DIR"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_served_ends_with_a_message(handbook, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    if "--host" not in arguments:
+        arguments = [*arguments, "--port", "0"]
+    result = CliRunner().invoke(main, [str(handbook) if a == "INDEX" else a for a in arguments])
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert not result.output.strip().endswith(".")

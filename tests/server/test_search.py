@@ -1,0 +1,237 @@
+"""`/search`, `/documents` and `/indexes` give what `Retriever` gives, and refuse what it refuses in its words."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
+from aveyb_retrieval.server.limits import Limits
+from tests.index.conftest import make_documents
+from tests.index.fake import FakeEmbedder
+from tests.server.conftest import CountingEmbedder
+
+OPTIONS = [
+    {},
+    {"mode": "dense", "granularity": "passage"},
+    {"mode": "lexical"},
+    {"fusion": "rrf", "candidates": 50},
+    {"weight": 0.7, "passages": 3, "context": 1},
+    {"unit": "passage", "per_document": 1, "diversity": 0.3, "fold": False},
+    {"filter": {"year": {"$gte": 2010}, "tags": "a"}},
+    {"min_score": 0.0, "rerank": "maxsim"},
+    {"mode": "dense", "exact": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_search_gives_what_the_retriever_gives(client, folder, model, options):
+    with Retriever.load(folder, model=model) as retriever:
+        # the server looks one further, to say whether there is more
+        expected = [hit.to_dict() for hit in retriever.search("word1 word2 word3", 8, **options)[:7]]
+    posted = client.post("/search", json={"query": "word1 word2 word3", "k": 7, **options})
+    assert posted.status_code == 200, posted.text
+    assert posted.json()["hits"] == json.loads(json.dumps(expected))
+    parameters = {name: v if isinstance(v, str) else json.dumps(v) for name, v in options.items()}
+    got = client.get("/search", params={"query": "word1 word2 word3", "k": "7", **parameters})
+    assert got.json() == posted.json()
+
+
+def test_several_queries_give_several_results(client):
+    answer = client.post("/search", json={"query": ["word1", "word2"], "k": 2}).json()
+    single = client.post("/search", json={"query": "word2", "k": 2}).json()
+    assert [result["query"] for result in answer["results"]] == ["word1", "word2"]
+    assert answer["results"][1]["hits"] == single["hits"]
+    assert single["words"] == ["word2"]
+
+
+def test_pages_follow_each_other(client):
+    whole = client.post("/search", json={"query": "word1 word5", "k": 25}).json()["hits"]
+    found, offset = [], 0
+    while offset is not None and len(found) < 25:
+        page = client.post("/search", json={"query": "word1 word5", "k": 5, "offset": offset}).json()
+        found += page["hits"]
+        offset = page["next"]
+    assert found == whole
+
+
+def test_the_last_page_says_so(client):
+    rare = {"query": "word1", "mode": "lexical", "filter": {"year": 2003}}
+    answer = client.post("/search", json={**rare, "k": 100}).json()
+    assert answer["next"] is None
+    assert client.post("/search", json={"query": "word1", "k": 100}).json()["next"] is None  # as far as max_k goes
+
+
+def test_texts_come_only_when_asked_for(client):
+    assert "text" not in client.get("/search", params={"query": "word1"}).json()["hits"][0]
+    hit = client.get("/search", params={"query": "word1", "text": "true", "mode": "lexical"}).json()["hits"][0]
+    assert "word1" in hit["text"]
+
+
+def test_a_query_of_digits_stays_a_text(client):
+    assert client.get("/search", params={"query": "12"}).json()["query"] == "12"
+
+
+REFUSED = [
+    ({}, 422, "query: missing"),
+    ({"query": "  "}, 422, "query: empty"),
+    ({"query": 7}, 422, "query: a number"),
+    ({"query": ["a", ""]}, 422, "query 2 of 2: empty"),
+    ({"query": []}, 422, "query: an empty list"),
+    ({"query": "\ud800"}, 422, "not valid Unicode"),
+    ({"query": "a", "k": 0}, 422, "k=0: must be a whole number from 1 to 100"),
+    ({"query": "a", "k": 101}, 422, "k=101: must be a whole number from 1 to 100"),
+    ({"query": "a", "k": 2.5}, 422, "k=2.5"),
+    ({"query": "a", "k": True}, 422, "k=True"),
+    ({"query": "a", "k": 60, "offset": 60}, 422, "together they must be at most 100"),
+    ({"query": "a", "offset": -1}, 422, "offset=-1"),
+    ({"query": "a", "candidates": 10**9}, 422, "candidates=1000000000"),
+    ({"query": "a", "index": "other"}, 404, "index='other': no such index; there are 'words'"),
+    ({"query": "a", "rerank": "some/cross-encoder"}, 422, "rerank='some/cross-encoder': must be 'maxsim'"),
+    ({"query": "a", "filter": "year"}, 422, "filter: 'year' is not an object"),
+    ({"query": "a", "filter": {"year": {"$around": 3}}}, 422, "$around"),
+    ({"query": "a", "top_k": 3}, 422, "a search has no option 'top_k'; did you mean 'k'?"),
+    ({"query": "a", "self": 1}, 422, "a search has no option 'self'"),
+    ({"query": "a", "built": 1}, 422, "a search has no option 'built'"),
+    ({"query": "a", "text": "yes"}, 422, "text='yes': must be true or false"),
+    ({"query": "a", "per_document": 2}, 422, "per_document=2: only with unit='passage'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "message"), REFUSED, ids=[str(fields)[:60] for fields, _, _ in REFUSED])
+def test_refusals_name_the_field_and_the_value(client, fields, status, message):
+    answer = client.post("/search", content=json.dumps(fields))
+    assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
+    assert not answer.json()["error"].endswith(".")
+
+
+OPTION_ERRORS = [{"mode": "fast"}, {"weight": 2}, {"passages": 0}, {"diversity": "much"}, {"granularity": "word"}]
+
+
+@pytest.mark.parametrize("options", OPTION_ERRORS, ids=str)
+def test_options_are_refused_in_the_words_of_the_library(client, folder, model, options):
+    with Retriever.load(folder, model=model) as retriever, pytest.raises(ConfigError) as raised:
+        retriever.search("a", 11, **options)
+    answer = client.post("/search", json={"query": "a", **options})
+    assert answer.status_code == 422
+    assert answer.json() == {"error": str(raised.value), "error_type": "Validation"}
+
+
+LONG_NUMBER = b'{"query": "a", "k": ' + b"9" * 5000 + b"}"
+BODIES = [b"", b"{", b"[1]", b"null", b'{"query": NaN}', b"\xff", LONG_NUMBER, b"[" * 99999]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=[repr(body[:20]) for body in BODIES])
+def test_a_body_that_is_no_json_object_is_refused(client, body):
+    answer = client.post("/search", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("the body is")
+
+
+def test_a_parameter_given_twice_is_refused(client):
+    answer = client.get("/search?query=a&k=1&k=2")
+    assert (answer.status_code, answer.json()["error"]) == (422, "k is given twice")
+
+
+def test_a_large_body_is_refused_whether_or_not_it_says_its_length(open_client):
+    client = open_client(limits=Limits(max_body=1000))
+    told = client.post("/search", content=b"x" * 1001)
+    streamed = client.post("/search", content=(b"x" * 100 for _ in range(20)))
+    assert told.status_code == streamed.status_code == 413
+    assert told.json()["error"] == streamed.json()["error"]
+    assert "larger than the 1,000 bytes" in told.json()["error"]
+
+
+def test_too_many_queries_are_refused(open_client):
+    client = open_client(limits=Limits(max_batch=2))
+    answer = client.post("/search", json={"query": ["a", "b", "c"]})
+    assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
+
+
+def test_unknown_paths_and_methods(client):
+    assert client.get("/nothing").status_code == 404
+    answer = client.delete("/search")
+    assert answer.status_code == 405
+    assert "allowed: " in answer.json()["error"]
+
+
+def test_documents_by_id(client):
+    document = client.get("/documents/doc-3").json()
+    assert document["metadata"]["year"] == 2003
+    assert document["span"] == [0, document["length"]]
+    part = client.get("/documents/doc-3", params={"start": 6, "stop": 11}).json()
+    assert part["text"] == document["text"][6:11]
+    assert part["span"] == [6, 11]
+    beyond = client.get("/documents/doc-3", params={"start": 10**6}).json()
+    assert (beyond["text"], beyond["span"][0]) == ("", document["length"])
+    missing = client.get("/documents/doc-3000")
+    assert (missing.status_code, missing.json()["error"]) == (404, "index 'words': no document has the id 'doc-3000'")
+    assert client.get("/documents/doc-3", params={"start": -1}).status_code == 422
+    assert client.get("/documents/doc-3", params={"page": 1}).json()["error"].startswith("'page' is not a field")
+
+
+def test_ids_may_hold_anything(open_client, tmp_path):
+    ids = ["a/b c", "ä?#&=", "12", "null", "a//b"]
+    build_index([{"_id": each, "text": f"text of {each}"} for each in ids], tmp_path / "odd", model=FakeEmbedder())
+    client = open_client({"odd": tmp_path / "odd"})
+    from urllib.parse import quote
+
+    for each in ids:
+        assert client.get(f"/documents/{quote(each, safe='')}").json()["text"] == f"text of {each}"
+
+
+def test_several_indexes_by_name(open_client, folder, tmp_path):
+    build_index(make_documents(5, first=500), tmp_path / "few", model=FakeEmbedder())
+    client = open_client({"words": folder, "few": tmp_path / "few"})
+    listed = client.get("/indexes").json()
+    assert [(index["name"], index["documents"]) for index in listed["indexes"]] == [("words", 120), ("few", 5)]
+    hits = client.post("/search", json={"query": "word1", "index": "few", "k": 9}).json()["hits"]
+    assert {hit["id"] for hit in hits} <= {f"doc-{i}" for i in range(500, 505)}
+    assert client.get("/documents/doc-500", params={"index": "few"}).status_code == 200
+    unnamed = client.post("/search", json={"query": "word1"})
+    assert (unnamed.status_code, "name one of 'words', 'few'" in unnamed.json()["error"]) == (422, True)
+
+
+def test_a_new_version_is_followed(open_client, tmp_path):
+    build_index(make_documents(10), tmp_path / "growing", model=FakeEmbedder())
+    client = open_client({"growing": tmp_path / "growing"})
+    upsert_documents([{"_id": "new", "text": "entirely fresh"}], tmp_path / "growing", model=FakeEmbedder())
+    wait_for(lambda: client.get("/documents/new").status_code == 200)
+    delete_documents(tmp_path / "growing", ["new"])
+    wait_for(lambda: client.get("/documents/new").status_code == 404)
+
+
+def test_a_version_that_cannot_be_opened_leaves_the_old_one(open_client, tmp_path):
+    path = tmp_path / "broken"
+    build_index(make_documents(10), path, model=FakeEmbedder())
+    client = open_client({"broken": path})
+    good = (path / "current").read_text()
+    (path / "current").write_text("v000099")
+    failing = 'aveyb_index_follow_failing{index="broken"} '
+    wait_for(lambda: f"{failing}1.0" in client.get("/metrics").text)
+    assert client.post("/search", json={"query": "word1"}).status_code == 200
+    (path / "current").write_text(good)
+    wait_for(lambda: f"{failing}0.0" in client.get("/metrics").text)
+
+
+def wait_for(condition, seconds: float = 20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.05)
+
+
+def test_one_model_must_fit_all_indexes(folder, tmp_path):
+    from aveyb_retrieval.errors import IndexFormatError
+    from aveyb_retrieval.server.indexes import Indexes, named_paths
+
+    build_index(make_documents(5), tmp_path / "other", model=FakeEmbedder(seed="b"))
+    with pytest.raises(ConfigError, match="a server has one model"):
+        Indexes.open({"words": folder, "other": tmp_path / "other"})
+    with pytest.raises(IndexFormatError, match="made by the model fake-b"):
+        Indexes.open({"other": tmp_path / "other"}, model=CountingEmbedder())
+    with pytest.raises(ConfigError, match="NAME=DIR"):
+        named_paths([str(folder), str(folder)])
+    assert named_paths([str(folder), f"b={folder}"]) == {"words": folder, "b": folder}
