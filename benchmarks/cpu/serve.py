@@ -1,0 +1,155 @@
+"""A running server under load: many clients at once beside one, for a minute each, and its memory meanwhile.
+
+    python benchmarks/cpu/serve.py                                  # this project's documentation, two minutes
+    python benchmarks/cpu/serve.py INDEX --clients 32 --seconds 60  # an index of yours
+
+Every client keeps one connection open and asks the next question when the last one is answered. Questions are the words
+of sentences of the documents themselves, drawn with a fixed seed, so that no two requests are alike. Times are from
+sending a request to having read its answer, in the client; clients and server share the machine's processors. Memory is
+the resident set that the server reports, at the first and the last second of the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aveyb_retrieval import Retriever, build_index
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "cpu_serve.json"
+
+
+def documentation(folder: Path) -> Path:
+    """Build an index of this project's pages."""
+    paths = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*.md"))]
+    build_index([{"_id": path.name, "text": path.read_text(encoding="utf-8")} for path in paths], folder)
+    return folder
+
+
+def draw_questions(index: Path, count: int) -> list[str]:
+    """Draw runs of 4 to 12 words from documents of the index."""
+    rng = random.Random(0)
+    with Retriever.load(index) as retriever:
+        texts = [document.text for document in retriever.documents(limit=200)]
+    words = [found for text in texts if len(found := re.findall(r"\w+", text)) > 12]
+    questions = []
+    for _ in range(count):
+        text = rng.choice(words)
+        start = rng.randrange(len(text) - 12)
+        questions.append(" ".join(text[start : start + rng.randint(4, 12)]))
+    return questions
+
+
+def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[str, Any]:
+    """Ask with some clients for some seconds."""
+    times: list[list[float]] = [[] for _ in range(clients)]
+    statuses: list[set[int]] = [set() for _ in range(clients)]
+    end = time.monotonic() + seconds
+
+    def ask(number: int) -> None:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+        position = number
+        while time.monotonic() < end:
+            body = json.dumps({"query": questions[position % len(questions)], "k": 10})
+            began = time.perf_counter()
+            connection.request("POST", "/search", body)
+            answer = connection.getresponse()
+            answer.read()
+            times[number].append(time.perf_counter() - began)
+            statuses[number].add(answer.status)
+            position += clients
+        connection.close()
+
+    memory = [resident(url)]
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    time.sleep(min(1.0, seconds / 2))
+    memory.append(resident(url))
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - began
+    memory.append(resident(url))
+    values = np.concatenate([np.array(each) for each in times])
+    return {
+        "clients": clients,
+        "seconds": round(took, 2),
+        "requests": len(values),
+        "requests_per_second": round(len(values) / took, 1),
+        "milliseconds": {f"p{q}": round(1000 * float(np.percentile(values, q)), 1) for q in (50, 95, 99)},
+        "statuses": sorted(set().union(*statuses)),
+        "resident_mib": {"before": memory[0], "first_second": memory[1], "end": memory[2]},
+    }
+
+
+def metric(url: str, name: str) -> float:
+    """Read one number from the server's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+
+
+def resident(url: str) -> float:
+    """Return the server's resident memory in MiB."""
+    return round(metric(url, "process_resident_memory_bytes") / 2**20, 1)
+
+
+def main() -> None:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("index", nargs="?", type=Path)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        index = options.index or documentation(Path(folder) / "documentation")
+        questions = draw_questions(index, 5000)
+        command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), "--port", "0"]
+        server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        try:
+            url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
+            load(url, questions[::-1], options.clients, 2.0)  # warm
+            alone = load(url, questions, 1, options.seconds)
+            before = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
+            together = load(url, questions, options.clients, options.seconds)
+            after = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
+        finally:
+            server.terminate()
+            server.wait()
+        together["queries_per_batch"] = round((after[1] - before[1]) / (after[0] - before[0]), 2)
+        with Retriever.load(index) as retriever:
+            documents = len(retriever)
+    result = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "index": str(options.index or "documentation of this project"),
+        "documents": documents,
+        "exit_code": server.returncode,
+        "one_client": alone,
+        "many_clients": together,
+    }
+    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
