@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         AveyBForTokenClassification,
     )
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+    from aveyb_retrieval.index.exchange.encode import encode_corpus
+    from aveyb_retrieval.index.search.export import export_index
     from aveyb_retrieval.index.search.hits import Hit, Passage
     from aveyb_retrieval.index.search.lookup import Document
     from aveyb_retrieval.index.search.prompt import hits_to_prompt
@@ -67,6 +69,8 @@ __all__ = [
     "build_index",
     "compact_index",
     "delete_documents",
+    "encode_corpus",
+    "export_index",
     "hits_to_prompt",
     "tune_index",
     "update_metadata",
@@ -93,6 +97,8 @@ _HOME = {
     "build_index": "index.write.build",
     "compact_index": "index.write.maintain",
     "delete_documents": "index.write.update",
+    "encode_corpus": "index.exchange.encode",
+    "export_index": "index.search.export",
     "tune_index": "index.write.maintain",
     "update_metadata": "index.write.metadata",
     "upsert_documents": "index.write.update",

@@ -28,6 +28,8 @@ PUBLIC = [
     "build_index",
     "compact_index",
     "delete_documents",
+    "encode_corpus",
+    "export_index",
     "hits_to_prompt",
     "tune_index",
     "update_metadata",

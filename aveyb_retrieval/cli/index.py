@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli import documents
-from aveyb_retrieval.cli.common import PRECISION, Commands, parse_filter, progress_bar, together
+from aveyb_retrieval.cli import documents, shards
+from aveyb_retrieval.cli.common import PRECISION, Commands, parse_filter, progress_bar
+from aveyb_retrieval.cli.options import INSERTING, MAKING, PATH, READING, VECTORS, WRITING
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from aveyb_retrieval.index.search.retriever import Hit
     from aveyb_retrieval.index.write.change import Report
-
-PATH = click.Path(path_type=Path)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,70 +28,8 @@ def main() -> None:
     """Build an index directory from documents and search it."""
 
 
-READING = together(
-    click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
-                 help="A malformed line: stop, or skip it and list it in rejected.jsonl."),
-    click.option("--max-line", type=int, default=64 << 20, show_default=True, metavar="BYTES",
-                 help="Longest line that is read as a document."),
-    click.option("--id-field", help="Field that holds the id.  [default: _id, else id]"),
-    click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
-    click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
-)  # fmt: skip
-WRITING = together(
-    click.option("--model", help="Model folder or name.  [default: the embedded one]"),
-    click.option("--device", default="cpu", show_default=True, help="Device of the model."),
-    PRECISION,
-    click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
-)
-VECTORS = click.option("--vectors", type=PATH, help="Precomputed vectors (.npy or .parquet), one per document.")
-INSERTING = together(
-    click.argument("directory", type=PATH),
-    click.argument("corpus", nargs=-1, required=True),
-    VECTORS,
-    READING,
-    WRITING,
-)
-
-
-MAKING = together(
-    click.option(
-        "--granularity",
-        type=click.Choice(["document", "passage", "both"]),
-        default="both",
-        show_default=True,
-        help="Vectors to make and to search.",
-    ),
-    click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string."),
-    click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
-    click.option(
-        "--storage-dtype",
-        type=click.Choice(["float32", "float16"]),
-        default="float32",
-        show_default=True,
-        help="Type of the vectors on disk.",
-    ),
-    click.option(
-        "--language",
-        default="english",
-        show_default=True,
-        help="Language of the words: its stemmer and stop words, or none.",
-    ),
-    click.option(
-        "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
-    ),
-    click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
-    click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
-    click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before."),
-    click.option(
-        "--late/--one-by-one",
-        default=None,
-        help="Encode passages within their document, or alone.  [default: the model's way]",
-    ),
-)
-
-
-for command in (documents.get, documents.list_documents, documents.count, documents.update_metadata):
+for command in (documents.get, documents.list_documents, documents.count, documents.update_metadata,
+                shards.encode, shards.export):  # fmt: skip
     main.add_command(command)
 
 
@@ -269,8 +206,10 @@ def _insert(
     from aveyb_retrieval.index.input.documents import FieldNames
 
     names = FieldNames(id_field, title_field, text_field)
+    if not corpus and arguments["vectors"] is None:
+        raise click.UsageError("give a CORPUS, or --vectors")
     with progress_bar(not quiet) as progress:
-        report = function(list(corpus), directory, fields=names, progress=progress, **arguments)
+        report = function(list(corpus) or None, directory, fields=names, progress=progress, **arguments)
     _print_report(report)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.types import EmbedderLike, PassageCutter
-
-if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.passages import PassageSize
 
 Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""
@@ -45,6 +42,18 @@ def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
             f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only"
         )
     return model
+
+
+def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bool | None) -> EmbedderLike:
+    """Return the same model with the passages that were asked for; what was not asked for stays.
+
+    Raises:
+        ConfigError: the model has no such choice, or a size is out of range.
+    """
+    if tokens is None and not overlap and late is None:
+        return model
+    own = getattr(model, "passage_size", None) or DEFAULT_SIZE
+    return cutting(model, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
 
 
 def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:

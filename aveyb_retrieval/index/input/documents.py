@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -101,6 +102,16 @@ class Rejected:
             f"{self.location}: {self.reason}. Correct it, or leave such lines out with --on-error skip "
             "(on_error='skip')"
         )
+
+
+def chain_digest(digest: str, item: Record | Rejected) -> str:
+    """Return the hash of an input up to and with an item, from the hash up to it ("" before the first)."""
+    if isinstance(item, Record):
+        parts = [item.id, item.title, item.text, item.metadata_json]
+    else:
+        parts = [item.reason, item.raw]
+    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -383,6 +383,15 @@ class Store:
             found[passage] = StoredPassage((start, stop), store_check.text(heading, self.path))
         return found
 
+    def tokens(self, docs: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Tokens read and tokens cut of documents, by number."""
+        rows = self.db.execute(
+            "SELECT doc, n_tokens, n_cut FROM documents WHERE doc IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(docs)),),
+        ).fetchall()
+        found = store_check.integers(rows, 3, self.path)
+        return {doc: (n_tokens, n_cut) for doc, n_tokens, n_cut in found.tolist()}
+
     def norms(self, doc: int) -> list[float]:
         """Norms of a document's leading passages, up to the first that has none."""
         first = doc << PASSAGE_BITS

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
-from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
-from aveyb_retrieval.index.model import Model, cutting, load_model
+from aveyb_retrieval.index.model import Model, cut_as_asked, load_model
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
@@ -25,15 +22,22 @@ from aveyb_retrieval.index.types import KINDS, EmbedderLike, Progress, model_des
 from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.ingest import Ingestion
 from aveyb_retrieval.index.write.settings import Settings
-from aveyb_retrieval.index.write.source import ModelSource, PrecomputedSource, VectorSource
+from aveyb_retrieval.index.write.source import (
+    ModelSource,
+    PrecomputedSource,
+    Vectors,
+    VectorSource,
+    check_shards,
+    open_vectors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
     from aveyb_retrieval.index.write.transaction import Transaction
 
 OnError = Literal["stop", "skip"]
-Vectors = str | Path | npt.NDArray[np.floating]
 
 
 def build_index(
@@ -77,7 +81,8 @@ def build_index(
         granularity: "document", "passage" or "both": which vectors are searched.
         index: "auto" (by size) or a FAISS factory string such as "HNSW32" or "IVF4096,Flat".
         recall: Tune the search settings until this share of exact results is found, and keep the measured curve.
-        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array.
+        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or the
+            folder or URL of shards that `encode_corpus` made, which hold the documents, too: `corpus` is None then.
         storage_dtype: How vectors are kept on disk: "float32", or "float16" for half the size and an error below 1e-3.
         language: How words are found: "english" (default; Porter's stemmer), another language of
             `aveyb_retrieval.index.storage.language.LANGUAGES` (needs the extra "bm25"), or "none" (words as they are
@@ -108,13 +113,13 @@ def build_index(
     _check_arguments(granularity, storage_dtype, on_error, recall)
     index_dir = IndexDirectory(out)
     _check_target(index_dir, overwrite)
-    ready = PrecomputedVectors.open(vectors) if vectors is not None else None
+    ready = open_vectors(vectors, corpus) if vectors is not None else None
     if corpus is None and ready is None:
         raise ConfigError("no corpus and no vectors: give at least one of them")
     embedder = None
     if ready is None or model is not None:
         embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
-        embedder = _cutting(embedder, passage_tokens, passage_overlap, late)
+        embedder = cut_as_asked(embedder, passage_tokens, passage_overlap, late)
     size = getattr(embedder, "passage_size", None)
     settings = Settings(
         granularity=granularity,
@@ -131,11 +136,17 @@ def build_index(
         late=size.late if size else None,
         language=load_language(language).name,
     )
-    source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
-    if ready is not None and granularity != "document":
+    if isinstance(ready, EncodedShards):
+        if embedder is None:
+            asked = {"passage_tokens": passage_tokens, "passage_overlap": passage_overlap or None, "late": late,
+                     "max_tokens": max_tokens}  # fmt: skip
+            settings = _settings_of_shards(settings, ready, asked)
+        check_shards(ready, settings, out)
+    elif ready is not None and granularity != "document":
         raise ConfigError(
             f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
         )
+    source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
     job = describe_job("build", corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
@@ -194,15 +205,6 @@ def describe_job(
         "fields": [fields.id, fields.title, fields.text],
         "on_error": on_error,
     }
-
-
-def open_source(vectors: Vectors) -> PrecomputedSource:
-    """Open ready-made vectors as the source of a change.
-
-    Raises:
-        InputError: they are not usable.
-    """
-    return PrecomputedSource(PrecomputedVectors.open(vectors))
 
 
 def ingest_corpus(
@@ -270,12 +272,27 @@ def _check_arguments(granularity: str, storage_dtype: str, on_error: str, recall
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 
 
-def _cutting(embedder: EmbedderLike, tokens: int | None, overlap: int, late: bool | None) -> EmbedderLike:
-    """The model with the passages that were asked for."""
-    if tokens is None and not overlap and late is None:
-        return embedder
-    own = getattr(embedder, "passage_size", None) or DEFAULT_SIZE
-    return cutting(embedder, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
+def _settings_of_shards(settings: Settings, shards: EncodedShards, asked: dict[str, Any]) -> Settings:
+    """Settings of an index of these shards: they say which model made them, and how it cut passages.
+
+    Raises:
+        ConfigError: something else was asked for.
+    """
+    made = shards.settings
+    for name, value in asked.items():
+        if value is not None and value != getattr(made, name):
+            raise ConfigError(
+                f"{name}={value!r}: the shards in {shards.name} were encoded with {getattr(made, name)!r}"
+            )
+    return replace(
+        settings,
+        model=made.model,
+        model_source=shards.model_source,
+        max_tokens=made.max_tokens,
+        passage_tokens=made.passage_tokens,
+        passage_overlap=made.passage_overlap,
+        late=made.late,
+    )
 
 
 def _given(embedder: EmbedderLike | None) -> EmbedderLike:
@@ -283,7 +300,7 @@ def _given(embedder: EmbedderLike | None) -> EmbedderLike:
     return embedder
 
 
-def _dimension(ready: PrecomputedVectors | None, embedder: EmbedderLike | None) -> int:
+def _dimension(ready: PrecomputedVectors | EncodedShards | None, embedder: EmbedderLike | None) -> int:
     if ready is None:
         return _given(embedder).dim
     if embedder is not None and embedder.dim != ready.dim:

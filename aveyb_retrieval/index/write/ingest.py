@@ -7,7 +7,6 @@ the position may have been corrected meanwhile.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.index.input.documents import Record, Rejected, prefix_of
+from aveyb_retrieval.index.input.documents import Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
@@ -143,7 +142,7 @@ class Ingestion:
         consumed, expected = self.store.get("consumed"), self.store.get("digest")
         position, digest = 0, ""
         for position, item in enumerate(items, start=1):  # used after the loop
-            digest = _chain(digest, item)
+            digest = chain_digest(digest, item)
             if position < consumed:
                 continue
             if position == consumed:
@@ -299,16 +298,6 @@ class Ingestion:
 def _norms(encoded: Encoded) -> list[float | None]:
     norms: FloatArray | None = getattr(encoded, "norms", None)  # not every model tells
     return [None] * len(encoded.spans) if norms is None else norms.tolist()
-
-
-def _chain(digest: str, item: Item) -> str:
-    """The hash of the input up to and with an item, from the hash up to it."""
-    if isinstance(item, Record):
-        parts = [item.id, item.title, item.text, item.metadata_json]
-    else:
-        parts = [item.reason, item.raw]
-    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
-    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _checked(encoded: Encoded, dim: int, step: Step) -> Encoded:

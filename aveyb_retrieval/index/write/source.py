@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
+from aveyb_retrieval.index.exchange.place import is_url
+from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.index.storage.manifest import GRANULARITIES
 from aveyb_retrieval.index.types import EmbedderLike, Encoded, check_fingerprint
 from aveyb_retrieval.index.write.ingest import GrowingEmbedder, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
     from aveyb_retrieval.index.write.settings import Settings
+
+Vectors = str | Path | npt.NDArray[np.floating]
+"""Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
 
 
 class VectorSource(Protocol):
@@ -66,11 +76,11 @@ class ModelSource:
 
 
 class PrecomputedSource:
-    """Takes documents' vectors from a file: the row of the document's position in the corpus."""
+    """Takes documents' vectors from a file, or from shards: those of the document's position in the corpus."""
 
     growing: GrowingEmbedder | None = None
 
-    def __init__(self, vectors: PrecomputedVectors) -> None:
+    def __init__(self, vectors: PrecomputedVectors | EncodedShards) -> None:
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
@@ -78,8 +88,10 @@ class PrecomputedSource:
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, settings: Settings, where: object) -> None:
-        """Raise ConfigError where the index has passages or another dimension."""
-        if settings.granularity != "document" or self.vectors.dim != settings.dim:
+        """Raise an error of ours where the index has another dimension, other passages, or another model."""
+        if isinstance(self.vectors, EncodedShards):
+            check_shards(self.vectors, settings, where)
+        elif settings.granularity != "document" or self.vectors.dim != settings.dim:
             raise ConfigError(
                 f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
                 f"granularity {settings.granularity!r} and dimension {settings.dim}"
@@ -96,3 +108,47 @@ class PrecomputedSource:
     def describe(self) -> str | None:
         """Return the name with a hash of all rows."""
         return self.vectors.describe()
+
+
+def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | EncodedShards:
+    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards.
+
+    Raises:
+        InputError: they are not usable.
+        ConfigError: a corpus is given beside shards, which hold the documents themselves.
+    """
+    if not (is_url(vectors) or (isinstance(vectors, (str, Path)) and Path(vectors).is_dir())):
+        return PrecomputedVectors.open(vectors)
+    assert not isinstance(vectors, np.ndarray)  # neither of the two
+    if corpus is not None:
+        raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
+    return EncodedShards.open(vectors)
+
+
+def check_shards(shards: EncodedShards, settings: Settings, where: object) -> None:
+    """Check that an index with these settings can take the documents of shards.
+
+    Raises:
+        ConfigError: it has other vectors or passages than the shards.
+    """
+    made = shards.settings
+    if not set(GRANULARITIES[settings.granularity]) <= set(GRANULARITIES[made.granularity]):
+        raise ConfigError(
+            f"{shards.name}: granularity of the shards is {made.granularity!r}, of {where} {settings.granularity!r}; "
+            "choose one that the shards have, or encode them again"
+        )
+    ours: dict[str, object] = {"dimension": settings.dim, "model": _model(settings.model)}
+    theirs: dict[str, object] = {"dimension": made.dim, "model": _model(made.model)}
+    cutting = ("max_tokens", "passage_tokens", "passage_overlap", "late")
+    for name in cutting if settings.granularity != "document" else cutting[:1]:
+        ours[name], theirs[name] = getattr(settings, name), getattr(made, name)
+    for name, wanted in ours.items():
+        if theirs[name] != wanted:
+            raise ConfigError(
+                f"{shards.name}: {name} of the shards is {theirs[name]!r}, of {where} {wanted!r}; encode with what the "
+                "index has"
+            )
+
+
+def _model(description: dict[str, Any] | None) -> str | None:
+    return None if description is None else f"{description['name']} ({description['fingerprint'][:16]})"

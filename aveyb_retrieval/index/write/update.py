@@ -8,18 +8,18 @@ again what is there already.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.input.documents import MAX_LINE
 from aveyb_retrieval.index.model import Model, cutting, load_model
 from aveyb_retrieval.index.storage.manifest import read_manifest
 from aveyb_retrieval.index.types import Progress, silent
-from aveyb_retrieval.index.write.build import OnError, Vectors, describe_job, ingest_corpus, open_source
+from aveyb_retrieval.index.write.build import OnError, describe_job, ingest_corpus
 from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.selection import Selection
 from aveyb_retrieval.index.write.settings import Settings
-from aveyb_retrieval.index.write.source import ModelSource, VectorSource
+from aveyb_retrieval.index.write.source import ModelSource, PrecomputedSource, Vectors, VectorSource, open_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,12 @@ class InsertOptions(TypedDict, total=False):
     progress: Progress
 
 
-def add_documents(corpus: Source | Sequence[str | Path], root: str | Path, **options: Unpack[InsertOptions]) -> Report:
+def add_documents(
+    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
+) -> Report:
     """Add documents with new ids to the index at `root`. The options (`InsertOptions`) are those of `build_index`.
+
+    `corpus` may be None where `vectors` are shards, which hold the documents.
 
     Raises:
         InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
@@ -57,7 +61,7 @@ def add_documents(corpus: Source | Sequence[str | Path], root: str | Path, **opt
 
 
 def upsert_documents(
-    corpus: Source | Sequence[str | Path], root: str | Path, **options: Unpack[InsertOptions]
+    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
     """Add documents, replacing those whose ids are in the index already. Options and errors are `add_documents`'.
 
@@ -102,7 +106,7 @@ def delete_documents(
 
 def _insert(
     mode: Literal["add", "upsert"],
-    corpus: Source | Sequence[str | Path],
+    corpus: Source | Sequence[str | Path] | None,
     root: str | Path,
     *,
     vectors: Vectors | None = None,
@@ -117,8 +121,13 @@ def _insert(
 ) -> Report:
     settings = Settings.of(read_manifest(root))
     source: VectorSource
+    documents: Any = corpus
     if vectors is not None:
-        source = open_source(vectors)
+        ready = open_vectors(vectors, corpus)
+        source = PrecomputedSource(ready)
+        documents = ready.documents() if corpus is None else corpus
+    elif corpus is None:
+        raise ConfigError("no corpus and no vectors: give at least one of them")
     elif model is None and settings.model is None:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
     else:
@@ -136,7 +145,7 @@ def _insert(
             transaction,
             settings,
             source,
-            corpus,
+            documents,
             fields,
             mode=mode,
             on_error=on_error,

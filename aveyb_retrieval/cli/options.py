@@ -1,0 +1,70 @@
+"""Options that several commands of `aveyb-index` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aveyb_retrieval.cli.common import PRECISION, together
+
+PATH = click.Path(path_type=Path)
+READING = together(
+    click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+                 help="A malformed line: stop, or skip it and list it in rejected.jsonl."),
+    click.option("--max-line", type=int, default=64 << 20, show_default=True, metavar="BYTES",
+                 help="Longest line that is read as a document."),
+    click.option("--id-field", help="Field that holds the id.  [default: _id, else id]"),
+    click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
+    click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
+)  # fmt: skip
+WRITING = together(
+    click.option("--model", help="Model folder or name.  [default: the embedded one]"),
+    click.option("--device", default="cpu", show_default=True, help="Device of the model."),
+    PRECISION,
+    click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, or a folder or URL of shards.")
+CUTTING = together(
+    click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
+    click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
+    click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before."),
+    click.option("--late/--one-by-one", default=None,
+                 help="Encode passages within their document, or alone.  [default: the model's way]"),
+)  # fmt: skip
+MAKING = together(
+    click.option(
+        "--granularity",
+        type=click.Choice(["document", "passage", "both"]),
+        default="both",
+        show_default=True,
+        help="Vectors to make and to search.",
+    ),
+    click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string."),
+    click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
+    click.option(
+        "--storage-dtype",
+        type=click.Choice(["float32", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Type of the vectors on disk.",
+    ),
+    click.option(
+        "--language",
+        default="english",
+        show_default=True,
+        help="Language of the words: its stemmer and stop words, or none.",
+    ),
+    click.option(
+        "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
+    ),
+    CUTTING,
+)
+INSERTING = together(
+    click.argument("directory", type=PATH),
+    click.argument("corpus", nargs=-1),
+    VECTORS,
+    READING,
+    WRITING,
+)

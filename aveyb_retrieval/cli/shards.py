@@ -1,0 +1,100 @@
+"""`aveyb-index encode` and `aveyb-index export`: shards of encoded documents, for work on several machines."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aveyb_retrieval.cli.common import progress_bar
+from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.index.exchange.report import EncodeReport
+
+
+@click.command()
+@click.argument("corpus", nargs=-1, required=True)
+@click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
+@click.option("--shard", "share", metavar="I/N", help="Encode only shard I of N.  [default: 1/1]")
+@click.option("--of", type=int, help="Divide the corpus into N shards and encode all of them.", metavar="N")
+@click.option(
+    "--granularity",
+    type=click.Choice(["document", "passage", "both"]),
+    default="both",
+    show_default=True,
+    help="Vectors to make.",
+)
+@click.option(
+    "--storage-dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Type of the vectors in the shards.",
+)
+@CUTTING
+@READING
+@WRITING
+def encode(
+    corpus: tuple[str, ...],
+    out: str,
+    share: str | None,
+    of: int | None,
+    quiet: bool,
+    id_field: str | None,
+    title_field: str,
+    text_field: str,
+    **arguments: Any,
+) -> None:
+    """Encode CORPUS into shards of Parquet files, from which `build --vectors SHARDS` makes an index.
+
+    Each of N processes, on any machine, runs the same command with its own --shard I/N. If one is interrupted, run its
+    command again to continue.
+    """
+    from aveyb_retrieval.index.exchange.encode import encode_corpus
+    from aveyb_retrieval.index.input.documents import FieldNames
+
+    if share is not None and of is not None:
+        raise click.UsageError("give --shard I/N or --of N, not both")
+    shard, of = _share(share) if share is not None else (None, 1 if of is None else of)
+    names = FieldNames(id_field, title_field, text_field)
+    with progress_bar(not quiet) as progress:
+        _print(
+            encode_corpus(list(corpus), out, shard=shard, of=of, fields=names, progress=progress, **arguments),
+            "encoded",
+        )
+
+
+@click.command()
+@click.argument("directory", type=PATH)
+@click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
+@click.option("--of", default=1, show_default=True, help="Write N shards.", metavar="N")
+@click.option("--overwrite", is_flag=True, help="Replace the shards that are there.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> None:
+    """Write the documents of the index in DIRECTORY with their vectors as shards. Nothing is encoded."""
+    from aveyb_retrieval.index.search.export import export_index
+
+    with progress_bar(not quiet) as progress:
+        _print(export_index(directory, out, of=of, overwrite=overwrite, progress=progress), "exported")
+
+
+def _share(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
+    if match is None:
+        raise click.UsageError(f"--shard {text!r}: write it as I/N, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
+def _print(report: EncodeReport, done: str) -> None:
+    which = "all" if len(report.shards) == report.of else ", ".join(map(str, report.shards))
+    there = "" if done == "exported" else f" ({report.encoded:,} encoded now)"
+    click.echo(
+        f"{report.place}: shards {which} of {report.of}: {report.documents:,} documents{there}, {report.passages:,} "
+        f"passages, {report.tokens:,} tokens in {report.seconds:,.1f} s"
+    )
+    if report.rejected:
+        click.echo(f"left out: {report.rejected:,} lines that are no documents", err=True)

@@ -1,0 +1,42 @@
+"""`aveyb-index encode`, `build --vectors SHARDS` and `export`, as commands."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from click.testing import CliRunner
+
+from aveyb_retrieval.cli.index import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_two_shards_become_an_index_and_come_back(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    rows = [{"_id": f"d{i}", "text": f"The notice period is {i} months. Rent is due on day {i}."} for i in range(6)]
+    corpus.write_text("\n".join(map(json.dumps, rows)))
+    shards, root = tmp_path / "shards", tmp_path / "ix"
+    assert "shards 2 of 2" in run("encode", corpus, "-o", shards, "--shard", "2/2", "--quiet")
+    assert "1 of 2 shards are missing" in run("build", "--vectors", shards, "-o", root, "--quiet", code=2)
+    run("encode", corpus, "-o", shards, "--shard", "1/2", "--quiet")
+    assert "shards all of 2: 6 documents (0 encoded now)" in run("encode", corpus, "-o", shards, "--of", 2, "--quiet")
+    assert "6 documents" in run("build", "--vectors", shards, "-o", root, "--quiet")
+    assert "d4" in run("search", root, "notice period 4 months", "-k", 1)
+    assert "shards all of 1: 6 documents," in run("export", root, "-o", tmp_path / "again", "--quiet")
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"_id": "a", "text": "b"}')
+    assert "write it as I/N" in run("encode", corpus, "-o", tmp_path, "--shard", "two", code=2)
+    assert "shard 3/2" in run("encode", corpus, "-o", tmp_path, "--shard", "3/2", code=2)
+    assert "not both" in run("encode", corpus, "-o", tmp_path, "--shard", "1/2", "--of", 2, code=2)
+    assert "give a CORPUS, or --vectors" in run("add", tmp_path, code=2)
