@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
-from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.kernels.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -269,14 +270,11 @@ class Embedder:
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in texts):
             with torch.inference_mode():
-                table, slots, pieces = self._forward(batch)
+                table, pieces = self._forward(batch)
                 out = torch.zeros(table.ids.numel(), self.dim)
-                for rows, hidden, valid in pieces:
-                    columns = torch.arange(hidden.shape[1], device=rows.device)
-                    unit = torch.nn.functional.normalize(hidden[valid].float(), dim=-1)
-                    out[(rows[:, None] * self.split_size + columns)[valid].cpu()] = unit.cpu()
-                counts = [len(tokens.ids) for tokens in batch]
-                vectors += [part.numpy() for part in out[slots.cpu()].split(counts)]
+                for slots, hidden in pieces:
+                    out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
+                vectors += [out[taken].numpy() for taken in table.layout.taken()]
         return vectors
 
     def _cut(self, prefix: str, text: str) -> _Tokenized:
@@ -319,37 +317,31 @@ class Embedder:
         if batch:
             yield batch
 
-    def _forward(self, batch: list[_Tokenized]) -> Any:
-        device = self.model.device
-        tokens = torch.from_numpy(np.concatenate([item.ids for item in batch]).astype(np.int64)).to(device)
-        counts = torch.tensor([len(item.ids) for item in batch], device=device)
-        table, slots = split_table(tokens, counts, self.split_size)
-        needed = torch.ones(len(table.lengths), dtype=torch.bool)
+    def _forward(self, batch: list[_Tokenized]) -> tuple[SplitTable, Iterator[tuple[torch.Tensor, torch.Tensor]]]:
+        """Return the splits of some texts, and the slots and vectors of the tokens of those that are needed."""
+        tokens = np.concatenate([item.ids for item in batch])
+        table = split_table(tokens, [len(item.ids) for item in batch], self.split_size, self.model.device)
+        needed = np.ones(len(table.lengths), dtype=bool)
         start = 0
         for item in batch:
             needed[start : start + item.first_needed // self.split_size] = False
             start += -(-len(item.ids) // self.split_size)
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
-        return table, slots, self.model.encode_splits(table, retrieved, needed.to(device))
+        return table, self.model.encode_splits(table, retrieved, needed)
 
     def _sums(self, batch: list[_Tokenized]) -> np.ndarray:
         """Return the sums of token vectors over the runs of each text (see `_Tokenized.edges`), float32 `[n, d]`."""
-        runs = [np.diff(np.append(item.edges, len(item.ids))) for item in batch]
-        lengths = torch.from_numpy(np.concatenate(runs)).to(self.model.device)
-        owner = torch.repeat_interleave(
-            torch.arange(len(lengths), device=lengths.device), lengths
-        )  # the run of a token
-        sums = torch.zeros(len(lengths), self.dim, device=lengths.device)
+        runs = np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch])
+        owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
+        sums = torch.zeros(len(runs), self.dim, device=self.model.device)
         if len(batch) == 1 and batch[0].first_needed == 0:  # usually one query: no table of splits is needed
-            ids = torch.from_numpy(batch[0].ids.astype(np.int64))[None].to(self.model.device)
+            ids, owners = to_device([batch[0].ids.astype(np.int64)[None], owner], self.model.device)
             if self.model.is_short(ids):
-                return sums.index_add_(0, owner, self.model.encode_short(ids)[0].float()).cpu().numpy()
-        table, slots, pieces = self._forward(batch)
-        owners = owner.new_zeros(table.ids.numel())
-        owners[slots] = owner
-        owners = owners.view_as(table.ids)
-        for rows, hidden, valid in pieces:
-            sums.index_add_(0, owners[rows, : hidden.shape[1]][valid], hidden[valid].float())
+                return sums.index_add_(0, owners, self.model.encode_short(ids)[0].float()).cpu().numpy()
+        table, pieces = self._forward(batch)
+        (owners,) = to_device([table.layout.spread(owner)], self.model.device)
+        for slots, hidden in pieces:
+            sums.index_add_(0, owners[slots], hidden.float())
         return sums.cpu().numpy()
 
     def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.best_splits import best_of_long
-from aveyb_retrieval.encoder.splits import SplitTable
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
 from aveyb_retrieval.kernels.packed import usable
+from aveyb_retrieval.kernels.transfer import to_device
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.splits import SplitGroup, SplitTable
 
 LONG_SPLITS = 2048  # a document of more is ranked block by block: all its scores at once would take over 16 MiB
 
@@ -60,7 +62,7 @@ class SplitRanker(nn.Module):
             Rows and weights `[n, k]`.
         """
         n, k = len(table.lengths), self.num_retrieved
-        if k == 0 or torch.equal(table.first, torch.arange(n, device=table.first.device)):
+        if k == 0 or not table.layout.earlier.any():
             # Only one-split documents, such as queries: there is nothing to choose from.
             empty = torch.zeros(n, k, device=table.ids.device)
             return Retrieved(torch.full_like(empty, -1, dtype=torch.int64), empty)
@@ -89,18 +91,11 @@ class SplitRanker(nn.Module):
 
     def _best(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same document."""
-        k, eps = self.config.num_retrieved, self.config.similarity_eps
-        documents = list(table.documents())
-        longest = max(d.stop - d.start for d in documents)
-        if longest > LONG_SPLITS:
-            found = [self._best_of(table, document, embedding) for document in documents]
-            return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
-        scores = split_scores(
-            table.ids, table.lengths, table.first, embedding, eps
-        )  # column j: split j of the document
-        # A stable sort, not top-k: equal scores go to the lower index.
-        best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
-        return best[:, :k], chosen[:, :k]
+        starts = table.layout.starts
+        if max(np.diff(starts)) <= LONG_SPLITS:
+            return self._best_of_few(table.ids, table.lengths, starts, embedding)
+        found = [self._best_of(table, document, embedding) for document in table.layout.documents()]
+        return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
 
     def _best_of(
         self, table: SplitTable, document: slice, embedding: torch.Tensor
@@ -109,16 +104,25 @@ class SplitRanker(nn.Module):
         ids, lengths = table.ids[document], table.lengths[document]
         if len(ids) > LONG_SPLITS:
             return best_of_long(ids, lengths, embedding, eps, k)
-        alone = SplitTable(ids, lengths, torch.zeros_like(lengths))
-        best, chosen = self._best(alone, embedding)
+        best, chosen = self._best_of_few(ids, lengths, [0, len(ids)], embedding)
         missing = (0, k - best.shape[1])
         return nn.functional.pad(best, missing, value=float("-inf")), nn.functional.pad(chosen, missing)
 
+    def _best_of_few(
+        self, ids: torch.Tensor, lengths: torch.Tensor, starts: list[int], embedding: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        k, eps = self.config.num_retrieved, self.config.similarity_eps
+        scores = split_scores(ids, lengths, starts, embedding, eps)  # column j: split j of the document
+        # A stable sort, not top-k: equal scores go to the lower index.
+        best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
+        return best[:, :k], chosen[:, :k]
+
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
-        current, slot = torch.nonzero(rows >= 0, as_tuple=True)
         scores = torch.zeros(rows.shape, device=rows.device)
-        if len(current) == 0:
-            return scores
+        # The last `min(k, number of earlier splits)` columns of a row are taken: known without looking.
+        free = self.num_retrieved - table.layout.earlier[:, None]
+        taken = np.nonzero(np.arange(self.num_retrieved) >= free)
+        current, slot = to_device(taken, rows.device)
         unit = unit_rows(embedding[table.ids], self.config.similarity_eps)
         with torch.autocast(unit.device.type, enabled=False):
             found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
@@ -155,37 +159,37 @@ class Ranker(SplitRanker):
         self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
 
     def compress(
-        self, table: SplitTable, retrieved: Retrieved, group: torch.Tensor, width: int, embedding: torch.Tensor
+        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup, embedding: torch.Tensor
     ) -> torch.Tensor:
         """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
 
         P is applied block by block, without building the concatenation. Retrieved splits are always full; of the
-        current split's block of P only the first `width` rows and columns are used.
+        current split's block of P only the first T rows and columns are used.
 
         Args:
             table: the batch.
             retrieved: what `retrieve` found for it.
-            group: int64 `[m]`, rows of the table.
-            width: T, the padded length of these splits.
+            group: m of its splits, padded to T, made with this ranker's k.
             embedding: `[V, D]`, the token embedding table.
 
         Returns:
             `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
         """
-        size, k = self.split_size, self.num_retrieved
+        size, k, width = self.split_size, self.num_retrieved, group.width
         weight = self.down_proj[:width]
-        valid = torch.arange(width, device=group.device) < table.lengths[group, None]
-        out = self.compress_alone(embedding[table.ids[group, :width]] * valid[..., None])
+        current = embedding[table.ids[group.rows, :width]]
+        if group.tokens is not None:
+            valid = torch.arange(width, device=group.rows.device) < table.lengths[group.rows, None]
+            current = current * valid[..., None]
+        out = self.compress_alone(current)
         for slot in range(k):
-            rows = retrieved.rows[group, slot]
-            has = torch.nonzero(rows >= 0)[:, 0]
-            if len(has):
-                earlier = embedding[table.ids[rows[has]]] * retrieved.weights[group[has], slot, None, None].to(
-                    out.dtype
-                )
-                out = out.index_add(
-                    0, has, torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
-                )
+            has = group.with_earlier[k - slot - 1]  # those that retrieve enough splits to have one in this slot
+            if has is None or len(has):
+                splits = group.rows if has is None else group.rows[has]
+                weights = retrieved.weights[splits, slot, None, None].to(out.dtype)
+                earlier = embedding[table.ids[retrieved.rows[splits, slot]]] * weights
+                part = torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
+                out = out.add_(part) if has is None else out.index_add_(0, has, part)
         return out
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.encoder.splits import SplitTable, padded_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
 from aveyb_retrieval.kernels.dispatch import writes_over_gate
 from aveyb_retrieval.kernels.packed import usable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import numpy as np
     from typing_extensions import Self
 
     _Module = nn.Module
@@ -122,7 +123,8 @@ class SplitEncoder(_Module):
 
         Args:
             input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere. On a CUDA
+                device the mask is best left on the CPU: one that is on the device is waited for, once.
 
         Returns:
             `[B, T, D]`; zeros where there is padding.
@@ -131,9 +133,12 @@ class SplitEncoder(_Module):
             InputError: the two inputs do not have the same two-dimensional shape.
         """
         _check_shapes(input_ids, attention_mask)
-        if self.is_short(input_ids) and (attention_mask is None or bool(attention_mask.all())):
+        present = None if attention_mask is None else (attention_mask != 0).cpu().numpy()
+        if present is not None and present.all():
+            present = None
+        if present is None and self.is_short(input_ids):
             return self.encode_short(input_ids)
-        return self._encode_padded(input_ids, attention_mask)
+        return self._encode_padded(input_ids, present)
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
         """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
@@ -153,24 +158,18 @@ class SplitEncoder(_Module):
         """
         return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
 
-    def _encode_padded(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        present = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-        table, slots = split_table(input_ids[present], present.sum(1), self.split_size)
-        place = torch.empty(table.ids.numel(), dtype=torch.int64, device=slots.device)
-        place[slots] = torch.nonzero(present.flatten())[:, 0]  # slot of the table -> place in the padded batch
-
+    def _encode_padded(self, input_ids: torch.Tensor, present: np.ndarray | None) -> torch.Tensor:
+        table, places = padded_table(input_ids, present, self.split_size)
         out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
         pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
         if pieces:
-            tokens = torch.cat([hidden[valid] for _, hidden, valid in pieces])
-            columns = torch.arange(table.ids.shape[1], device=slots.device)
-            places = [place[(rows[:, None] * len(columns) + columns[: v.shape[1]])[v]] for rows, _, v in pieces]
-            out = out.to(tokens.dtype).index_copy(0, torch.cat(places), tokens)
+            slots, vectors = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+            out = out.to(vectors.dtype).index_copy_(0, places[slots], vectors)
         return out.view(*input_ids.shape, out.shape[1])
 
     def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved, needed: torch.Tensor | None = None
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Run compressor and layers over the splits of a table, in groups of similar length.
 
         Args:
@@ -179,21 +178,25 @@ class SplitEncoder(_Module):
             needed: bool `[n]`, which splits to encode; None: all.
 
         Yields:
-            Rows of the table int64 `[m]`, their vectors `[m, T, D]`, and bool `[m, T]`: which vectors are tokens; the
-            others are not meaningful. Every needed split appears once.
+            Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every token of a needed
+            split appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
             # A look-up's gradient is as large as its table, so the groups look up only the rows that the batch uses.
             used, ids = torch.unique(table.ids, return_inverse=True)
             table, embedding = replace(table, ids=ids), self.embed(used)
-        max_tokens = self._group_tokens(table.ids.device)
-        for rows, width in table.groups(needed, full_width=not self.masked_tail, max_tokens=max_tokens):
-            lengths = table.lengths[rows]
-            x = self.ranker.compress(table, retrieved, rows, width, embedding)
-            full = not self.masked_tail or bool((lengths == width).all())
-            x = self._process(x, None if full else lengths)
-            yield rows, x, torch.arange(width, device=rows.device) < lengths[:, None]
+        groups = table.groups(
+            needed,
+            full_width=not self.masked_tail,
+            max_tokens=self._group_tokens(table.ids.device),
+            retrieved=self.ranker.num_retrieved,
+        )
+        for group in groups:
+            x = self.ranker.compress(table, retrieved, group, embedding)
+            full = not self.masked_tail or group.tokens is None
+            x = self._process(x, None if full else table.lengths[group.rows]).flatten(0, 1)
+            yield table.slots(group), x if group.tokens is None else x[group.tokens]
 
     def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible."""

@@ -7,12 +7,18 @@ All sums, scores and cosines are float32.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, use_triton
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.transfer import to_device
 from aveyb_retrieval.kernels.vocabulary import vocabulary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
 # On a GPU the token-id shortcut costs about 25 launches per document, which more splits than this repay (an estimate).
@@ -51,7 +57,7 @@ def maxsim_reference(unit: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 def split_scores(
     ids: torch.Tensor,
     lengths: torch.Tensor,
-    first: torch.Tensor,
+    starts: Sequence[int],
     table: torch.Tensor,
     eps: float,
     *,
@@ -65,27 +71,26 @@ def split_scores(
     Args:
         ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
         lengths: int `[n]`, valid tokens of each split; all but a document's last are S.
-        first: int64 `[n]`, the index of the first split of the same document.
+        starts: the first split of each document, and n at the end; on the host, so that no device is waited for.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
 
     Returns:
-        float32 `[n, W]`, W the splits of the longest document: column j is split `first + j`; -inf where that is not
-        an earlier split of the document.
+        float32 `[n, W]`, W the splits of the longest document: column j is the document's split j; -inf where that is
+        not an earlier split of the document.
 
     Raises:
         BackendError: `backend="triton"` cannot run.
     """
-    n = len(first)
-    starts = torch.unique_consecutive(first).tolist()
-    documents = [slice(start, stop) for start, stop in pairwise([*starts, n])]
-    scores = torch.full((n, max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device)
+    documents = [slice(start, stop) for start, stop in pairwise(starts)]
+    scores = torch.full(
+        (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
+    )
     fused = use_triton(backend, table, operation="split_scores")
     short = [d for d in documents if fused and d.stop - d.start <= _SHORTCUT_SPLITS]
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
         if short:
-            rows = torch.cat([torch.arange(d.start, d.stop) for d in short]).to(ids.device)
-            scores[rows] = _scores_of_short(ids[rows], lengths[rows], first[rows], table, eps, scores.shape[1])
+            _score_short(ids, lengths, short, table, eps, scores)
         for document in documents:
             size = document.stop - document.start
             if size > 1 and not (fused and size <= _SHORTCUT_SPLITS):
@@ -93,15 +98,26 @@ def split_scores(
     return scores
 
 
-def _scores_of_short(
-    ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, table: torch.Tensor, eps: float, width: int
-) -> torch.Tensor:
-    """Every pair of splits by one kernel; `first` may count from any origin, documents stand one after another."""
+def _score_short(
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    documents: Sequence[slice],
+    table: torch.Tensor,
+    eps: float,
+    scores: torch.Tensor,
+) -> None:
+    """Score every pair of splits of some documents by one kernel, into their rows of `scores`."""
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
-    _, document = torch.unique_consecutive(first, return_inverse=True)
-    begin = torch.searchsorted(document, document)
-    return kernels.all_pairs(table[ids], inverse_norms(table, eps)[ids], lengths, begin, width)
+    rows = np.concatenate([np.arange(d.start, d.stop) for d in documents])
+    splits_of = [d.stop - d.start for d in documents]
+    begin = np.repeat(np.cumsum(splits_of) - splits_of, splits_of)  # the document's first split, among these
+    chosen, begins = to_device([rows, begin], ids.device)
+    if len(rows) < len(ids):
+        ids, lengths = ids[chosen], lengths[chosen]
+    vectors = table[ids]
+    found = kernels.all_pairs(vectors, inverse_norms(vectors, eps), lengths, begins, scores.shape[1])
+    scores.index_copy_(0, chosen, found)
 
 
 def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:

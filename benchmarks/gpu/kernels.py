@@ -132,18 +132,18 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
     draw = torch.rand(documents * splits, size, device=device, dtype=torch.float64)
     ids = (vocabulary**draw).long().clamp_max(vocabulary - 1)
     lengths = torch.full((documents * splits,), size, device=device)
-    first = torch.arange(documents, device=device).repeat_interleave(splits) * splits
+    starts = [splits * i for i in range(documents + 1)]
     pairs = splits * (splits - 1) / 2
     operations = 2.0 * pairs * size**2 * width
     query, tokens = torch.randn(32, 128, device=device).bfloat16(), 300 if size == 256 else 20
     rerank = torch.randn(100 * documents * tokens, 128, device=device).bfloat16()
-    starts = torch.arange(100 * documents + 1) * tokens
+    rerank_starts = torch.arange(100 * documents + 1) * tokens
     moved = 2.0 * documents * splits * size * width
     ranking = partial(Case, compiled=False)  # shapes that depend on the data, or one product: nothing to compile
     return [
         ranking(
             f"all pairs {documents} x {splits}",
-            lambda: split_scores(ids, lengths, first, table, 1e-12),
+            lambda: split_scores(ids, lengths, starts, table, 1e-12),
             operations * documents,
             moved,
         ),
@@ -155,7 +155,7 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
         ),
         ranking(
             "late_interaction",
-            lambda: late_interaction(query, rerank, starts=starts),
+            lambda: late_interaction(query, rerank, starts=rerank_starts),
             2.0 * len(rerank) * 32 * 128,
             256.0 * len(rerank),
         ),

@@ -82,16 +82,16 @@ def windows(data: Path, tokenizer: AveyBTokenizer, wanted: int, size: int, longe
 def batch_of(model: AveyBModel, chosen: list[Window]) -> tuple[SplitTable, Retrieved]:
     """The splits of some windows, and what each retrieves."""
     tokens = torch.tensor([i for window in chosen for i in window.ids])
-    table, _ = split_table(tokens, torch.tensor([len(window.ids) for window in chosen]), model.split_size)
+    table = split_table(tokens, [len(window.ids) for window in chosen], model.split_size)
     return table, model.ranker.retrieve(table, model.embed.weight)
 
 
 def split_vectors(model: AveyBModel, table: SplitTable, retrieved: Retrieved) -> torch.Tensor:
     """float32 `[n, d]`, unit rows: the mean of each split's token vectors."""
-    # Windows hold full splits only, so that no row of a group is padding.
-    groups = [(rows, hidden.float().mean(1)) for rows, hidden, _ in model.encode_splits(table, retrieved)]
-    rows, means = (torch.cat(parts) for parts in zip(*groups, strict=True))
-    return torch.nn.functional.normalize(means[rows.argsort()], dim=-1)
+    slots, vectors = (torch.cat(parts) for parts in zip(*model.encode_splits(table, retrieved), strict=True))
+    # Windows hold full splits only, so that every slot is taken.
+    means = vectors[slots.argsort()].view(len(table.ids), -1, vectors.shape[1]).float().mean(1)
+    return torch.nn.functional.normalize(means, dim=-1)
 
 
 def targets_of(vectors: torch.Tensor, retrieved: Retrieved, share: float) -> torch.Tensor:

@@ -50,12 +50,12 @@ def test_compressed_splits_are_those_of_the_papers(preset: str, k: int) -> None:
     torch.nn.init.xavier_normal_(ranker.down_proj)
     embedding = torch.randn(97, 32)
     documents = [torch.randint(0, 97, (n,)) for n in (5, 100, 16, 41)]
-    table, _ = split_table(torch.cat(documents), torch.tensor([len(d) for d in documents]), 16)
+    table = split_table(torch.cat(documents), [len(d) for d in documents], 16)
     retrieved = ranker.retrieve(table, embedding)
     got: list[torch.Tensor] = [torch.empty(0)] * len(table.lengths)
-    for rows, width in table.groups(full_width=config.tail == "zero_slots", max_tokens=64):
+    for group in table.groups(full_width=config.tail == "zero_slots", max_tokens=64, retrieved=k):
         for row, compressed in zip(
-            rows.tolist(), ranker.compress(table, retrieved, rows, width, embedding), strict=True
+            group.rows.tolist(), ranker.compress(table, retrieved, group, embedding), strict=True
         ):
             got[row] = compressed[: table.lengths[row]]
     expected = [split for document in documents for split in by_the_book(ranker, document, embedding)]
@@ -67,7 +67,7 @@ def test_compressed_splits_are_those_of_the_papers(preset: str, k: int) -> None:
 def test_ties_go_to_the_lower_index() -> None:
     ranker = Ranker(small_config("released", num_retrieved=2))
     repeated = torch.arange(16).repeat(5)  # five equal splits: every score ties
-    table, _ = split_table(repeated, torch.tensor([80]), 16)
+    table = split_table(repeated, [80], 16)
     with torch.no_grad():
         rows = ranker.retrieve(table, torch.randn(97, 32)).rows
     assert rows.tolist() == [[-1, -1], [-1, 0], [0, 1], [0, 1], [0, 1]]
@@ -78,7 +78,7 @@ def test_weights_stay_finite_where_scores_vanish_or_turn_negative() -> None:
     embedding = torch.zeros(4, 32)
     embedding[1, 0], embedding[2, 0], embedding[3, 1] = 1.0, -1.0, 1.0
     ids = torch.cat([torch.full((16,), i) for i in (1, 3, 0, 2)])
-    table, _ = split_table(ids, torch.tensor([64]), 16)
+    table = split_table(ids, [64], 16)
     with torch.no_grad():
         weights = ranker.retrieve(table, embedding).weights
     assert torch.isfinite(weights).all()
@@ -89,7 +89,7 @@ def test_gradient_flows_through_the_weights_of_retrieved_splits() -> None:
     torch.manual_seed(0)
     ranker = Ranker(small_config("paper"))
     embedding = torch.randn(97, 32, dtype=torch.float32, requires_grad=True)
-    table, _ = split_table(torch.randint(0, 97, (80,)), torch.tensor([80]), 16)
+    table = split_table(torch.randint(0, 97, (80,)), [80], 16)
     retrieved = ranker.retrieve(table, embedding)
     probe = torch.randn_like(retrieved.weights)
     (retrieved.weights * probe).sum().backward()
@@ -114,7 +114,7 @@ def test_scores_and_choice_are_float32_in_a_bfloat16_model() -> None:
     torch.manual_seed(0)
     ranker = Ranker(small_config("paper"))
     embedding = torch.randn(97, 32).to(torch.bfloat16)
-    table, _ = split_table(torch.randint(0, 97, (160,)), torch.tensor([160]), 16)
+    table = split_table(torch.randint(0, 97, (160,)), [160], 16)
     low, full = ranker.retrieve(table, embedding), ranker.retrieve(table, embedding.float())
     assert low.weights.dtype == torch.float32
     assert torch.equal(low.rows, full.rows)
@@ -128,7 +128,7 @@ def test_a_document_of_100_000_tokens_is_ranked_without_a_token_by_token_matrix(
     torch.nn.init.xavier_normal_(ranker.down_proj)
     frequencies = 1 / torch.arange(1, 5001).float()
     ids = torch.multinomial(frequencies, 100_000, replacement=True)
-    table, _ = split_table(ids, torch.tensor([100_000]), 256)
+    table = split_table(ids, [100_000], 256)
     retrieved = ranker.retrieve(table, torch.randn(5000, 8))
     assert retrieved.rows.shape == (391, 3)
     assert (retrieved.rows < torch.arange(391)[:, None]).all()
@@ -142,10 +142,10 @@ def test_a_long_document_is_ranked_block_by_block_with_equal_results(
     torch.manual_seed(3)
     ranker = Ranker(small_config("paper", num_retrieved=retrieved))
     size = ranker.split_size
-    counts = torch.tensor([size * 70 + 3, 2, size * 9, size * 40])
-    tokens = torch.randint(0, 6, (int(counts.sum()),))
+    counts = [size * 70 + 3, 2, size * 9, size * 40]
+    tokens = torch.randint(0, 6, (sum(counts),))
     embedding = torch.randn(97, 32)
-    table, _ = split_table(tokens, counts, size)
+    table = split_table(tokens, counts, size)
     whole = ranker.retrieve(table, embedding)
     monkeypatch.setattr(ranker_module, "LONG_SPLITS", 20)
     for block in (1, 7, 128):

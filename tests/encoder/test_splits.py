@@ -2,42 +2,77 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.splits import SplitLayout, padded_table, split_table
+
+if TYPE_CHECKING:
+    from random import Random
+
+COUNTS = st.lists(st.integers(0, 70), max_size=8)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 70), max_size=8), st.sampled_from([1, 4, 16, 32]))
+@given(COUNTS, st.sampled_from([1, 4, 16, 32]))
 def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: list[int], size: int) -> None:
     tokens = torch.arange(1, sum(counts) + 1)
-    table, slots = split_table(tokens, torch.tensor(counts, dtype=torch.int64), size)
-    assert torch.equal(table.ids.flatten()[slots], tokens)
-    assert int(table.lengths.sum()) == len(tokens)
+    table = split_table(tokens, counts, size)
+    layout = table.layout
+    taken = np.concatenate([np.arange(s.start, s.stop) for s in layout.taken()]) if counts else []
+    assert torch.equal(table.ids.flatten()[taken], tokens)
+    assert int(table.lengths.sum()) == len(tokens) == int((table.ids > 0).sum())
 
-    documents = list(table.documents())
-    rebuilt = [table.ids[d].flatten()[: int(table.lengths[d].sum())].tolist() for d in documents]
+    rebuilt = [table.ids[d].flatten()[: int(table.lengths[d].sum())].tolist() for d in layout.documents()]
     expected = [part.tolist() for part in tokens.split(counts)] if counts else []
     assert rebuilt == [part for part in expected if part]
 
     seen: list[int] = []
-    for rows, width in table.groups(full_width=False, max_tokens=3 * size):
-        assert (table.lengths[rows] <= width).all()
-        assert len(rows) * width <= max(3 * size, width)
-        seen += rows.tolist()
+    slots: list[int] = []
+    for group in table.groups(full_width=False, max_tokens=3 * size, retrieved=3):
+        lengths = table.lengths[group.rows]
+        assert (lengths <= group.width).all()
+        assert (group.tokens is None) == bool((lengths == group.width).all())
+        assert len(group.rows) * group.width <= max(3 * size, group.width)
+        earlier = group.rows - table.first[group.rows]
+        for least, has in enumerate(group.with_earlier, start=1):
+            members = torch.arange(len(group.rows)) if has is None else has
+            assert torch.equal(members, torch.nonzero(earlier >= least)[:, 0])
+        seen += group.rows.tolist()
+        slots += table.slots(group).tolist()
     assert sorted(seen) == list(range(len(table.lengths)))
+    assert sorted(slots) == list(taken)
+
+
+@settings(max_examples=50, deadline=None)
+@given(COUNTS, st.sampled_from([1, 4, 16, 32]), st.randoms(use_true_random=False))
+def test_the_table_of_a_padded_batch_is_that_of_its_texts(counts: list[int], size: int, random: Random) -> None:
+    width = max(counts, default=0) + 3
+    present = np.zeros((len(counts), width), dtype=bool)
+    for row, count in zip(present, counts, strict=True):
+        row[random.sample(range(width), count)] = True  # padding anywhere
+    ids = torch.arange(1, present.size + 1).view(present.shape)
+    wanted = split_table(ids[torch.from_numpy(present)], counts, size)
+    table, places = padded_table(ids, present, size)
+    assert torch.equal(table.ids, wanted.ids)
+    assert torch.equal(table.lengths, wanted.lengths)
+    assert torch.equal(table.first, wanted.first)
+    assert torch.equal(ids.flatten()[places].view_as(table.ids)[table.ids > 0], table.ids[table.ids > 0])
+    if present.all():
+        assert torch.equal(padded_table(ids, None, size)[0].ids, wanted.ids)
 
 
 def test_a_short_query_costs_its_own_length() -> None:
-    table, _ = split_table(torch.arange(10), torch.tensor([10]), 256)
-    assert [(rows.tolist(), width) for rows, width in table.groups(full_width=False, max_tokens=4096)] == [([0], 10)]
+    groups = SplitLayout.of([10], 256).groups(full_width=False, max_tokens=4096)
+    assert [(rows.tolist(), width) for rows, width in groups] == [([0], 10)]
 
 
 def test_only_needed_splits_are_grouped() -> None:
-    table, _ = split_table(torch.arange(100), torch.tensor([60, 40]), 16)
-    needed = torch.zeros(7, dtype=torch.bool)
+    needed = np.zeros(7, dtype=bool)
     needed[[2, 6]] = True
-    rows = [row for group, _ in table.groups(needed, full_width=False, max_tokens=4096) for row in group.tolist()]
-    assert sorted(rows) == [2, 6]
+    groups = SplitLayout.of([60, 40], 16).groups(needed, full_width=False, max_tokens=4096)
+    assert sorted(row for rows, _ in groups for row in rows.tolist()) == [2, 6]

@@ -130,8 +130,7 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
     table = torch.randn(50, 12)
     documents = [splits(n, 16, last, 50) for n, last in ((3, 7), (1, 2), (5, 16))]
     ids, lengths = (torch.cat(parts) for parts in zip(*documents, strict=True))
-    first = torch.tensor([0, 0, 0, 3, 4, 4, 4, 4, 4])
-    scores = maxsim.split_scores(ids, lengths, first, table, 1e-12)
+    scores = maxsim.split_scores(ids, lengths, [0, 3, 4, 9], table, 1e-12)
     assert scores.shape == (9, 5)
     for start, (own_ids, own_lengths) in zip((0, 3, 4), documents, strict=True):
         n = len(own_ids)
@@ -142,16 +141,16 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
 
 def test_no_split_has_no_scores() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
-    scores = maxsim.split_scores(nothing.view(0, 16), nothing, nothing, torch.randn(5, 4), 1e-12)
+    scores = maxsim.split_scores(nothing.view(0, 16), nothing, [0], torch.randn(5, 4), 1e-12)
     assert scores.shape == (0, 0)
 
 
 def test_autocast_does_not_round_the_scores() -> None:
     ids, lengths = splits(3, 16, 16, 50)
-    table, first = torch.randn(50, 12), torch.zeros(3, dtype=torch.int64)
-    wanted = maxsim.split_scores(ids, lengths, first, table, 1e-12)
+    table = torch.randn(50, 12)
+    wanted = maxsim.split_scores(ids, lengths, [0, 3], table, 1e-12)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(maxsim.split_scores(ids, lengths, first, table, 1e-12), wanted)
+        assert torch.equal(maxsim.split_scores(ids, lengths, [0, 3], table, 1e-12), wanted)
 
 
 def test_chosen_pairs_have_the_scores_of_all_pairs_and_exact_gradients() -> None:

@@ -13,32 +13,32 @@ from aveyb_retrieval.kernels.late_interaction import late_interaction
 EPS = 1e-12
 
 
-def batch(documents: list[int], split: int, vocabulary: int = 60) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """ids `[n, S]`, lengths and first split of documents with these numbers of tokens; ids repeat as words do."""
-    ids, lengths, first = [], [], []
+def batch(documents: list[int], split: int, vocabulary: int = 60) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """ids `[n, S]`, lengths and starts of documents with these numbers of tokens; ids repeat as words do."""
+    ids, lengths, starts = [], [], [0]
     for tokens in documents:
         n = -(-tokens // split)
-        first += [len(ids)] * n
+        starts.append(starts[-1] + n)
         lengths += [split] * (n - 1) + [tokens - split * (n - 1)]
         for _ in range(n):
             ids.append((torch.rand(split) ** 2 * vocabulary).long())
-    return torch.stack(ids), torch.tensor(lengths), torch.tensor(first)
+    return torch.stack(ids), torch.tensor(lengths), starts
 
 
 @pytest.mark.parametrize("split", [16, 24])
 def test_all_documents_of_a_batch_at_once(split: int) -> None:
-    ids, lengths, first = batch([3 * split + 1, 5, 2 * split, 4 * split - 1], split)
+    ids, lengths, starts = batch([3 * split + 1, 5, 2 * split, 4 * split - 1], split)
     table = torch.randn(60, 20)
-    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
-    wanted = maxsim.split_scores(ids, lengths, first, table, EPS, backend="torch")
+    got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
+    wanted = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="torch")
     assert torch.equal(got.isneginf(), wanted.isneginf())
     assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
 
 
 def test_full_size_splits() -> None:
-    ids, lengths, first = batch([2 * 256 + 17, 256 + 255], 256, vocabulary=900)
+    ids, lengths, starts = batch([2 * 256 + 17, 256 + 255], 256, vocabulary=900)
     table = torch.randn(900, 16)
-    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
+    got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
     for start, stop in ((0, 3), (3, 5)):
         unit = maxsim.unit_rows(table[ids[start:stop]], EPS)
         wanted = maxsim.maxsim_reference(unit, lengths[start:stop])
@@ -57,10 +57,10 @@ def test_by_token(tokens: int) -> None:
 
 def test_long_documents_take_the_shortcut_beside_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maxsim, "_SHORTCUT_SPLITS", 3)
-    ids, lengths, first = batch([20, 16 * 5 + 2, 40], 16)
+    ids, lengths, starts = batch([20, 16 * 5 + 2, 40], 16)
     table = torch.randn(60, 12)
-    got = maxsim.split_scores(ids, lengths, first, table, EPS, backend="triton")
-    wanted = maxsim.split_scores(ids, lengths, first, table, EPS, backend="torch")
+    got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
+    wanted = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="torch")
     assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
 
 

@@ -42,8 +42,8 @@ def mixed(backend: str, operation: str) -> torch.Tensor:
 def scores(backend: str) -> torch.Tensor:
     table = torch.eye(20, 16) + 1
     table[7] = NAN
-    ids, lengths, first = torch.arange(64).view(4, 16) % 20, torch.tensor([16, 16, 16, 5]), torch.zeros(4).long()
-    return maxsim.split_scores(ids, lengths, first, table, 1e-12, backend=backend)
+    ids, lengths = torch.arange(64).view(4, 16) % 20, torch.tensor([16, 16, 16, 5])
+    return maxsim.split_scores(ids, lengths, [0, 4], table, 1e-12, backend=backend)
 
 
 def chosen_pairs(backend: str) -> torch.Tensor:
