@@ -22,7 +22,7 @@ from aveyb_retrieval.encoder.avey_layers import AveyLayer, put_before
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.layers import RMSNorm
 from aveyb_retrieval.encoder.ranker import SplitRanker
-from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.splits import padded_table
 from aveyb_retrieval.errors import InputError
 
 if TYPE_CHECKING:
@@ -224,17 +224,17 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
     def _as_trained(self, input_ids: torch.Tensor, present: torch.Tensor, kept: int) -> torch.Tensor:
         """Hidden states `[B, kept, D]` of the last columns, every split's ranking made from all of its tokens."""
         size, k = self.config.split_size, self.config.num_retrieved
-        table, slots = split_table(input_ids[present], present.sum(1), size)
+        table, places_of = padded_table(input_ids, present.cpu().numpy(), size)
         retrieved = self.ranker.retrieve(table, self.embed.weight)
-        place = torch.full((table.ids.numel(),), -1, device=slots.device)  # slot of the table -> place in the batch
-        place[slots] = torch.nonzero(present.flatten())[:, 0]
-        place = place.view(table.ids.shape)
+        free = torch.arange(size, device=table.ids.device) >= table.lengths[:, None]
+        place = places_of.view(table.ids.shape).masked_fill(free, -1)  # slot of the table -> place in the batch
         asked = (place >= 0) & (place % input_ids.shape[1] >= input_ids.shape[1] - kept)
         vectors = self.embed(table.ids)
         out = vectors.new_zeros(input_ids.numel(), vectors.shape[-1])
         places, found = [], []
         longest = max(1, self.max_group_tokens // (k + 1))
-        for rows, width in table.groups(asked.any(1), full_width=False, max_tokens=longest):
+        for group in table.groups(asked.any(1).cpu().numpy(), full_width=False, max_tokens=longest):
+            rows, width = group.rows, group.width
             earlier = vectors[retrieved.rows[rows].clamp_min(0)]
             x = put_before(vectors[rows, :width], earlier, retrieved.weights[rows])
             chosen = asked[rows, :width]

@@ -141,6 +141,7 @@ class Embedder:
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         cuda_graphs: bool = False,
+        warm: bool = False,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> Embedder:
         """Load a model folder, or a model of the Hugging Face hub by its name.
@@ -153,6 +154,8 @@ class Embedder:
             max_tokens: truncate texts to this many tokens; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
+            warm: encode some batches now, so that the first text does not wait until kernels are compiled, graphs
+                captured and weights packed.
             passage_size: how long passages are; None: each split is one.
 
         Raises:
@@ -172,6 +175,8 @@ class Embedder:
         encoder.to(device=device, dtype=_DTYPES[precision])
         encoder.use_float8(precision == "float8")
         encoder.use_cuda_graphs(cuda_graphs)
+        if warm:
+            encoder.eval().warm_up()
         return cls(
             encoder,
             tokenizer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -26,16 +27,16 @@ from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.splits import SplitTable, padded_table
+from aveyb_retrieval.encoder.splits import SplitTable, group_widths, padded_table, split_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
 from aveyb_retrieval.kernels.dispatch import writes_over_gate
+from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 from aveyb_retrieval.kernels.packed import usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy as np
     from typing_extensions import Self
 
     _Module = nn.Module
@@ -117,6 +118,25 @@ class SplitEncoder(_Module):
         self._graphs = (
             LayerGraphs(self.run_layers, self, split_size=self.split_size, max_tokens=max_tokens) if enabled else None
         )
+
+    def warm_up(self) -> int:
+        """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
+
+        On a GPU kernels are compiled, and graphs captured for single texts of every length; a CPU's weights are packed.
+
+        Returns:
+            How many batches: two for each class of lengths, one of two splits, and on a GPU one for MaxSim's shortcut.
+        """
+        size, on_cpu = self.split_size, self.device.type == "cpu"
+        widths = [w for w in group_widths(size) if w] + [size]
+        batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
+        batches += [] if on_cpu else [[(SHORTCUT_SPLITS + 1) * size]]
+        with torch.inference_mode():
+            for counts in batches:
+                table = split_table(np.zeros(sum(counts), dtype=np.int64), counts, size, self.device)
+                for _ in self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)):
+                    pass
+        return len(batches)
 
     def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Encode a padded batch.

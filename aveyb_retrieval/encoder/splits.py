@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)
 
 
+def group_widths(size: int) -> list[int]:
+    """Return the widest split of each class of short splits, ascending; full ones are a class of their own."""
+    return [w for w in _GROUP_WIDTHS if w < size - 1] + [size - 1]
+
+
 @dataclass(frozen=True)
 class SplitLayout:
     """How documents of known lengths are cut into splits: NumPy arrays on the host.
@@ -98,9 +103,8 @@ class SplitLayout:
             full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
         """
-        widths = [w for w in _GROUP_WIDTHS if w < self.size - 1] + [self.size - 1]
         # S falls beyond the last class: a group of its own.
-        classes = np.zeros_like(self.lengths) if full_width else np.searchsorted(widths, self.lengths)
+        classes = np.zeros_like(self.lengths) if full_width else np.searchsorted(group_widths(self.size), self.lengths)
         if needed is not None:
             classes[~needed] = -1
         for group in np.unique(classes[classes >= 0]):

@@ -15,14 +15,14 @@ import torch
 from aveyb_retrieval.kernels.dispatch import Backend, use_triton
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 from aveyb_retrieval.kernels.transfer import to_device
-from aveyb_retrieval.kernels.vocabulary import vocabulary_of
+from aveyb_retrieval.kernels.vocabulary import bounded_vocabulary, vocabulary_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
 # On a GPU the token-id shortcut costs about 25 launches per document, which more splits than this repay (an estimate).
-_SHORTCUT_SPLITS = 64
+SHORTCUT_SPLITS = 64
 
 
 def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -87,13 +87,13 @@ def split_scores(
         (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
     )
     fused = use_triton(backend, table, operation="split_scores")
-    short = [d for d in documents if fused and d.stop - d.start <= _SHORTCUT_SPLITS]
+    short = [d for d in documents if fused and d.stop - d.start <= SHORTCUT_SPLITS]
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
         if short:
             _score_short(ids, lengths, short, table, eps, scores)
         for document in documents:
             size = document.stop - document.start
-            if size > 1 and not (fused and size <= _SHORTCUT_SPLITS):
+            if size > 1 and not (fused and size <= SHORTCUT_SPLITS):
                 scores[document, :size] = maxsim_by_token(ids[document], lengths[document], table, eps, backend=backend)
     return scores
 
@@ -148,12 +148,13 @@ def maxsim_by_token(
         BackendError: `backend="triton"` cannot run.
     """
     n = len(ids)
-    vocabulary = vocabulary_of(ids, lengths)
     if use_triton(backend, table, operation="maxsim_by_token"):
         from aveyb_retrieval.kernels.triton import maxsim as kernels
 
+        vocabulary = bounded_vocabulary(ids, lengths, len(table))
         rows = table[vocabulary.ids]
         return kernels.by_token(rows, inverse_norms(rows, eps), vocabulary)
+    vocabulary = vocabulary_of(ids, lengths)
     unit = unit_rows(table[vocabulary.ids], eps)
     # Ids with a last occurrence after split j, for every j.
     asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()

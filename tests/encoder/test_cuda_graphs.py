@@ -56,6 +56,16 @@ def encode(model: AveyBModel, ids: torch.Tensor, mask: torch.Tensor | None = Non
         return model(ids, mask).last_hidden_state
 
 
+def test_after_a_warm_up_no_single_text_captures_a_graph() -> None:
+    model, graphs = with_graphs("paper", split_size=64)
+    assert model.warm_up() == 2 * 7 + 1  # 8, 16, 24, 32, 48, 63 and 64 tokens, twice; two splits
+    captured = graphs.captures
+    assert captured <= 20
+    for tokens in range(1, 65):
+        encode(model, torch.ones(1, tokens, dtype=torch.int64))
+    assert graphs.captures == captured
+
+
 def plainly(model: AveyBModel, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     with mock.patch.object(model, "_graphs", None), mock.patch.object(packed, "_AVAILABLE", False):
         return encode(model, ids, mask)

@@ -12,6 +12,7 @@ from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.static_mix import static_mix
+from aveyb_retrieval.kernels.vocabulary import bounded_vocabulary, vocabulary_of
 
 PRESETS = pytest.mark.parametrize("preset", ["released", "paper"])
 LENGTHS = pytest.mark.parametrize("length", [1, 15, 16, 17, 40], ids="length{}".format)
@@ -137,6 +138,20 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
         alone = maxsim.maxsim_by_token(own_ids, own_lengths, table, 1e-12)
         assert torch.equal(scores[start : start + n, :n], alone)
         assert bool(scores[start : start + n, n:].isneginf().all())
+
+
+@pytest.mark.parametrize(("n", "last", "vocabulary"), [(1, 3, 50), (5, 1, 50), (7, 16, 500), (9, 15, 12), (3, 16, 48)])
+def test_the_vocabulary_of_bounded_size_begins_with_the_exact_one(n: int, last: int, vocabulary: int) -> None:
+    torch.manual_seed(n)
+    ids, lengths = splits(n, 16, last, vocabulary)
+    exact, bounded = vocabulary_of(ids, lengths), bounded_vocabulary(ids, lengths, vocabulary)
+    for name in ("ids", "last_seen", "entries", "counts"):
+        wanted = getattr(exact, name)
+        assert torch.equal(getattr(bounded, name)[: len(wanted)], wanted)
+    assert torch.equal(bounded.starts, exact.starts)
+    assert len(bounded.ids) == min(ids.numel(), vocabulary) + 1
+    assert bool((bounded.last_seen[len(exact.ids) :] == -1).all())
+    assert int(bounded.ids.max()) < vocabulary
 
 
 def test_no_split_has_no_scores() -> None:

@@ -56,7 +56,7 @@ def test_by_token(tokens: int) -> None:
 
 
 def test_long_documents_take_the_shortcut_beside_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maxsim, "_SHORTCUT_SPLITS", 3)
+    monkeypatch.setattr(maxsim, "SHORTCUT_SPLITS", 3)
     ids, lengths, starts = batch([20, 16 * 5 + 2, 40], 16)
     table = torch.randn(60, 12)
     got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
