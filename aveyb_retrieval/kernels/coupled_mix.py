@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 
-def coupled_mix(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
+
+def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
     """`gate * ((tril(V) * (N(mixed) N(mixed)^T)) @ mixed)`, with `N(x) = x / sqrt(|x|^2 + eps)` row by row.
 
     A row depends on itself and on rows before it only, so rows at the end that hold no token need no mask.
@@ -23,6 +25,24 @@ def coupled_mix(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *
     unit = (mixed * _inverse_norms(mixed, eps, wide)[..., None]).to(mixed.dtype)
     shares = torch.matmul(unit, unit.transpose(1, 2)) * weight.tril()
     return gate * torch.matmul(shares, mixed)
+
+
+def coupled_mix(
+    mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float, backend: Backend = "auto"
+) -> torch.Tensor:
+    """`coupled_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, mixed, operation="coupled_mix"):
+        from aveyb_retrieval.kernels.triton.coupled_mix import coupled_mix_op
+
+        weight = inner_contiguous(weight.to(mixed.dtype))
+        return coupled_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, eps)[0]
+    return coupled_mix_reference(mixed, gate, weight, eps=eps)
 
 
 def _inverse_norms(x: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:

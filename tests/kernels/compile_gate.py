@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import triton
 
-from aveyb_retrieval.kernels.triton import dynamic_mix, late_interaction, linear, maxsim, norm, quantize, static_mix
+from aveyb_retrieval.kernels.triton import (
+    coupled_mix,
+    dynamic_mix,
+    late_interaction,
+    linear,
+    maxsim,
+    norm,
+    quantize,
+    static_mix,
+)
 from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
 from tests.kernels.ptx import Report, compile_kernel
 
@@ -48,6 +57,8 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
     "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [RELEASED, PAPER])],
+    "coupled_mix": [(coupled_mix.shares_kernel, [{}])],
+    "coupled_mix_backward": [(coupled_mix.backward_kernel, [{}])],
     "static_mix": [(static_mix.forward_kernel, [RELEASED, PAPER])],
     "static_mix_input": [(static_mix.backward_input_kernel, [RELEASED, PAPER])],
     "static_mix_weight": [(static_mix.backward_weight_kernel, [RELEASED, PAPER])],
