@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands, progress_bar
+from aveyb_retrieval.cli.common import Commands, progress_bar, together
 from aveyb_retrieval.cli.settings import gather, settings_options
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
+    AnswerSettings,
+    ClassifySettings,
     CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
     MLMSettings,
+    TaskSettings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from datasets import Dataset
+
+    from aveyb_retrieval.training.tasks import Task
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -36,7 +41,7 @@ TEXT_FIELD = click.option("--field", default="text", show_default=True, help="Fi
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill."""
+    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer."""
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -405,6 +410,79 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, setti
         settings=settings,
         **options,
     )
+    run.report()
+
+
+LABELED = together(
+    click.argument("files", nargs=-1, required=True, type=FILE),
+    click.option("--model", help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]"),
+    click.option("--validation", multiple=True, type=FILE, help="Rows to validate with. Repeatable."),
+)
+
+
+@main.command()
+@LABELED
+@settings_options("settings", ClassifySettings())
+@RUN
+def classify(
+    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: ClassifySettings, run: Run
+) -> None:
+    """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
+
+    With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and sentence-transformers'
+    CrossEncoder open.
+    """
+    from aveyb_retrieval.training.tasks import classification
+
+    _train_head(classification, files, model, validation, settings, run)
+
+
+@main.command()
+@LABELED
+@settings_options("settings", TaskSettings())
+@RUN
+def tag(
+    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: TaskSettings, run: Run
+) -> None:
+    """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
+    from aveyb_retrieval.training.tasks import tagging
+
+    _train_head(tagging, files, model, validation, settings, run)
+
+
+@main.command()
+@LABELED
+@settings_options("settings", AnswerSettings())
+@RUN
+def answer(
+    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: AnswerSettings, run: Run
+) -> None:
+    """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
+    from aveyb_retrieval.training.tasks import answering
+
+    _train_head(answering, files, model, validation, settings, run)
+
+
+def _train_head(
+    prepare: Callable[..., Task],
+    files: tuple[Path, ...],
+    model: str | None,
+    validation: tuple[Path, ...],
+    settings: TaskSettings,
+    run: Run,
+) -> None:
+    """Train what `prepare` makes of the files, and print its metrics."""
+    import torch
+
+    from aveyb_retrieval.training.tasks import train_task
+
+    options = run.prepare()
+    torch.manual_seed(settings.seed)  # the head's start
+    task = prepare(files, validation, model, settings)
+    data = fingerprints(files) | {f"validation {name}": value for name, value in fingerprints(validation).items()}
+    figures = train_task(task, run.out, data=data | {"model": model}, settings=settings, **options)
+    for name, value in figures.items():
+        click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
     run.report()
 
 

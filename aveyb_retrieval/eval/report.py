@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from aveyb_retrieval.eval.latency import Latency
+    from aveyb_retrieval.eval.needle_lm import Cell
     from aveyb_retrieval.eval.passages import PassageScores
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
@@ -141,6 +142,24 @@ def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> No
         times = [f"{value:.2f}" for value in (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms)]
         table.add_row(str(row.batch), str(row.calls), *times, f"{row.queries_per_second:,.1f}")
     console.print(table)
+
+
+def print_needles(cells: Sequence[Cell], seeds: int, console: Console) -> None:
+    """Print a table of each task, lengths by depths: the share found, and the time to the first token."""
+    from rich.table import Table
+
+    depths = sorted({cell.depth for cell in cells})
+    for task in dict.fromkeys(cell.task for cell in cells):
+        own = [cell for cell in cells if cell.task == task]
+        table = Table(title=f"{task}: share found of {seeds}, by depth")
+        for name in ("tokens", *(f"{depth} %" for depth in depths), "first token"):
+            table.add_column(name, justify="right")
+        for length in sorted({cell.length for cell in own}):
+            row = {cell.depth: cell for cell in own if cell.length == length}
+            shares = [f"{row[depth].found:.2f}" for depth in depths]
+            seconds = sorted(cell.first_token_seconds for cell in row.values())[len(row) // 2]
+            table.add_row(f"{length:,}", *shares, f"{seconds:.3f} s")
+        console.print(table)
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:

@@ -126,6 +126,42 @@ class ContrastiveSettings(RunSettings):
 
 
 @dataclass(frozen=True)
+class TaskSettings(RunSettings):
+    """Training of a head with its encoder; the defaults are the paper's protocol (its learning rate: one of four)."""
+
+    steps: int = setting(0, "Optimizer steps; 0: as many as --epochs need.")
+    epochs: float = setting(1.0, "Passes over the training data.")
+    length: int = setting(512, "Cut texts to this many tokens; how many texts were cut is printed.")
+    held_out: float = setting(0.05, "Share of the rows kept for validation where no --validation is given.")
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class ClassifySettings(TaskSettings):
+    """Labels of texts and pairs."""
+
+    loss: str = setting(
+        "cross_entropy",
+        "cross_entropy: classes; mse: one number; bce: one number from 0 to 1, which makes a reranker.",
+        choices=("cross_entropy", "mse", "bce"),
+    )
+
+
+@dataclass(frozen=True)
+class AnswerSettings(TaskSettings):
+    """Answers to questions in a context."""
+
+    answer_form: str = setting(
+        "span",
+        "span: its first and last token; tokens: every token of it, as in the paper.",
+        choices=("span", "tokens"),
+    )
+    unanswerable: bool = setting(False, "Questions may have no answer (an empty list), as in SQuAD 2.")
+    longest_answer: int = setting(30, "Tokens of a predicted answer at most (span).")
+    epochs: float = 4.0
+
+
+@dataclass(frozen=True)
 class DistillSettings(RunSettings):
     """Distillation of a teacher's vectors and scores."""
 

@@ -20,6 +20,7 @@ from aveyb_retrieval import (
     AveyBForTokenClassification,
     AveyBModel,
 )
+from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from tests.encoder.models import small_config
 from tests.encoder.test_released import read_fixture
@@ -184,6 +185,13 @@ def test_both_forms_of_an_answer() -> None:
         small(AveyBForQuestionAnswering, num_labels=3)
     with pytest.raises(ConfigError, match="answer_form is 'words'"):
         small(AveyBForQuestionAnswering, answer_form="words")
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_an_index_takes_no_head_for_an_encoder(cls: Any, tmp_path: Path) -> None:
+    small(cls).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=rf"saved as {cls.__name__}, which gives labels or scores and no vectors"):
+        load_encoder(tmp_path)
 
 
 def test_public_names() -> None:

@@ -1,0 +1,205 @@
+"""Read labeled data for the heads from JSON Lines: labels of texts and pairs, tags of words, answers to questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.training.texts import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+# Names of the fields in data sets; the first one that a line has is taken.
+FIRST = ("text", "sentence", "sentence1", "query", "question", "premise", "anchor")
+SECOND = ("text_pair", "sentence2", "document", "passage", "hypothesis", "positive")
+WORDS, TAGS = ("words", "tokens"), ("tags", "labels", "ner_tags")
+
+
+@dataclass(frozen=True)
+class LabeledText:
+    """A text, or a pair of texts, and its label: a class's name, or a number."""
+
+    text: str
+    pair: str | None
+    label: str | float
+    where: str
+
+
+@dataclass(frozen=True)
+class TaggedWords:
+    """The words of a sentence and one tag for each."""
+
+    words: list[str]
+    tags: list[str]
+    where: str
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """A question, the text that is asked, and the answers in it as (first character, text); none: no answer."""
+
+    question: str
+    context: str
+    answers: list[tuple[int, str]]
+    where: str
+
+
+def read_labeled(paths: Iterable[Path], *, numbers: bool) -> list[LabeledText]:
+    """Read lines `{"text": ..., "text_pair": ..., "label": ...}`; the pair is optional.
+
+    Args:
+        paths: the files, read in this order.
+        numbers: labels are numbers; otherwise names of classes, or whole numbers that stand for them.
+
+    Raises:
+        InputError: there are no lines, or a field is missing, empty or of the wrong kind (file, line and field).
+    """
+    found = []
+    for where, line in _lines(paths):
+        pair_field = next((name for name in SECOND if name in line), None)
+        pair = None if pair_field is None else _text(line, pair_field, where)
+        label = line.get("label")
+        if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or label != label):
+            raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
+        if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
+            raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
+        found.append(LabeledText(_text(line, _field(line, FIRST, where), where), pair, _label(label, numbers), where))
+    return _some(found, paths)
+
+
+def read_tagged(paths: Iterable[Path]) -> list[TaggedWords]:
+    """Read lines `{"words": [...], "tags": [...]}`.
+
+    Raises:
+        InputError: there are no lines, a field is missing or not a list of strings, or there is not one tag per word.
+    """
+    found = []
+    for where, line in _lines(paths):
+        names = _field(line, WORDS, where), _field(line, TAGS, where)
+        words, tags = (_strings(line, name, where) for name in names)
+        if len(words) != len(tags):
+            raise InputError(
+                f"{where}: field {names[0]!r} has {len(words)} entries, field {names[1]!r} {len(tags)}; each word "
+                "needs one tag"
+            )
+        found.append(TaggedWords(words, tags, where))
+    return _some(found, paths)
+
+
+def read_answered(paths: Iterable[Path], *, allow_none: bool) -> list[AnsweredQuestion]:
+    """Read lines `{"question": ..., "context": ..., "answers": [{"text": ..., "start": ...}]}`.
+
+    SQuAD's form, `"answers": {"text": [...], "answer_start": [...]}`, is read as well. `start` counts characters;
+    without it the answer's first occurrence in the context is taken.
+
+    Args:
+        paths: the files, read in this order.
+        allow_none: questions may have no answer: an empty list.
+
+    Raises:
+        InputError: there are no lines, a field is missing or of the wrong kind, an answer is empty or is not in the
+            context where it should be, or a question has none and that is not allowed.
+    """
+    found = []
+    for where, line in _lines(paths):
+        context = _text(line, "context", where)
+        answers = [_answer(answer, context, where) for answer in _answers(line.get("answers"), where)]
+        if not answers and not allow_none:
+            raise InputError(
+                f"{where}: field 'answers' is empty; give the answer, or --unanswerable where questions may have none"
+            )
+        found.append(AnsweredQuestion(_text(line, "question", where), context, answers, where))
+    return _some(found, paths)
+
+
+def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Number the labels of (label, where) rows: whole numbers as they are, names in alphabetical order.
+
+    Args:
+        rows: the labels, each with its file and line.
+        known: labels of a trained model or of the training data; no others may occur then.
+
+    Raises:
+        InputError: a label is not known, or a number below 0; or numbers and names are mixed.
+    """
+    rows = list(rows)
+    if known is not None:
+        for label, where in rows:
+            if label not in known:
+                raise InputError(
+                    f"{where}: label {label!r} is out of range; the training data have {', '.join(sorted(known))}"
+                )
+        return dict(known)
+    names = {label for label, _ in rows}
+    numeric = {label for label in names if label.lstrip("-").isdigit()}
+    if numeric and numeric != names:
+        label, where = next((label, where) for label, where in rows if label not in numeric)
+        raise InputError(f"{where}: label {label!r} is a name, others are numbers ({min(numeric)}); use one of the two")
+    if not numeric:
+        return {name: number for number, name in enumerate(sorted(names))}
+    for label, where in rows:
+        if int(label) < 0:
+            raise InputError(f"{where}: label {label} is out of range; classes are counted from 0")
+    return {str(number): number for number in range(max(map(int, names)) + 1)}
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path in paths:
+        for number, line in read_records(path):
+            yield f"{path}, line {number}", line
+
+
+def _some(found: list[Any], paths: Iterable[Path]) -> list[Any]:
+    if not found:
+        raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
+    return found
+
+
+def _field(line: Mapping[str, Any], names: Iterable[str], where: str) -> str:
+    for name in names:
+        if name in line:
+            return name
+    raise InputError(f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(line))}")
+
+
+def _text(line: Mapping[str, Any], field: str, where: str) -> str:
+    value = line.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: field {field!r} must be a text, it is {value!r}")
+    return value
+
+
+def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
+    value = line[field]
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v.strip() for v in value):
+        raise InputError(f"{where}: field {field!r} must be a list of texts that are not empty")
+    return value
+
+
+def _label(label: Any, numbers: bool) -> str | float:
+    return float(label) if numbers else str(label)
+
+
+def _answers(value: Any, where: str) -> list[dict[str, Any]]:
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        starts = value.get("answer_start", [None] * len(value["text"]))
+        if not isinstance(starts, list) or len(starts) != len(value["text"]):
+            raise InputError(f"{where}: field 'answers' needs one answer_start for each text")
+        return [{"text": text, "start": start} for text, start in zip(value["text"], starts, strict=True)]
+    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
+        return value
+    raise InputError(f"{where}: field 'answers' must be a list of objects with text and start, it is {value!r}")
+
+
+def _answer(answer: Mapping[str, Any], context: str, where: str) -> tuple[int, str]:
+    text, start = answer.get("text"), answer.get("start")
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{where}: field 'answers' holds an empty answer ({text!r}); give its words")
+    if start is None:
+        start = context.find(text)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
+        raise InputError(f"{where}: field 'answers': {text!r} is not at character {start} of the context")
+    return start, text

@@ -1,0 +1,284 @@
+"""Heads end to end on tiny data: they learn, their folders open everywhere, their metrics are the named ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from sentence_transformers import CrossEncoder
+from transformers import AutoTokenizer
+
+from aveyb_retrieval.cli.train import main
+from aveyb_retrieval.encoder.heads import (
+    AveyBForQuestionAnswering,
+    AveyBForSequenceClassification,
+    AveyBForTokenClassification,
+)
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.pairs import sequence_ids, write_template
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.search.rerank import cross_encode
+from aveyb_retrieval.training.labeled import read_answered
+from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
+from aveyb_retrieval.training.task_examples import answer_examples, answer_text, read_answer, read_tags, tag_examples
+from aveyb_retrieval.training.task_metrics import (
+    answer_metrics,
+    class_metrics,
+    entities_of,
+    number_metrics,
+    tag_metrics,
+)
+from aveyb_retrieval.training.tasks import answering, classification, tagging, train_task
+
+from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config
+
+FAST: dict[str, Any] = {"batch_size": 8, "precision": "float32", "learning_rate": 1e-2, "eps": 1e-8, "steps": 60,
+                        "held_out": 0.1, "weight_decay": 0.0, "log_every": 20, "save_every": 1000}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(0)
+    AveyBModel(tiny_config()).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def labeled(path: Path, count: int = 96) -> Path:
+    rows = [{"text": text, "label": next(v for v in VERBS if v in text)} for text in SENTENCES]
+    return write(path, rows[:count])
+
+
+def tagged(path: Path) -> Path:
+    rows = []
+    for s, v, o in zip(SUBJECTS * 20, VERBS * 20, OBJECTS[1:] * 24, strict=False):
+        tags = ["O" if w in ("the", "a", "an", "our") else "B-NP" if i < 2 else "I-NP" for i, w in enumerate(s.split())]
+        rows.append({"words": [*s.split(), v, *o.split()], "tags": [*tags, "B-V", *["O"] * len(o.split())]})
+    return write(path, rows)
+
+
+def answered(path: Path) -> Path:
+    rows = [{"question": f"who {v} {o}?", "context": f"{s} {v} {o}.", "answers": [{"text": s, "start": 0}]}
+            for s in SUBJECTS[:3] for v in VERBS[:4] for o in OBJECTS]  # fmt: skip
+    return write(path, rows)
+
+
+def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Path) -> None:
+    data = labeled(tmp_path / "data.jsonl")
+    settings = ClassifySettings(**FAST)
+    task = classification([data], [], str(encoder), settings)
+    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    assert figures["accuracy"] == 1.0 and figures["macro_f1"] == 1.0
+    assert figures["train_rows_cut"] == 0
+    model = AveyBForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
+    assert model.config.id2label == dict(enumerate(sorted(VERBS)))
+    again = classification([data], [data], str(tmp_path / "run" / "model"), settings)
+    assert torch.equal(again.model.classifier.weight, model.classifier.weight)
+    fewer = write(tmp_path / "few.jsonl", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}] * 4)
+    assert classification([fewer], [], str(tmp_path / "run" / "model"), settings).model.config.num_labels == 2
+
+
+def test_one_label_makes_a_reranker(encoder: Path, tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
+    rows = [{"query": f"who {v} {o}?", "document": t, "label": float(f"{v} {o}" in t)}
+            for v in VERBS[:3] for o in OBJECTS[:3] for t in SENTENCES[::5]]  # fmt: skip
+    data = write(
+        tmp_path / "pairs.jsonl", [r for r in rows if r["label"]] * 3 + [r for r in rows if not r["label"]][::4]
+    )
+    settings = ClassifySettings(**{**FAST, "steps": 4}, loss="bce", length=64)
+    task = classification([data], [], str(encoder), settings)
+    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    assert {"accuracy", "macro_f1", "mse", "pearson", "spearman"} <= figures.keys()
+    folder = tmp_path / "run" / "model"
+    pairs = [("who paints the river?", text) for text in SENTENCES[:5]]
+    ids = [torch.from_numpy(sequence_ids(tokenizer, *pair, 64)[0])[None] for pair in pairs]
+    with torch.no_grad():
+        ours = [float(task.model.eval()(own).logits[0, 0].sigmoid()) for own in ids]
+    assert CrossEncoder(str(folder), device="cpu").predict(pairs).tolist() == pytest.approx(ours, abs=1e-5)
+    scores = cross_encode(str(folder), "cpu", pairs[0][0], [text for _, text in pairs])
+    assert scores == pytest.approx(ours, abs=1e-5)
+
+
+def test_pairs_are_cut_as_transformers_cuts_them(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
+    tokenizer.save(tmp_path)
+    write_template(tmp_path, tokenizer, limit=20)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    texts = [" ".join(SENTENCES[:n])[: 9 * n + 5] for n in range(1, 5)]
+    for a in texts:
+        for b in [None, *texts]:
+            for limit in (9, 14, 20):
+                wanted = theirs(a, b, truncation=True, max_length=limit)["input_ids"]
+                ids, cut = sequence_ids(tokenizer, a, b, limit)
+                assert ids.tolist() == wanted
+                assert cut == (len(theirs(a, b)["input_ids"]) > limit)
+    with pytest.raises(ConfigError, match="length is 3"):
+        sequence_ids(tokenizer, "a", "b", 3)
+
+
+def test_tags_are_learned(encoder: Path, tmp_path: Path) -> None:
+    settings = TaskSettings(**{**FAST, "steps": 80})
+    task = tagging([tagged(tmp_path / "data.jsonl")], [], str(encoder), settings)
+    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    assert figures["entity_f1"] > 0.9 and figures["accuracy"] > 0.9 and figures["sentence_macro_f1"] > 0.8
+    model = AveyBForTokenClassification.from_pretrained(tmp_path / "run" / "model")
+    assert set(model.config.id2label.values()) == {"B-NP", "I-NP", "B-V", "O"}
+
+
+@pytest.mark.parametrize("form", ["span", "tokens"])
+def test_answers_are_learned(encoder: Path, tmp_path: Path, form: str) -> None:
+    settings = AnswerSettings(**{**FAST, "steps": 80}, answer_form=form)
+    task = answering([answered(tmp_path / "data.jsonl")], [], str(encoder), settings)
+    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    assert figures["f1"] > 0.6 and figures["token_overlap_f1"] > 0.6
+    model = AveyBForQuestionAnswering.from_pretrained(tmp_path / "run" / "model")
+    assert model.config.answer_form == form
+
+
+def test_an_answer_is_read_back_from_perfect_scores(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
+    context = "Für the heron\u2019s sake: the boat, 12 miles, crosses."
+    rows = [{"question": "what?", "context": context, "answers": {"text": ["the boat"], "answer_start": [22]}},
+            {"question": "what?", "context": context, "answers": [{"text": "heron\u2019s"}]},
+            {"question": "what?", "context": context, "answers": []}]  # fmt: skip
+    assert context[22:30] == "the boat"
+    read = read_answered([write(tmp_path / "data.jsonl", rows)], allow_none=True)
+    for form in ("span", "tokens"):
+        for example, wanted in zip(
+            answer_examples(read, tokenizer, form, 99), ("the boat", "heron\u2019s", ""), strict=True
+        ):
+            logits = np.zeros((len(example.ids), 2))
+            if form == "span":
+                logits[example.labels["start_positions"], 0] = logits[example.labels["end_positions"], 1] = 5
+            else:
+                marks = example.labels["labels"]
+                logits[marks == 1, 1] = logits[marks == 0, 0] = 5
+            tokens = read_answer(example, logits, form, longest=30, allow_none=True)
+            assert answer_text(example, tokens) == wanted
+    (whole,) = answer_examples(read[:1], tokenizer, "span", 99)
+    (cut,) = answer_examples(read[:1], tokenizer, "span", whole.labels["end_positions"])  # all but its last token
+    assert cut.cut and cut.labels == {"start_positions": 0, "end_positions": 0}
+    with pytest.raises(InputError, match=r"data.jsonl, line 1: field 'question' alone has 5 tokens"):
+        answer_examples(read[:1], tokenizer, "span", 5)
+
+
+def test_words_get_the_tags_of_their_tokens(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
+    words = ["neighbour", "x", "Zürich\u2014", "old", "watches"]
+    row = type("Row", (), {"words": words, "tags": list("abcde"), "where": ""})()
+    classes = {name: i for i, name in enumerate("abcde")}
+    (example,) = tag_examples([row], tokenizer, classes, 99)
+    assert set(example.labels["labels"].tolist()) - {-100} == set(range(5))
+    assert read_tags(example, example.labels["labels"], list("abcde")) == list("abcde")
+    (cut,) = tag_examples([row], tokenizer, classes, 2)
+    assert cut.cut and read_tags(cut, cut.labels["labels"], [*"abcde", "O"])[-1] == "O"
+
+
+def test_metrics_by_hand() -> None:
+    assert class_metrics([0, 1, 1, 2], [0, 1, 2, 2]) == {"accuracy": 0.75, "macro_f1": pytest.approx((1 + 4 / 3) / 3)}
+    numbers = number_metrics([1.0, 2, 3], [10.0, 20, 40])
+    assert numbers["spearman"] == pytest.approx(1) and numbers["pearson"] == pytest.approx(0.98198, abs=1e-5)
+    assert number_metrics([1.0, 1.0], [1.0, 2.0])["pearson"] == 0
+    # an entity counts when type, beginning and end are right
+    wanted = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
+    found = tag_metrics([["B-PER", "I-PER", "O", "B-ORG"], ["O", "B-ORG"]], wanted)
+    assert (found["entity_precision"], found["entity_recall"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert found["accuracy"] == pytest.approx(5 / 6)
+    # within the first sentence 1, 1, 1 and twice 0 (LOC missed, ORG wrong); the second is right
+    assert found["sentence_macro_f1"] == pytest.approx((3 / 5 + 1) / 2)
+    assert "entity_f1" not in tag_metrics([["NOUN"]], [["NOUN"]])
+    metrics = answer_metrics(["The red fox!", ""], [["red fox", "fox"], []], [({3, 4}, [{4, 5}]), (set(), [])])
+    assert metrics == {"exact_match": 1.0, "f1": 1.0, "token_overlap_f1": pytest.approx(0.75)}
+    half = answer_metrics(["red fox"], [["fox"]], [(set(), [{1}])])
+    assert half == {"exact_match": 0.0, "f1": pytest.approx(2 / 3), "token_overlap_f1": 0.0}
+    assert answer_metrics(["fox"], [[]], [({1}, [])])["f1"] == 0
+
+
+@pytest.mark.parametrize(
+    ("tags", "entities"),
+    [
+        ("B-A I-A B-A O", [("A", 0, 2), ("A", 2, 3)]),
+        ("I-A I-A I-B", [("A", 0, 2), ("B", 2, 3)]),  # IOB1
+        ("B-A E-A S-B S-B I-B", [("A", 0, 2), ("B", 2, 3), ("B", 3, 4), ("B", 4, 5)]),  # IOBES
+        ("O O", []),
+        ("B-A O I-A", [("A", 0, 1), ("A", 2, 3)]),
+        ("B-A-x I-A-x", [("A-x", 0, 2)]),
+    ],
+)
+def test_entities(tags: str, entities: list) -> None:
+    assert entities_of(tags.split()) == entities
+
+
+def call(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+RUN = ("--steps", 1, "--batch-size", 4, "--precision", "float32", "--device", "cpu")
+
+
+def test_the_commands(encoder: Path, tmp_path: Path) -> None:
+    files = {"classify": labeled(tmp_path / "c.jsonl", 20), "tag": tagged(tmp_path / "t.jsonl"),
+             "answer": answered(tmp_path / "a.jsonl")}  # fmt: skip
+    metrics = {"classify": "macro_f1", "tag": "entity_f1", "answer": "exact_match"}
+    for command, file in files.items():
+        arguments = (command, file, "--model", encoder, "-o", tmp_path / command, "--validation", file, *RUN)
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        assert f"held out {metrics[command]}: " in result.output and "train_rows_cut: 0" in result.output
+        assert "already holds a run" in call(*arguments).output
+        record = json.loads((tmp_path / command / "run.json").read_text())
+        assert record["settings"]["steps"] == 1 and f"validation {file.name}" in record["data"]
+
+
+BAD = [
+    ("classify", [{"text": "a"}], "line 1: field 'label' must be the name or the number of a class, it is None"),
+    ("classify", [{"text": " ", "label": 1}], "line 1: field 'text' must be a text"),
+    ("classify", [{"txt": "a", "label": 1}], "line 1: no field text or sentence"),
+    ("classify", [{"text": "a", "label": 1}, {"text": "b", "label": "no"}], "line 2: label 'no' is a name"),
+    ("classify", [{"text": "a", "label": -1}, {"text": "b", "label": 1}], "line 1: label -1 is out of range"),
+    ("classify", [{"text": "a", "label": "x"}] * 2, "line 1: every label is 'x'"),
+    ("classify --loss bce", [{"text": "a", "label": 2}], "line 1: field 'label' is 2.0, out of range"),
+    ("classify --loss mse", [{"text": "a", "label": "2"}], "line 1: field 'label' must be a number, it is '2'"),
+    ("tag", [{"words": ["a", "b"], "tags": ["O"]}], "line 1: field 'words' has 2 entries, field 'tags' 1"),
+    ("tag", [{"words": ["a", ""], "tags": ["O", "O"]}], "line 1: field 'words' must be a list of texts"),
+    ("tag", [{"words": ["a"]}], "line 1: no field tags or labels or ner_tags"),
+    ("answer", [{"question": "a", "context": "b", "answers": []}], "line 1: field 'answers' is empty"),
+    ("answer", [{"question": "a", "context": "b", "answers": [{"text": ""}]}], "field 'answers' holds an empty answer"),
+    ("answer", [{"question": "a", "context": "bc", "answers": [{"text": "c", "start": 0}]}],
+     "'c' is not at character 0 of the context"),
+    ("answer", [{"question": "a", "context": "b", "answers": "b"}], "field 'answers' must be a list"),
+    ("answer", [], "there are no lines"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "rows", "reason"), BAD, ids=[f"{c}-{i}" for i, (c, _, _) in enumerate(BAD)])
+def test_bad_rows_are_named_with_file_line_and_field(
+    command: str, rows: list, reason: str, encoder: Path, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "data.jsonl", rows)
+    result = call(*command.split(), file, "--model", encoder, "-o", tmp_path / "run", *RUN)
+    assert result.exit_code == 2 and "data.jsonl" in result.output and reason in result.output, result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_of_the_validation_rows_must_be_known(encoder: Path, tmp_path: Path) -> None:
+    data = labeled(tmp_path / "data.jsonl", 20)
+    other = write(tmp_path / "other.jsonl", [{"text": "a", "label": "sings"}])
+    with pytest.raises(InputError, match=r"other.jsonl, line 1: label 'sings' is out of range; the training data have"):
+        classification([data], [other], str(encoder), ClassifySettings())
+    settings = ClassifySettings(**{**FAST, "batch_size": 64})
+    with pytest.raises(InputError, match="18 rows to train on, less than one batch of 64"):
+        task = classification([data], [], str(encoder), settings)
+        train_task(task, tmp_path / "run", data={}, settings=settings)
+    with pytest.raises(ConfigError, match=r"held_out is 1\.0"):
+        classification([data], [], str(encoder), replace(settings, held_out=1.0))
