@@ -7,7 +7,7 @@ LOWEST  = .venv-lowest
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-lowest lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-lowest lint docs clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.installed-dev
 
 test-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -v tests/kernels
+
+# Adapters and servers, with the frameworks' own suites, and the snippets of their pages.
+test-integrations: $(VENV)/.installed-integrations
+	$(BIN)/python -m pytest $(wildcard tests/integrations tests/server) tests/test_docs.py
 
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed
@@ -51,6 +55,10 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev]'
+	touch $@
+
+$(VENV)/.installed-integrations: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations]'
 	touch $@
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt

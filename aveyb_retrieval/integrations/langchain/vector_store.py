@@ -1,0 +1,111 @@
+"""An index directory as a LangChain vector store."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStore
+
+from aveyb_retrieval import ConfigError
+from aveyb_retrieval.integrations.langchain.embeddings import AveyBEmbeddings
+from aveyb_retrieval.integrations.live_index import LiveIndex, row
+from aveyb_retrieval.integrations.vectors_only import VectorsOnly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from langchain_core.embeddings import Embeddings
+
+
+class AveyBVectorStore(VectorStore):
+    """An index directory as a vector store; made empty where there is none.
+
+    Texts are encoded as whole documents, of any length: they need not be cut into chunks. With `embedding`, another
+    model makes the vectors, one for each text, and there are no passages.
+
+    Args:
+        path: The index directory.
+        embedding: A LangChain model for the vectors; None or `AveyBEmbeddings` is our own.
+        search_options: Options of `Retriever.search` for every search; `{"mode": "hybrid"}` also finds by words. By
+            default vectors alone rank, and scores are cosines.
+        **options: Of `build_index`, where the index is made.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        embedding: Embeddings | None = None,
+        *,
+        search_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._embedding = embedding
+        if isinstance(embedding, AveyBEmbeddings):
+            options["model"] = embedding.embedder
+        elif embedding is not None:
+            own = VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
+            options = {"granularity": "document", **options, "model": own}
+        self._index = LiveIndex(path, create=True, **options)
+        self._search_options: Any = {"mode": "dense", **(search_options or {})}
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """The model that was given."""
+        return self._embedding
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add texts, replacing those whose ids are there; return the ids. All of one call become one new version."""
+        found = list(texts)
+        names = [given or str(uuid.uuid4()) for given in ids or [None] * len(found)]
+        rows = [row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)]
+        self._index.upsert(rows)
+        return names
+
+    def delete(self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any) -> bool:
+        """Delete by ids or by a filter; ids that are not there are ignored."""
+        self._index.delete(ids or [], where=filter)
+        return True
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return the documents with these ids, without those that are not there."""
+        found = self._index.retriever.get(ids, missing_ok=True)
+        return [Document(id=each.id, page_content=each.text, metadata=each.metadata) for each in found]
+
+    def similarity_search_with_score(self, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
+        """Return the best documents with their scores, higher is better; options are those of `Retriever.search`."""
+        hits = self._index.retriever.search(query, k, **{**self._search_options, **options})
+        return [(Document(id=hit.id, page_content=hit.text, metadata=hit.metadata), hit.score) for hit in hits]
+
+    def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
+        """Return the best documents."""
+        return [document for document, _ in self.similarity_search_with_score(query, k, **options)]
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda score: min(max(score, 0.0), 1.0)
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings | None,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AveyBVectorStore:
+        """Make a store, or open one, and add texts; `path=` says where."""
+        if "path" not in kwargs:
+            raise ConfigError("from_texts: give path=, the directory of the index")
+        store = cls(embedding=embedding, **kwargs)
+        store.add_texts(texts, metadatas, ids=ids)
+        return store

@@ -1,0 +1,154 @@
+"""LangChain's own suites for retrievers, vector stores and embeddings, unmodified; and what they do not look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("langchain_tests", reason="langchain-tests is not installed: pip install '.[integrations]'")
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_tests.integration_tests import (
+    EmbeddingsIntegrationTests,
+    RetrieversIntegrationTests,
+    VectorStoreIntegrationTests,
+)
+from langchain_tests.unit_tests import EmbeddingsUnitTests
+
+from aveyb_retrieval import (
+    ConfigError,
+    Embedder,
+    IndexFormatError,
+    Retriever,
+    add_documents,
+    verify_index,
+)
+from aveyb_retrieval.integrations.langchain import AveyBEmbeddings, AveyBRetriever, AveyBVectorStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestRetrieverConforms(RetrieversIntegrationTests):
+    @pytest.fixture(autouse=True)
+    def _index(self, index: Path, embedder: Embedder) -> None:
+        self.path, self.model = str(index), embedder
+
+    @property
+    def retriever_constructor(self) -> type[AveyBRetriever]:
+        return AveyBRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return {"path": self.path, "model": self.model}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "how long is the notice period?"
+
+
+class TestVectorStoreConforms(VectorStoreIntegrationTests):
+    """With the suite's own embeddings."""
+
+    @pytest.fixture
+    def vectorstore(self, tmp_path: Path) -> AveyBVectorStore:  # type: ignore[override]
+        return AveyBVectorStore(tmp_path / "index", self.get_embeddings())
+
+
+class TestVectorStoreConformsWithOurModel(VectorStoreIntegrationTests):
+    @pytest.fixture
+    def vectorstore(self, tmp_path: Path, embedder: Embedder) -> AveyBVectorStore:  # type: ignore[override]
+        return AveyBVectorStore(tmp_path / "index", AveyBEmbeddings(embedder))
+
+
+class TestEmbeddingsUnit(EmbeddingsUnitTests):
+    @property
+    def embeddings_class(self) -> type[Embeddings]:
+        return AveyBEmbeddings
+
+
+class TestEmbeddingsConform(EmbeddingsIntegrationTests):
+    @property
+    def embeddings_class(self) -> type[Embeddings]:
+        return AveyBEmbeddings
+
+
+# --- what the suites do not look at -----------------------------------------------------------------------------------
+
+
+def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Embedder) -> None:
+    retriever = AveyBRetriever(path=str(index), model=embedder, k=1)
+    (found,) = retriever.invoke("how long is the notice period of the lease?")
+    assert (found.id, found.metadata["title"], found.metadata["year"]) == ("lease", "Lease", 2021)
+    with Retriever.load(index) as plain:
+        (document,) = plain.get(["lease"])
+    assert found.page_content == document.text[slice(*found.metadata["span"])]
+    assert 0 < found.metadata["confidence"] <= 1
+    options = {"unit": "document", "filter": {"year": {"$gte": 2023}}}
+    assert {each.id for each in retriever.invoke("budget", k=9, **options)} == {"minutes", "memo"}
+    wide = AveyBRetriever(path=str(index), model=embedder, search_options={"filter": {"tags": {"$all": ["rent"]}}})
+    assert {each.id for each in wide.invoke("anything")} == {"lease"}
+    with pytest.raises(ConfigError, match="did you mean 'k'"):
+        retriever.invoke("budget", top_k=3)
+
+
+async def test_a_retriever_follows_the_index(index: Path, embedder: Embedder) -> None:
+    retriever = AveyBRetriever(path=str(index), model=embedder, k=1)
+    assert (await retriever.ainvoke("what does the canteen offer?"))[0].id != "canteen"
+    add_documents([{"_id": "canteen", "text": "The canteen offers soup."}], index, model=embedder)
+    assert (await retriever.ainvoke("what does the canteen offer?"))[0].id == "canteen"
+
+
+def test_a_retriever_makes_no_index(tmp_path: Path) -> None:
+    with pytest.raises(IndexFormatError, match="no index here"):
+        AveyBRetriever(path=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_vector_store_filters_and_searches_by_words(tmp_path: Path, embedder: Embedder) -> None:
+    store = AveyBVectorStore(tmp_path / "index", model=embedder, search_options={"mode": "hybrid"})
+    texts = ["valve XK-42 is closed", "valve YL-17 is open", "the meeting is over"]
+    ids = store.add_texts(texts, [{"n": i, "title": f"T{i}"} for i in range(3)])
+    assert len(set(ids)) == 3
+    best = store.similarity_search("XK-42", k=1)
+    assert [(each.id, each.metadata) for each in best] == [(ids[0], {"n": 0, "title": "T0"})]
+    assert [each.metadata["n"] for each in store.similarity_search("valve", k=5, filter={"n": {"$gt": 0}})] == [1, 2]
+    assert store.delete(filter={"n": 0})
+    assert store.get_by_ids(ids)[0].id == ids[1]
+    assert store.as_retriever(search_kwargs={"k": 1}).invoke("YL-17")[0].id == ids[1]
+    assert verify_index(tmp_path / "index", deep=True).problems == []
+
+
+def test_scores_are_cosines_and_relevance_is_their_share(tmp_path: Path, embedder: Embedder) -> None:
+    embeddings = AveyBEmbeddings(embedder)
+    store = AveyBVectorStore.from_texts(["close the valve", "open the gate"], embeddings, path=tmp_path / "index")
+    (document, score), *_ = store.similarity_search_with_score("how is the valve closed?", k=2)
+    query, text = embeddings.embed_query("how is the valve closed?"), embeddings.embed_documents(["close the valve"])[0]
+    assert document.page_content == "close the valve"
+    assert score == pytest.approx(sum(a * b for a, b in zip(query, text, strict=True)), abs=1e-5)
+    assert store.similarity_search_with_relevance_scores("how is the valve closed?", k=1)[0][1] == pytest.approx(score)
+
+
+async def test_a_store_is_made_asynchronously_and_opened_again(tmp_path: Path, embedder: Embedder) -> None:
+    made = await AveyBVectorStore.afrom_documents(
+        [Document("close the valve", id="a"), Document("open the gate", id="b")],
+        AveyBEmbeddings(embedder),
+        path=tmp_path / "index",
+    )
+    again = AveyBVectorStore(tmp_path / "index", AveyBEmbeddings(embedder))
+    assert [each.id for each in await again.asimilarity_search("gate", k=1)] == ["b"]
+    await made.aadd_texts(["sign the form"], ids=["c"])
+    assert {each.id for each in again.similarity_search("form", k=3)} == {"a", "b", "c"}
+
+
+def test_an_index_refuses_other_embeddings_than_those_that_made_it(tmp_path: Path, embedder: Embedder) -> None:
+    AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=6)).add_texts(["a", "b"])
+    assert len(AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=6)).similarity_search("a")) == 2
+    with pytest.raises(IndexFormatError, match="DeterministicFakeEmbedding"):
+        AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=7))
+    with pytest.raises(IndexFormatError, match="DeterministicFakeEmbedding"):
+        AveyBVectorStore(tmp_path / "index", AveyBEmbeddings(embedder))
+    with pytest.raises(ConfigError, match="path="):
+        AveyBVectorStore.from_texts(["a"], DeterministicFakeEmbedding(size=6))
