@@ -37,6 +37,13 @@ PRECISION = click.option(
     show_default=True,
     help="Precision of the model's arithmetic: bfloat16 on CPUs that support it, float8 on GPUs.",
 )
+MODE = click.option(
+    "--mode",
+    type=click.Choice(["dense", "lexical", "hybrid"]),
+    default="hybrid",
+    show_default=True,
+    help="Search by vectors, by words (BM25), or by both.",
+)
 
 
 class Command(click.Command):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import documents, shards
-from aveyb_retrieval.cli.common import PRECISION, Commands, parse_filter, progress_bar
+from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
 from aveyb_retrieval.cli.options import INSERTING, MAKING, PATH, READING, VECTORS, WRITING
 from aveyb_retrieval.errors import ConfigError
 
@@ -91,13 +91,7 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
     show_default=True,
     help="Find documents, or the best passages of all documents.",
 )
-@click.option(
-    "--mode",
-    type=click.Choice(["dense", "lexical", "hybrid"]),
-    default="hybrid",
-    show_default=True,
-    help="Search by vectors, by words (BM25), or by both.",
-)
+@MODE
 @click.option(
     "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
 )

@@ -91,6 +91,11 @@ class Retriever:
         return self._snapshot.manifest.version
 
     @property
+    def granularity(self) -> str:
+        """The vectors that were made: "document", "passage" or "both"."""
+        return self._snapshot.manifest.granularity
+
+    @property
     def model(self) -> EmbedderLike:
         """The model that encodes queries, loaded when it is first asked for; changes of the index can share it.
 

@@ -1,0 +1,207 @@
+"""An index as tools of an agent, over the Model Context Protocol (extra `mcp`)."""
+
+from __future__ import annotations
+
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from urllib.parse import quote
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field, TypeAdapter
+
+from aveyb_retrieval import AveyBError, Document, Hit, __version__
+from aveyb_retrieval.integrations.live_index import LiveIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# An agent refuses an answer beyond 25,000 tokens, and may count it twice (as text and as structured output). English
+# has about 4 bytes a token, Chinese and tables of numbers about 2.
+MAX_BYTES = 24_000
+MAX_METADATA = 4_000
+MAX_TITLE = 300
+MOST = 200  # results that can be paged through
+
+_JSON = TypeAdapter(str)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Result(BaseModel):
+    """One passage found."""
+
+    id: str = Field(description="Id of the document: give it to fetch")
+    title: str
+    url: str
+    text: str = Field(description="The passage")
+    heading: str = Field(description="The heading over the passage")
+    start: int = Field(description="First character of the passage in the document: an offset for fetch")
+    end: int
+    score: float
+
+
+class SearchAnswer(BaseModel):
+    """The best passages, best first."""
+
+    results: list[Result]
+    note: str = Field(description="What was left out, and how to get it")
+
+
+class FetchAnswer(BaseModel):
+    """A document, or a part of it."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, Any]
+    start: int = Field(description="First character of this part")
+    end: int
+    length: int = Field(description="Characters of the whole document")
+    note: str = Field(description="What was left out, and how to get it")
+
+
+def make_server(path: str | Path, *, model: Any = None, name: str | None = None, **search_options: Any) -> MCPServer:
+    """Make a server with the tools `search` and `fetch` over an index, always in its newest version.
+
+    Args:
+        path: The index directory.
+        model: The model, as in `Retriever.load`; loaded by the first search.
+        name: What agents call the index; None is the name of its folder.
+        **search_options: Options of `Retriever.search` for every search.
+
+    Raises:
+        IndexFormatError: there is no index, or it is damaged.
+    """
+    index = LiveIndex(path, model=model)
+    unit = "document" if index.retriever.granularity == "document" else "passage"
+    options: Any = {"unit": unit, **search_options}
+    called = name or Path(path).resolve().name
+    server = MCPServer(name=called, version=__version__, instructions=_instructions(index, called), log_level="WARNING")
+    reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+
+    @server.tool(title=f"Search {called}", annotations=reads)
+    @_in_words
+    def search(
+        query: Annotated[str, Field(description="A question or words, in the language of the documents")],
+        limit: Annotated[int, Field(ge=1, le=20, description="How many passages")] = 8,
+        offset: Annotated[int, Field(ge=0, lt=MOST, description="Leave out the best ones: the next page")] = 0,
+        filter: Annotated[
+            dict[str, Any] | None,
+            Field(description='Condition on metadata: {"year": {"$gte": 2020}, "tags": {"$contains": "law"}}'),
+        ] = None,
+    ) -> SearchAnswer:
+        """Find the passages that answer a question, by meaning and by words."""
+        wanted = min(offset + limit, MOST)
+        found = index.retriever.search(query, wanted, filter=filter, **options)
+        return _search_answer(found, offset, limit)
+
+    @server.tool(title=f"Read from {called}", annotations=reads)
+    @_in_words
+    def fetch(
+        id: Annotated[str, Field(description="Id of a document, from search")],
+        offset: Annotated[
+            int, Field(ge=0, description="First character; the start of a passage shows it in context")
+        ] = 0,
+        limit: Annotated[int, Field(ge=1, le=MAX_BYTES, description="How many characters")] = 20_000,
+    ) -> FetchAnswer:
+        """Read a document, in parts where it is long."""
+        return _fetch_answer(index.retriever.get([id])[0], offset, limit)
+
+    return server
+
+
+def _in_words(tool: Callable[P, T]) -> Callable[P, T]:
+    """Turn our errors into the protocol's: of any other, an agent reads only that there was one."""
+
+    @wraps(tool)
+    def run(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return tool(*arguments, **options)
+        except AveyBError as error:
+            raise ToolError(str(error)) from error
+
+    return run
+
+
+def _instructions(index: LiveIndex, name: str) -> str:
+    fields = dict.fromkeys(field for each in index.retriever.documents(limit=50) for field in each.metadata)
+    known = f" Metadata fields for filters: {', '.join(list(fields)[:30])}." if fields else ""
+    return (
+        f"{name} holds {index.retriever.count():,} documents. search finds passages; fetch reads a document by its id, "
+        f"in parts where it is long: pass a passage's start as offset to read on from there.{known}"
+    )
+
+
+def _search_answer(hits: list[Hit], offset: int, limit: int) -> SearchAnswer:
+    answer = SearchAnswer(results=[], note="")
+    shown = [_result(hit) for hit in hits[offset:]]
+    room = MAX_BYTES
+    for result in shown:
+        result.text, cut = _fitting(result.text, MAX_BYTES // 2)
+        room -= len(result.model_dump_json().encode())
+        if room < 0:
+            answer.note = f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
+            return answer
+        answer.results.append(result)
+        if cut:
+            answer.note = "Long passages are cut: fetch reads them whole. "
+    if len(shown) == limit and offset + limit < MOST:
+        answer.note += f"There may be more: search again with offset={offset + limit}."
+    return answer
+
+
+def _result(hit: Hit) -> Result:
+    start, end = hit.span or (0, len(hit.text))
+    return Result(
+        id=hit.id,
+        title=hit.title[:MAX_TITLE],
+        url=_url(hit),
+        text=hit.text[start:end],
+        heading=hit.heading[:MAX_TITLE],
+        start=start,
+        end=end,
+        score=round(hit.score, 4),
+    )
+
+
+def _fetch_answer(document: Document, offset: int, limit: int) -> FetchAnswer:
+    length = len(document.text)
+    if offset > length:
+        raise ToolError(f"offset={offset}: the document {document.id!r} has {length:,} characters")
+    text, _ = _fitting(document.text[offset : offset + limit], MAX_BYTES - MAX_METADATA)
+    end = offset + len(text)
+    answer = FetchAnswer(
+        id=document.id,
+        title=document.title[:MAX_TITLE],
+        text=text,
+        url=_url(document),
+        metadata=document.metadata,
+        start=offset,
+        end=end,
+        length=length,
+        note="",
+    )
+    if end < length:
+        answer.note = f"Characters {offset:,} to {end:,} of {length:,}: to read on, fetch with offset={end}."
+    size = len(answer.model_dump_json(include={"metadata"}).encode())
+    if size > MAX_METADATA:
+        answer.metadata = {}
+        answer.note += f" The metadata are left out: {size:,} bytes."
+    return answer
+
+
+def _fitting(text: str, most: int) -> tuple[str, bool]:
+    """The beginning of a text whose JSON has at most so many bytes, and whether anything was cut."""
+    kept = text
+    while (size := len(_JSON.dump_json(kept))) > most:
+        kept = kept[: max(len(kept) * most // size - 1, 0)]
+    return kept, len(kept) < len(text)
+
+
+def _url(found: Hit | Document) -> str:
+    url = found.metadata.get("url")
+    return url if isinstance(url, str) else f"aveyb://{quote(found.id, safe='')}"

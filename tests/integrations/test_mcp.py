@@ -1,0 +1,297 @@
+"""An agent's client of the MCP server: in process, over standard input and output, and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="mcp is not installed: pip install '.[integrations]'")
+
+from click.testing import CliRunner
+from mcp import Client, StdioServerParameters
+
+from aveyb_retrieval import Embedder, add_documents, build_index, delete_documents
+from aveyb_retrieval.cli.mcp import main
+from aveyb_retrieval.integrations.mcp import MAX_BYTES, make_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = 2 * 25_000  # an agent refuses 25,000 tokens; no text has fewer than two bytes a token for long
+
+
+def call(server: Any, tool: str, mode: str = "auto", **arguments: Any) -> Any:
+    """Call one tool and return its result, having checked that it is told once as text and once as structure."""
+
+    async def run() -> Any:
+        async with Client(server, mode=mode) as client:
+            return await client.call_tool(tool, arguments)
+
+    return check(asyncio.run(run()))
+
+
+def check(result: Any) -> Any:
+    (text,) = result.content
+    assert len(text.text.encode()) <= MOST_BYTES / 2
+    if not result.is_error:
+        assert json.loads(text.text) == result.structured_content
+    return result
+
+
+@pytest.fixture
+def server(index: Path, embedder: Embedder) -> Any:
+    return make_server(index, model=embedder)
+
+
+# --- in process -------------------------------------------------------------------------------------------------------
+
+
+def test_tools_say_what_they_are(server: Any) -> None:
+    async def look() -> tuple[Any, Any]:
+        async with Client(server) as client:
+            return (await client.list_tools()).tools, client.instructions
+
+    tools, instructions = asyncio.run(look())
+    assert [tool.name for tool in tools] == ["search", "fetch"]
+    for tool in tools:
+        assert tool.annotations.read_only_hint is True
+        assert tool.annotations.destructive_hint is False
+        assert tool.annotations.open_world_hint is False
+        assert tool.output_schema["type"] == "object"
+        assert tool.description
+    assert "4 documents" in instructions and "year, tags" in instructions
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
+    found = call(server, "search", mode, query="how long is the notice period of the lease?").structured_content
+    first = found["results"][0]
+    assert (first["id"], first["title"], first["url"]) == ("lease", "Lease", "aveyb://lease")
+    assert "three months' notice" in first["text"]
+    read = call(server, "fetch", mode, id=first["id"]).structured_content
+    assert read["text"][first["start"] : first["end"]] == first["text"]
+    assert (read["title"], read["metadata"], read["note"]) == ("Lease", {"year": 2021, "tags": ["rent", "notice"]}, "")
+    part = call(server, "fetch", mode, id="lease", offset=first["start"], limit=10).structured_content
+    assert part["text"] == first["text"][:10]
+    assert f"offset={first['start'] + 10}" in part["note"]
+
+
+def test_search_filters_and_pages(server: Any) -> None:
+    recent = call(server, "search", query="gate", filter={"year": {"$gte": 2023}}).structured_content
+    assert {each["id"] for each in recent["results"]} == {"minutes", "memo"}
+    as_text = call(server, "search", query="gate", filter='{"tags": {"$contains": "rent"}}').structured_content
+    assert {each["id"] for each in as_text["results"]} == {"lease"}  # some agents send objects as texts
+    pages = [call(server, "search", query="gate", limit=1, offset=i).structured_content for i in range(3)]
+    assert len({each["results"][0]["id"] for each in pages}) == 3
+    assert [f"offset={i + 1}" in each["note"] for i, each in enumerate(pages)] == [True] * 3
+    assert call(server, "search", query="gate", offset=100).structured_content == {"results": [], "note": ""}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("fetch", {"id": "nobody"}, "no document has the id 'nobody'"),
+        ("fetch", {"id": "lease", "offset": 10_000}, "the document 'lease' has 93 characters"),
+        ("fetch", {"id": "lease", "offset": -1}, "greater than or equal to 0"),
+        ("fetch", {}, "Field required"),
+        ("search", {"query": "  "}, "the query is empty"),
+        ("search", {"query": "x", "limit": 1000}, "less than or equal to 20"),
+        ("search", {"query": "x", "filter": {"year": {"$about": 2}}}, r"the operator '$about' on 'year' is not known"),
+        ("search", {"query": "x", "filter": {"": 2}}, "cannot be a field"),
+    ],
+)
+def test_an_error_reaches_the_agent_in_words(server: Any, tool: str, arguments: dict[str, Any], words: str) -> None:
+    result = call(server, tool, **arguments)
+    assert result.is_error
+    assert words in result.content[0].text
+
+
+def test_a_damaged_index_is_an_error_in_words(index: Path, server: Any) -> None:
+    assert not call(server, "search", query="gate").is_error
+    (index / "current").write_text("nonsense\n")
+    result = call(server, "search", query="gate")
+    assert result.is_error
+    assert str(index) in result.content[0].text
+
+
+def test_a_new_version_is_followed(index: Path, server: Any, embedder: Embedder) -> None:
+    assert call(server, "fetch", id="new").is_error
+    add_documents([{"_id": "new", "text": "The canteen offers soup."}], index, model=embedder)
+    found = call(server, "search", query="what does the canteen offer?").structured_content
+    assert found["results"][0]["id"] == "new"
+    delete_documents(index, ["new"])
+    assert call(server, "fetch", id="new").is_error
+
+
+def test_an_index_without_passages_is_searched_by_documents(tmp_path: Path, embedder: Embedder) -> None:
+    build_index([{"_id": "a/b c", "text": "The gate. " * 9}], tmp_path / "ix", model=embedder, granularity="document")
+    (found,) = call(make_server(tmp_path / "ix", model=embedder), "search", query="gate").structured_content["results"]
+    assert (found["id"], found["url"], found["text"]) == ("a/b c", "aveyb://a%2Fb%20c", "The gate. " * 9)
+
+
+# --- bounded answers --------------------------------------------------------------------------------------------------
+
+
+def hostile_texts() -> dict[str, str]:
+    rng = random.Random(0)
+    return {
+        "english": "The valve is closed before the filter is opened. " * 5_000,
+        "chinese": "书面通知解除本合同。" * 20_000,
+        "escapes": '"\\\n\t\x01' * 40_000,
+        "astral": "".join(chr(rng.randrange(0x1F300, 0x1F600)) for _ in range(60_000)),
+    }
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of long documents, of which the first 3,000 tokens are encoded, with long passages."""
+    root = tmp_path_factory.mktemp("large") / "index"
+    rows: list[dict[str, Any]] = [{"_id": name, "text": text} for name, text in hostile_texts().items()]
+    rows.append({"_id": "fields", "title": "t" * 5_000, "text": "x", "blob": "m" * 100_000})
+    rows.append({"_id": "5 MB", "text": five_megabytes()})
+    build_index(rows, root, model=Embedder.load(max_tokens=3_000), passage_tokens=2_048)  # the same model to search
+    return root
+
+
+def five_megabytes() -> str:
+    return "".join(f"Line {i}: the pump was checked, valve {i % 977} closed.\n" for i in range(110_000))[:5_000_000]
+
+
+def read_whole(server: Any, name: str, **options: Any) -> tuple[str, int]:
+    """Fetch part after part, as the notes say."""
+
+    async def run() -> tuple[str, int]:
+        parts: list[str] = []
+        async with Client(server) as client:
+            offset = 0
+            while True:
+                result = check(await client.call_tool("fetch", {"id": name, "offset": offset, **options}))
+                answer = result.structured_content
+                assert answer["start"] == offset and len(answer["text"]) == answer["end"] - offset
+                parts.append(answer["text"])
+                if answer["end"] == answer["length"]:
+                    return "".join(parts), len(parts)
+                assert f"fetch with offset={answer['end']}" in answer["note"]
+                offset = answer["end"]
+
+    return asyncio.run(run())
+
+
+def test_a_document_of_five_megabytes_is_read_in_parts(large: Path, embedder: Embedder) -> None:
+    text, parts = read_whole(make_server(large, model=embedder), "5 MB")
+    assert text == five_megabytes()
+    assert parts < 300
+    one = call(make_server(large, model=embedder), "fetch", id="5 MB", offset=4_999_990).structured_content
+    assert (one["text"], one["note"]) == (five_megabytes()[-10:], "")
+
+
+@pytest.mark.parametrize("name", hostile_texts())
+def test_no_text_makes_an_answer_too_large(large: Path, embedder: Embedder, name: str) -> None:
+    server = make_server(large, model=embedder)
+    text, _ = read_whole(server, name, limit=MAX_BYTES)
+    assert text == hostile_texts()[name]
+    found = call(server, "search", query="valve 书面通知", limit=20).structured_content
+    assert found["results"]
+    assert "search again with offset=" in found["note"] or "cut" in found["note"]
+
+
+def test_large_metadata_are_left_out_with_a_note(large: Path, embedder: Embedder) -> None:
+    answer = call(make_server(large, model=embedder), "fetch", id="fields").structured_content
+    assert (answer["metadata"], len(answer["title"])) == ({}, 300)
+    assert "metadata are left out" in answer["note"]
+
+
+# --- over the two transports ------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def conversation(server: Any) -> None:
+    """The same talk over any transport: tools, a search, a fetch, an error."""
+
+    async def talk() -> None:
+        async with Client(server) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "fetch"]
+            found = check(await client.call_tool("search", {"query": "how long is the notice period of the lease?"}))
+            assert found.structured_content["results"][0]["id"] == "lease"
+            read = check(await client.call_tool("fetch", {"id": "memo"}))
+            assert read.structured_content["text"] == "Visitors sign in at the north gate."
+            wrong = check(await client.call_tool("fetch", {"id": "nobody"}))
+            assert wrong.is_error and "no document has the id 'nobody'" in wrong.content[0].text
+
+    asyncio.run(talk())
+
+
+def test_over_standard_input_and_output(index: Path) -> None:
+    conversation(
+        StdioServerParameters(
+            command=sys.executable, args=["-m", "aveyb_retrieval.cli.mcp", str(index)], env=environment(), cwd=str(ROOT)
+        )
+    )
+
+
+@pytest.fixture
+def port() -> int:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        number: int = free.getsockname()[1]
+        return number
+
+
+@pytest.fixture
+def http_server(index: Path, port: int) -> Iterator[str]:
+    command = [sys.executable, "-m", "aveyb_retrieval.cli.mcp", str(index), "--http", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with closing(socket.socket()) as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_over_http(http_server: str) -> None:
+    conversation(http_server)
+
+
+def test_http_refuses_a_foreign_host_name(http_server: str) -> None:
+    """A page that a browser shows must not reach the server under a name of its own (DNS rebinding)."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    connection = http.client.HTTPConnection(urlsplit(http_server).netloc, timeout=30)
+    connection.request("POST", "/mcp", b"{}", {"Host": "evil.example", "Content-Type": "application/json"})
+    assert connection.getresponse().status in (403, 421)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none"], "no index here"),
+        (["none", "--http", "--host", "0.0.0.0"], "other machines can reach it"),
+        (["none", "--port", "1234"], "only with --http"),
+    ],
+)
+def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path / arguments[0]), *arguments[1:]])
+    assert (done.exit_code, words in done.stderr) == (2, True), done.output
