@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.server.limits import Limits
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "cpu_serve.json"
@@ -117,12 +118,14 @@ def main() -> None:
     parser.add_argument("index", nargs="?", type=Path)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--threads", type=int, default=Limits.threads, help="searches that the server runs at once")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         index = options.index or documentation(Path(folder) / "documentation")
         questions = draw_questions(index, 5000)
         command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), "--port", "0"]
+        command += ["--threads", str(options.threads)]
         server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         try:
             url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
@@ -143,6 +146,7 @@ def main() -> None:
         "python": platform.python_version(),
         "index": str(options.index or "documentation of this project"),
         "documents": documents,
+        "threads": options.threads,
         "exit_code": server.returncode,
         "one_client": alone,
         "many_clients": together,

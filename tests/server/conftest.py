@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("starlette", reason="the server needs the extra [server]")
-
 from starlette.testclient import TestClient
 
 from aveyb_retrieval import build_index
