@@ -19,7 +19,7 @@ def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
     On a CUDA device they go there in one copy from page-locked memory, which the host does not wait for; a copy from
     other memory makes it wait until the device has done everything before. On a CPU they share memory with `arrays`.
     """
-    if device.type not in _FROM_PAGE_LOCKED:
+    if device.type not in _FROM_PAGE_LOCKED or not arrays:
         return [torch.from_numpy(array).to(device) for array in arrays]
     sizes = [array.size for array in arrays]
     packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=True)

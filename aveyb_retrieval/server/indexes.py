@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.index.model import load_model
 from aveyb_retrieval.index.search.retriever import Retriever
@@ -62,6 +63,8 @@ class Indexes:
         if model is not None or any(found["model"] is not None for found in described.values()):
             source = model if model is not None else _common_source(paths, described)
             loaded = load_model(source, device=device, precision=precision)
+            if isinstance(loaded, Embedder):
+                loaded.model.warm_up()  # or the first request would wait for what is made once
             batched = BatchedModel(cast("ServedModel", loaded), observe)
         retrievers = {}
         for name, path in paths.items():

@@ -2,13 +2,17 @@
 
 Operations run on tensors without values ("meta"), where reading a value back is an error, and which are taken for ones
 on a GPU. An operation that writes memory counts as one launch, and moves what it reads and writes once. `python -m
-tests.kernels.counts` prints the table of docs/kernels.md.
+tests.kernels.counts --write` renews benchmarks/results/gpu_counts.json, which docs/kernels.md shows.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 
 PRESETS = {"released": AveyBConfig.released_base, "paper": AveyBConfig.paper_base}
 BATCH, LENGTHS = 8, (512, 2048, 8192, 98_304)
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_counts.json"
+# By `pretended_device.forward_waits` with as many splits, of 16 tokens instead of 256, at commit e0d46cf.
+WAITS_BEFORE = {512: 21, 2048: 21, 8192: 39, 98_304: 333}
 # Allocate or rename, but start nothing.
 FREE = (
     "empty",
@@ -122,26 +129,28 @@ def layer_counts(preset: str, tokens: int, *, joined: bool = True) -> Counts:
     return counter.counts
 
 
-def table() -> str:
-    """Markdown: launches and bytes per layer, before (as the layers stand) and now."""
-    lines = [
-        "| preset | tokens | launches per layer, before | now | bytes per token and layer, before | now | floor |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for preset in PRESETS:
-        for tokens in LENGTHS:
-            before, now = (layer_counts(preset, tokens, joined=joined) for joined in (False, True))
-            per = 2 * BATCH * tokens
-            floor = 2 * 2 * PRESETS[preset]().hidden_size
-            lines.append(
-                f"| {preset} | {tokens:,} | {before.launches / 2:g} | {now.launches / 2:g} | {before.bytes / per:,.0f} "
-                f"| {now.bytes / per:,.0f} | {floor:,} |"
-            )
-    return "\n".join(lines)
+def rows(*, waits: bool) -> list[dict[str, Any]]:
+    """One row for each preset and length; without `waits`, which take seconds, the columns of layers alone."""
+    from tests.kernels.pretended_device import forward_waits
+
+    found: list[dict[str, Any]] = []
+    for preset, tokens in product(PRESETS, LENGTHS):
+        row: dict[str, Any] = {"preset": preset, "tokens": tokens}
+        for name, joined in (("before", False), ("now", True)):
+            counts = layer_counts(preset, tokens, joined=joined)
+            row[f"launches_per_layer_{name}"] = counts.launches / 2
+            row[f"bytes_per_token_and_layer_{name}"] = round(counts.bytes / (2 * BATCH * tokens))
+        row["bytes_floor"] = 2 * 2 * PRESETS[preset]().hidden_size
+        if waits:
+            row["waits_per_forward_before"] = WAITS_BEFORE[tokens]
+            row["waits_per_forward_now"] = sum(forward_waits(BATCH, tokens // 16).values())
+        found.append(row)
+    return found
 
 
 if __name__ == "__main__":
-    print(table())
-    for preset in PRESETS:
-        for joined in (False, True):
-            print(preset, joined, layer_counts(preset, 2048, joined=joined).names)
+    document = {"batch": BATCH, "precision": "bfloat16", "before": "layers as they stand; waits of e0d46cf"}
+    text = json.dumps(document | {"rows": rows(waits=True)}, indent=1)
+    print(text)
+    if "--write" in sys.argv:
+        RESULTS.write_text(text + "\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tests.kernels.counts import BATCH, LENGTHS, PRESETS, layer_counts
+from tests.kernels.counts import BATCH, LENGTHS, PRESETS, RESULTS, layer_counts, rows
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -17,6 +19,13 @@ def test_launches_and_bytes_per_layer(preset: str, tokens: int) -> None:
     assert now.launches < before.launches
     assert now.bytes < before.bytes
     assert now.bytes / (2 * BATCH * tokens) < {"released": 41_000, "paper": 53_000}[preset]
+
+
+def test_the_committed_counts_are_those_of_the_layers() -> None:
+    committed = json.loads(RESULTS.read_text())["rows"]
+    for row, now in zip(committed, rows(waits=False), strict=True):
+        assert {key: row[key] for key in now} == now
+        assert row["waits_per_forward_now"] == 0  # tests/kernels/test_waits.py counts them
 
 
 def test_the_context_is_written_over_the_gate() -> None:

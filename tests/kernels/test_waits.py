@@ -42,6 +42,10 @@ def test_an_embedder_waits_for_its_results_only() -> None:
         assert batches > 1
         assert +waits == {"copy to the host": batches}
         waits.clear()
+        (empty,) = embedder.encode_documents([("", "")])
+        assert not empty.vector.any()
+        assert +waits == {"copy to the host": 1}
+        waits.clear()
         embedder.encode_queries(queries)
         assert +waits == {"copy to the host": 1}
 

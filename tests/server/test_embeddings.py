@@ -8,6 +8,9 @@ import json
 import numpy as np
 import pytest
 
+from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
+from aveyb_retrieval.encoder.split_encoder import SplitEncoder
+from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits
 
 TEXTS = ["word1 word2", "word3"]
@@ -119,7 +122,6 @@ def test_indexes_of_foreign_vectors_are_searched_by_words_and_serve_no_model(tmp
 
     from aveyb_retrieval import build_index
     from aveyb_retrieval.server.app import create_app
-    from aveyb_retrieval.server.indexes import Indexes
 
     vectors = np.eye(2, 8, dtype=np.float32)
     documents = [{"_id": "a", "text": "notice period"}, {"_id": "b", "text": "valve"}]
@@ -131,3 +133,12 @@ def test_indexes_of_foreign_vectors_are_searched_by_words_and_serve_no_model(tmp
         assert client.get("/v1/models").json()["data"] == []
         refused = client.post("/v1/embeddings", json={"input": "a"})
         assert (refused.status_code, "--model" in json.dumps(refused.json())) == (404, True)
+
+
+def test_the_model_is_warm_before_the_first_request(monkeypatch):
+    warmed = []
+    monkeypatch.setattr(SplitEncoder, "warm_up", warmed.append)
+    opened = Indexes.open({}, model=DEFAULT_MODEL)
+    opened.close()
+    assert opened.model is not None
+    assert warmed == [opened.model.model.model]
