@@ -142,4 +142,6 @@ def check_whole(case: Case, root: Path, after: Any) -> None:
         assert verify_index(root, deep=True).problems == []
     index_dir = IndexDirectory(root)
     assert not index_dir.building.exists()
-    assert index_dir.versions() == [index_dir.current()]
+    # where nothing was left to do, the version before is removed by the next change
+    assert index_dir.versions()[-1] == index_dir.current()
+    assert len(index_dir.versions()) <= 2
