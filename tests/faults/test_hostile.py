@@ -166,6 +166,15 @@ def test_a_store_that_defines_more_than_tables_is_refused(index: Path, statement
         add_documents([{"_id": "new", "text": "word1"}], index, model=FakeEmbedder())
 
 
+def test_a_schema_that_is_not_utf_8_is_an_error_of_ours(index: Path) -> None:
+    path = version(index) / "store.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE texts", b"CREATE T\xd1BLE texts"))
+    rehash(index, "store.sqlite")
+    assert verify_index(index).problems
+    with pytest.raises(IndexFormatError, match="cannot be opened"):
+        use(index)
+
+
 def test_a_statement_without_end_is_stopped(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_check, "STATEMENT_SECONDS", 0.2)
     with (

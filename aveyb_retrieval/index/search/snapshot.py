@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import sqlite3
 import threading
 import weakref
 from collections import OrderedDict
@@ -20,7 +19,7 @@ from aveyb_retrieval.index.nearest import devices, faiss_file
 from aveyb_retrieval.index.nearest.exact import search as search_exactly
 from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
-from aveyb_retrieval.index.storage import directory, filters
+from aveyb_retrieval.index.storage import directory, filters, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
@@ -122,7 +121,7 @@ class Snapshot:
         path = self.folder / directory.STORE
         try:
             return Store.open_for_reading(path)
-        except sqlite3.DatabaseError as error:
+        except store_check.UNREADABLE as error:
             raise IndexFormatError(
                 f"{path}: cannot be opened ({error}); run `aveyb-index verify {self.folder.parent}`"
             ) from error
@@ -147,7 +146,7 @@ class Snapshot:
             store = self._open_store()
         try:
             yield store
-        except sqlite3.DatabaseError as error:
+        except store_check.UNREADABLE as error:
             store.close()
             raise IndexFormatError(
                 f"{store.path}: unreadable ({error}); run `aveyb-index verify {self.folder.parent}`"

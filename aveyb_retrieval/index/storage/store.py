@@ -458,7 +458,7 @@ def check_readable(store: Store) -> None:
     """Raise IndexFormatError where the file is not a store of ours."""
     try:
         store.db.execute("SELECT doc, n_passages FROM documents LIMIT 1").fetchone()
-    except sqlite3.DatabaseError as error:
+    except store_check.UNREADABLE as error:
         raise IndexFormatError(
             f"{store.path}: not a readable store ({error}); restore the file from a copy or build the index again"
         ) from error

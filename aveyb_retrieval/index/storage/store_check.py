@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 STATEMENT_SECONDS = 300.0  # a filter over twenty million documents takes about a tenth of it
 MAX_REMOVED = 1 << 28  # passages of removed documents whose vectors an index may still hold
 
+# what reading a damaged database raises; the second where SQLite's own message holds what is damaged
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 _HANDLER_STEPS = 1_000_000  # of SQLite's machine between two looks at the clock: some hundredths of a second
 _TABLES = {"meta", "documents", "texts", "passages", "fields", "shards", "removed", "rejected"}
 _FULLTEXT = {"fulltext", "passage_words"}

@@ -15,7 +15,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.index.storage import directory, files
+from aveyb_retrieval.index.storage import directory, files, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import Manifest
@@ -102,7 +102,7 @@ class Transaction:
             store = Store.open_for_writing(path)
             # until the first transaction of `_begin`, the store is empty or still the copy of an older version's
             return store.get("job") if store.get("version") == self.version else None
-        except sqlite3.DatabaseError:
+        except store_check.UNREADABLE:
             logger.warning("%s: unreadable journal of an interrupted change; starting again", path)
             return None
         finally:

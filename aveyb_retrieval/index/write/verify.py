@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.index.nearest import faiss_check
-from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.storage import directory, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, Manifest, file_problems
@@ -113,7 +112,7 @@ def _problems(folder: Path, manifest: Manifest, progress: Progress, *, deep: boo
                 expected.append(faiss_check.Expected(folder / name, kind, ids, manifest.dim, shards))
         progress("checking FAISS files", 0, len(expected), 0)
         problems += faiss_check.problems(expected)
-    except (sqlite3.DatabaseError, AveyBError) as error:
+    except (*store_check.UNREADABLE, AveyBError) as error:
         problems.append(str(error))
     finally:
         if store is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.index.storage import store_check
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.index.storage.store import Store, content_digest
 
@@ -75,7 +76,7 @@ def _word_problems(store: Store) -> Iterator[str]:
         for name in names:
             try:  # in format 1, where the table reads `texts`, this compares with the texts; else only its own parts
                 connection.execute(f"INSERT INTO {name}({name}, rank) VALUES ('integrity-check', 1)")  # noqa: S608
-            except sqlite3.DatabaseError as error:
+            except store_check.UNREADABLE as error:
                 yield f"the full-text index {name!r} does not fit the texts ({error})"
                 return
         if not store.words.has_passages:
