@@ -80,7 +80,7 @@ def _console() -> Console:
 )
 @click.option(
     "--index-type",
-    help="For Avey-B models: build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
+    help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
     "none scores every vector in memory instead. Default: auto.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens.")

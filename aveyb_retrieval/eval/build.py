@@ -1,9 +1,9 @@
 """From the names that a user gives (models, an index, a mode) to the systems that are measured on a task.
 
-A model of ours is measured as users search: an index of the corpus is built and searched by `Retriever`, with words and
-vectors unless `mode` says otherwise. Everything else (peers, fixed chunks, the paper's protocol, and ours with
-`index_type="none"`) is measured by its vectors in memory, every one scored exactly; `mode="hybrid"` then adds the BM25
-of bm25s. An option that a system cannot honor is refused.
+A model of ours, and with `index_type` any other, is measured as users search: an index of the corpus is built and
+searched by `Retriever`, with words and vectors unless `mode` says otherwise. Everything else (peers, fixed chunks, the
+paper's protocol, and `index_type="none"`) is measured by its vectors in memory, every one scored exactly;
+`mode="hybrid"` then adds the BM25 of bm25s. An option that a system cannot honor is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, System, fingerprint_of
 from aveyb_retrieval.eval.encoders import (
-    AveyEncoder,
     Chunker,
     CorpusEncoder,
+    EmbedderEncoder,
     LoadOptions,
     is_ours,
     load_embedder,
@@ -45,7 +45,7 @@ class ModelOptions:
         mode: "hybrid", "dense" or "lexical"; None: hybrid through an index, else dense.
         granularity: "document", "passage" or "both"; None: all vectors that there are.
         chunk_words: Encode fixed chunks of this many words one by one; excludes an index.
-        index_type: A type of index, or "none"; None: "auto" for models of ours, "none" for all else.
+        index_type: A type of index, or "none"; None: "auto" for models of ours, "none" for others.
         load: How a model is loaded.
     """
 
@@ -103,10 +103,8 @@ def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
         reason = "the paper protocol has its own prompts and a reduced corpus"
     elif options.chunk_words is not None:
         reason = "an index makes its own passages, not chunks of --chunk-words"
-    elif not is_ours(model):
-        reason = f"{model!r} is not an Avey-B model"
     if reason is None:
-        return True
+        return is_ours(model) or options.index_type is not None
     if options.index_type is not None:
         raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score vectors in memory")
     return False
@@ -129,7 +127,9 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
     named = options.index_type or "auto"
     kind = INDEX_TYPES.get(named.lower(), named)
     load = options.load
-    key = fingerprint_of([embedder.fingerprint, task.corpus.fingerprint, kind, load.max_tokens, load.precision])[:32]
+    passages = str(getattr(embedder, "passage_size", None))
+    parts = [embedder.fingerprint, passages, task.corpus.fingerprint, kind, load.max_tokens, load.precision]
+    key = fingerprint_of(parts)[:32]
     target = folder / "indexes" / key
     if not (reuse and is_index(str(target))):
         documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
@@ -166,12 +166,12 @@ def _exact(model: str, task: Task, options: ModelOptions, cache: VectorCache) ->
 
 def _all_vectors(encoder: CorpusEncoder) -> str:
     """Return the granularity that ranks by every vector an encoder makes."""
-    return {"late": "both", "none": "document"}.get(encoder.info.settings["chunks"], "passage")
+    return {"passages": "both", "none": "document"}.get(encoder.info.settings["chunks"], "passage")
 
 
 def _display_name(encoder: CorpusEncoder, granularity: str) -> str:
     chunks = encoder.info.settings["chunks"]
-    if chunks not in ("late", "none"):
+    if chunks not in ("passages", "none"):
         return f"{encoder.info.name}, {chunks}"
     return encoder.info.name if granularity == _all_vectors(encoder) else f"{encoder.info.name}, {granularity}"
 
@@ -194,7 +194,7 @@ def passage_table(
         nonlocal embedder
         if embedder is None:
             embedder = load_embedder(model)
-        return AveyEncoder(embedder, task.protocol, chunker=chunker)
+        return EmbedderEncoder(embedder, task.protocol, chunker=chunker)
 
     systems = late_against_fixed(make_encoder, task.corpus, cache)
     for peer in peers:

@@ -1,6 +1,7 @@
-"""Models that turn a corpus and queries into vectors: ours with late chunking, and any sentence-transformers model.
+"""Models that turn a corpus and queries into vectors, as an index reads documents, or as peers are usually measured.
 
-Both are used through the `CorpusEncoder` protocol, so that peers are measured by the same code in the same run.
+All are loaded by `aveyb_retrieval.encoder.loading`, like the model of an index, and used through the `CorpusEncoder`
+protocol, so that peers are measured by the same code in the same run.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from aveyb_retrieval.index.types import EmbedderLike
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 
 Chunker = Callable[[Document], list[tuple[int, int]]]
 """Cuts a document's text into character ranges [start, end) that are read one by one."""
@@ -78,8 +80,8 @@ def word_chunks(words: int, overlap: int = 0) -> Chunker:
     return chunk
 
 
-class AveyEncoder:
-    """Our model: one document vector and one contextual vector per split, or fixed chunks one by one.
+class EmbedderEncoder:
+    """A model as an index uses it: one vector for the document and one for each passage, or fixed chunks one by one.
 
     The title goes in front of the text, on a line of its own as the index builds it (`standard`) or as the protocol
     joins it. With a `chunker`, each chunk is encoded alone (without its document, without late chunking) and there is
@@ -92,7 +94,7 @@ class AveyEncoder:
         protocol: EvalProtocol = STANDARD,
         *,
         chunker: Chunker | None = None,
-        chunks: str = "splits",
+        chunks: str = "fixed",
         max_tokens: int | None = None,
         precision: str = "float32",
     ) -> None:
@@ -114,7 +116,11 @@ class AveyEncoder:
             max_tokens=max_tokens,
             prompts=dict(embedder.prompts),
             precision=precision,
-            settings={"title_separator": self._separator, "chunks": chunks if chunker else "late"},
+            settings={
+                "title_separator": self._separator,
+                "chunks": chunks if chunker else "passages",
+                "passage_size": str(getattr(embedder, "passage_size", None)),
+            },
         )
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
@@ -138,7 +144,7 @@ class AveyEncoder:
 
 
 class SentenceTransformerEncoder:
-    """Any sentence-transformers model: whole texts cut at its limit, or fixed chunks.
+    """A sentence-transformers model as peers are usually measured: whole texts cut at its limit, or fixed chunks.
 
     Under `standard` the model's own query and document prompts are used; under a protocol with prefixes those are put
     in front of the text instead, as plain text. Chunks carry the title in front of the first one only: the title is
@@ -296,18 +302,22 @@ class LoadOptions:
     max_tokens: int | None = None
 
 
-def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder:
-    """Load a model of ours: `default`, a folder or a hub name.
+def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | SentenceEmbedder:
+    """Load a model as an index does: `default`, `minilm`, a folder or a hub name.
 
     Raises:
         ModelError: the model cannot be loaded.
-        ConfigError: an unknown precision.
+        ConfigError: an option is out of range or not one that this model has.
     """
-    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder import loading
 
     options = options or LoadOptions()
-    path = None if model == "default" else model
-    return Embedder.load(path, device=options.device, precision=options.precision, max_tokens=options.max_tokens)
+    return loading.load_encoder(
+        None if model == "default" else model,
+        device=options.device,
+        precision=options.precision,
+        max_tokens=options.max_tokens,
+    )
 
 
 def load_encoder(
@@ -317,28 +327,53 @@ def load_encoder(
     *,
     chunk_words: int | None = None,
 ) -> CorpusEncoder:
-    """Load ours (`default`, or a model whose config says `avey-b`) or any sentence-transformers model.
+    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, at its limit.
 
     Raises:
         ModelError: the model cannot be loaded.
-        ConfigError: an unknown precision.
+        ConfigError: an option is out of range or not one that this model has.
     """
     options = options or LoadOptions()
     chunker = word_chunks(chunk_words) if chunk_words else None
     chunks = f"{chunk_words} words" if chunk_words else ""
-    if is_ours(model):
-        if options.max_tokens is not None:
-            options = replace(options, max_tokens=round(protocol.length_fraction * options.max_tokens))
-        return AveyEncoder(
-            load_embedder(model, options),
-            protocol,
-            chunker=chunker,
-            chunks=chunks,
-            max_tokens=options.max_tokens,
-            precision=options.precision,
-        )
-    loaded = _load_sentence_transformer(model, options)
-    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunks=chunks)
+    ours = is_ours(model)
+    if not ours and (chunker or protocol.query_prefix is not None):
+        return load_peer(model, protocol, options, chunker=chunker, chunks=chunks)
+    if ours and options.max_tokens is not None:
+        options = replace(options, max_tokens=round(protocol.length_fraction * options.max_tokens))
+    return EmbedderEncoder(
+        load_embedder(model, options),
+        protocol,
+        chunker=chunker,
+        chunks=chunks,
+        max_tokens=options.max_tokens,
+        precision=options.precision,
+    )
+
+
+def load_peer(
+    model: str,
+    protocol: EvalProtocol = STANDARD,
+    options: LoadOptions | None = None,
+    *,
+    chunker: Chunker | None = None,
+    chunks: str = "",
+) -> SentenceTransformerEncoder:
+    """Load a sentence-transformers model to be measured as peers usually are: texts, or chunks, cut at its limit.
+
+    Raises:
+        ModelError: the model cannot be loaded, or is one of ours.
+        ConfigError: an unknown precision.
+    """
+    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+
+    options = options or LoadOptions()
+    loaded = load_embedder(model, replace(options, max_tokens=None))
+    if not isinstance(loaded, SentenceEmbedder):
+        raise ModelError(f"{model}: an Avey-B model has no limit at which texts are cut; measure it as an index does")
+    if options.max_tokens is not None:
+        loaded.model.max_seq_length = options.max_tokens
+    return SentenceTransformerEncoder(loaded.model, _label(model), protocol, chunker=chunker, chunks=chunks)
 
 
 def _label(model: str) -> str:
@@ -358,20 +393,3 @@ def is_ours(model: str) -> bool:
     except (OSError, ValueError):  # not there, or not a transformers configuration: sentence-transformers will say why
         return False
     return config.get("model_type") == "avey-b"
-
-
-def _load_sentence_transformer(model: str, options: LoadOptions) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    if options.precision not in ("float32", "bfloat16", "float16"):
-        raise ConfigError(f"precision is {options.precision!r}; {model} runs in float32, bfloat16 or float16")
-    try:
-        loaded = SentenceTransformer(model, device=options.device, model_kwargs={"dtype": options.precision})
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"sentence-transformers cannot load the model {model!r}: {error}\nGive a folder, a name on the hub (or in "
-            "its cache when offline), `default` for the embedded model, or `bm25`"
-        ) from error
-    if options.max_tokens is not None:
-        loaded.max_seq_length = options.max_tokens
-    return loaded

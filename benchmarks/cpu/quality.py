@@ -5,8 +5,8 @@
 NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
 `default_rng(0).permutation`. float32 throughout. Our model reads whole documents; MiniLM is cut at its 256 tokens, and
 on the long sets also runs on 180-word chunks (best chunk), which is what people do today. With --cache, vectors and
-results that are already there are used again, so an interrupted run continues. Prints one table; writes quality.json
-and quality.md into benchmarks/results/.
+results that are already there are used again, so an interrupted run continues. With `--groups` or `--sets` the other
+results of quality.json stay. Prints one table; writes quality.json and quality.md into benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import importlib.util
 import json
 import os
 import platform
-import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.eval.encoders import load_encoder
+from aveyb_retrieval.eval.encoders import load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.progress import ProgressBars
@@ -55,37 +54,59 @@ def minilm_folder() -> str:
 
 
 def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
-    """All systems of the table on one set; the first ones need no model of ours."""
+    """Yield the systems of the table on one set, of the groups that are asked for."""
     bm25 = BM25System(task.corpus)
-    minilm = DenseSystem(load_encoder(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
+    if "peers" in args.groups:
+        yield from peers(task, args, cache, bm25)
+    if "ours" in args.groups:
+        yield from ours(task, args, cache, bm25)
+
+
+def peers(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
+    """Yield BM25, MiniLM and their fusion."""
+    minilm = DenseSystem(load_peer(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
     yield bm25
     yield minilm
     yield RRFSystem([bm25, minilm], name="RRF of BM25 and MiniLM")
     if task.dataset in LONG:
         chunks = load_encoder(args.minilm, chunk_words=CHUNK_WORDS)
         yield DenseSystem(chunks, task.corpus, cache, granularity="passage", name=f"MiniLM, {CHUNK_WORDS}-word chunks")
-    if args.model == "none":
-        return
-    ours = load_encoder(args.model)
+
+
+def ours(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
+    """Yield our model by every kind of vectors, alone and fused with BM25."""
+    encoder = load_encoder(args.model)
     for granularity in GRANULARITIES:
-        name = f"{ours.info.name}, {granularity}"
-        dense = DenseSystem(ours, task.corpus, cache, granularity=granularity, name=name)
+        name = f"{encoder.info.name}, {granularity}"
+        dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
         yield dense
         yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
 
 
-def table(results: list[Result]) -> list[list[str]]:
+def table(results: list[dict[str, Any]]) -> list[list[str]]:
     """Return rows of a table: one set per row, one system per column, and the mean where a system ran on all sets."""
-    names = list(dict.fromkeys(result.system.name for result in results))
-    sets = list(dict.fromkeys(result.dataset for result in results))
-    scores = {(result.dataset, result.system.name): result.score for result in results}
-    sizes = {result.dataset: f"{result.corpus_size:,} / {result.queries:,}" for result in results}
+    names = list(dict.fromkeys(result["system"]["name"] for result in results))
+    sets = list(dict.fromkeys(result["dataset"] for result in results))
+    scores = {(result["dataset"], result["system"]["name"]): result["mean"]["ndcg@10"] for result in results}
+    sizes = {result["dataset"]: f"{result['corpus_size']:,} / {result['queries']:,}" for result in results}
     rows = [["set", "docs / queries", *names]]
     for name in sets:
         rows.append([name, sizes[name], *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in names)])
     means = [np.mean([scores[d, s] for d in sets]) if all((d, s) in scores for d in sets) else None for s in names]
     rows.append(["mean", "", *("-" if mean is None else f"{mean:.4f}" for mean in means)])
     return rows
+
+
+def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
+    """Return what the committed file keeps of all results: those of this run, and those of the file that it lacks."""
+    left_out = ("per_query", "relevant_words", "source")
+    rows = [{k: v for k, v in result.to_json().items() if k not in left_out} for result in results]
+    old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+    names = list(dict.fromkeys(row["system"]["name"] for row in [*old, *rows]))
+    new = {(row["dataset"], row["system"]["name"]) for row in rows}
+    rows += [row for row in old if (row["dataset"], row["system"]["name"]) not in new]
+    sets = [*SETS, *(row["dataset"] for row in rows)]
+    return sorted(rows, key=lambda row: (sets.index(row["dataset"]), names.index(row["system"]["name"])))
 
 
 def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int | None]) -> str:
@@ -99,7 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--model", default="default", help="our model: default, a folder, or none to leave it out")
+    parser.add_argument("--groups", nargs="+", choices=["peers", "ours"], default=["peers", "ours"])
+    parser.add_argument("--model", default="default", help="our model: default, or a folder")
     parser.add_argument("--minilm", default=None, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--cache", type=Path, help="folder for vectors and results, used again when it is there")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where quality.json and quality.md go")
@@ -118,20 +140,17 @@ def main() -> None:
                 results.append(result)
                 print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
 
-    chosen = ["--sets", *args.sets] if args.sets != list(SETS) else []  # where files lie is nobody else's business
-    command = shlex.join(["python", "benchmarks/cpu/quality.py", *chosen])
+    command = "python benchmarks/cpu/quality.py"  # where files lie is nobody else's business
     machine = {
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),
         **{name: version(name) for name in ("torch", "sentence-transformers", "bm25s", "pytrec-eval-terrier")},
     }
-    rows = table(results)
+    short = together(args.out / "quality.json", results)
+    rows = table(short)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
-    short = [
-        {k: v for k, v in r.to_json().items() if k not in ("per_query", "relevant_words", "source")} for r in results
-    ]
     document = {"command": command, "machine": machine, "table": rows, "results": short}
     write_text(args.out / "quality.json", json.dumps(document, indent=1) + "\n")
     write_text(args.out / "quality.md", markdown(rows, command, machine))

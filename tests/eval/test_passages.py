@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
+from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
@@ -58,7 +58,7 @@ def exact(encoder, task, cache=None):
 
 def test_by_hand_on_the_toy_set(task):
     """The toy model ranks the passage that shares words with the query first."""
-    encoder = AveyEncoder(ToyEmbedder(split_words=10))
+    encoder = EmbedderEncoder(ToyEmbedder(split_words=10))
     scores = evaluate_passages(exact(encoder, task), task, ks=(1, 2))
     assert scores.queries == 3
     text = task.corpus.get("d1").text
@@ -70,7 +70,7 @@ def test_by_hand_on_the_toy_set(task):
 
 
 def test_scope_corpus_counts_other_documents_as_wrong(task):
-    encoder = AveyEncoder(ToyEmbedder())
+    encoder = EmbedderEncoder(ToyEmbedder())
     system = exact(encoder, task)
     inside = evaluate_passages(system, task, ks=(5,))
     everywhere = evaluate_passages(system, task, ks=(5,), scope="corpus")
@@ -80,7 +80,7 @@ def test_scope_corpus_counts_other_documents_as_wrong(task):
 
 def test_late_and_fixed_use_the_same_spans(task):
     embedder = ToyEmbedder()
-    systems = late_against_fixed(lambda chunker: AveyEncoder(embedder, chunker=chunker), task.corpus, VectorCache())
+    systems = late_against_fixed(lambda chunker: EmbedderEncoder(embedder, chunker=chunker), task.corpus, VectorCache())
     late, fixed = (evaluate_passages(system, task) for system in systems)
     assert late.name == "toy, late chunking"
     assert fixed.name == "toy, chunks one by one"
@@ -89,16 +89,16 @@ def test_late_and_fixed_use_the_same_spans(task):
 
 
 def test_word_chunks_can_be_scored(task):
-    encoder = AveyEncoder(ToyEmbedder(), chunker=word_chunks(5), chunks="5 words")
+    encoder = EmbedderEncoder(ToyEmbedder(), chunker=word_chunks(5), chunks="5 words")
     assert evaluate_passages(exact(encoder, task), task, ks=(10,)).mean["hit@10"] == 1.0
 
 
 def test_without_spans_it_says_so(tmp_path, task):
     plain = make_task(load_dataset(str(write_folder(tmp_path / "plain"))))
     with pytest.raises(InputError, match=r"no spans.jsonl for the 3 queries of split 'test'"):
-        evaluate_passages(exact(AveyEncoder(ToyEmbedder()), plain), plain)
+        evaluate_passages(exact(EmbedderEncoder(ToyEmbedder()), plain), plain)
     with pytest.raises(ConfigError, match=r"unknown scope"):
-        evaluate_passages(exact(AveyEncoder(ToyEmbedder()), task), task, scope="chapter")
+        evaluate_passages(exact(EmbedderEncoder(ToyEmbedder()), task), task, scope="chapter")
 
 
 def test_chunks_may_share_words(task):
@@ -132,7 +132,7 @@ def test_words_find_passages_by_bm25_alone(task):
 def test_fused_passages(task, weight):
     """Words and vectors over the same passages; what either side alone puts first in both lists stays first."""
     pytest.importorskip("bm25s")
-    cache, encoder = VectorCache(), AveyEncoder(ToyEmbedder(split_words=5))
+    cache, encoder = VectorCache(), EmbedderEncoder(ToyEmbedder(split_words=5))
     dense = VectorScorer(encoder, task.corpus, cache)
     chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
     words = WordScorer(task.corpus, chunker, "splits")
@@ -151,7 +151,7 @@ def test_fused_passages(task, weight):
 def test_fused_scores_by_hand(task):
     """The weighted fusion is the index's: shares of the way from a passage at random to the best."""
     pytest.importorskip("bm25s")
-    cache, encoder = VectorCache(), AveyEncoder(ToyEmbedder(split_words=5))
+    cache, encoder = VectorCache(), EmbedderEncoder(ToyEmbedder(split_words=5))
     dense = VectorScorer(encoder, task.corpus, cache)
     chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
     words = WordScorer(task.corpus, chunker, "splits")

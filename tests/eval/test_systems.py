@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
-from aveyb_retrieval.eval.encoders import AveyEncoder, word_chunks
+from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, RRFSystem, VectorCache
@@ -109,21 +109,26 @@ def test_granularities_need_their_vectors(tmp_path):
 
 
 def test_dense_system_finds_the_right_documents(task):
-    system = DenseSystem(AveyEncoder(ToyEmbedder()), task.corpus, VectorCache())
+    system = DenseSystem(EmbedderEncoder(ToyEmbedder()), task.corpus, VectorCache())
     result, run = run_system(system, task)
     assert rank(run["q2"])[0] == "d2"
     assert result.mean["ndcg@10"] > 0.9
-    assert result.system.settings == {"title_separator": "\n", "chunks": "late", "granularity": "document"}
+    assert result.system.settings == {
+        "title_separator": "\n",
+        "chunks": "passages",
+        "passage_size": "None",
+        "granularity": "document",
+    }
     assert result.relevant_words["q1"] == 16
 
 
 def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
     whole = ToyEmbedder()
-    list(AveyEncoder(whole).encode_corpus(task.corpus))
+    list(EmbedderEncoder(whole).encode_corpus(task.corpus))
     assert whole.seen[0].startswith("Bees\nHoney")
     assert whole.seen[2].startswith("Tides")  # no title, no separator
     lone = ToyEmbedder()
-    vectors_ = list(AveyEncoder(lone, chunker=word_chunks(8), chunks="8 words").encode_corpus(task.corpus))
+    vectors_ = list(EmbedderEncoder(lone, chunker=word_chunks(8), chunks="8 words").encode_corpus(task.corpus))
     assert [len(v.passages) for v in vectors_] == [2, 2, 2, 2, 2]
     assert lone.seen[:2] == [
         "Bees Honey bees dance to tell others where the",
@@ -136,7 +141,7 @@ def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7])
 def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
-    make = lambda: AveyEncoder(ToyEmbedder(), chunker=word_chunks(4), chunks="4 words").encode_corpus(task.corpus)
+    make = lambda: EmbedderEncoder(ToyEmbedder(), chunker=word_chunks(4), chunks="4 words").encode_corpus(task.corpus)
     expected = list(make())
     monkeypatch.setattr(encoders, "_TEXTS_PER_CALL", size)
     for found, wanted in zip(make(), expected, strict=True):
@@ -158,13 +163,13 @@ def test_word_chunks_of_odd_texts(task):
 def test_vectors_are_cached_and_reused_only_when_asked(task, tmp_path):
     for reuse, texts in ((True, 5), (True, 0), (False, 5)):
         embedder = ToyEmbedder()
-        system = DenseSystem(AveyEncoder(embedder), task.corpus, VectorCache(tmp_path / "cache", reuse=reuse))
+        system = DenseSystem(EmbedderEncoder(embedder), task.corpus, VectorCache(tmp_path / "cache", reuse=reuse))
         system.search({"q": "bees"}, 3)
         system.search({"q": "glass"}, 3)
         assert len(embedder.seen) == texts + 2
     other = ToyEmbedder()
     other.prompts = {"query": "", "document": "D: "}
-    DenseSystem(AveyEncoder(other), task.corpus, VectorCache(tmp_path / "cache")).search({"q": "bees"}, 3)
+    DenseSystem(EmbedderEncoder(other), task.corpus, VectorCache(tmp_path / "cache")).search({"q": "bees"}, 3)
     assert len(other.seen) == 5 + 1  # other prompts are another model
 
 
@@ -178,9 +183,9 @@ def test_an_interrupted_encoding_is_not_taken_for_complete(task, tmp_path):
 
     cache = tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
-        DenseSystem(AveyEncoder(Dies()), task.corpus, VectorCache(cache)).search({"q": "bees"}, 3)
+        DenseSystem(EmbedderEncoder(Dies()), task.corpus, VectorCache(cache)).search({"q": "bees"}, 3)
     embedder = ToyEmbedder()
-    run = DenseSystem(AveyEncoder(embedder), task.corpus, VectorCache(cache)).search({"q": "bees"}, 5)
+    run = DenseSystem(EmbedderEncoder(embedder), task.corpus, VectorCache(cache)).search({"q": "bees"}, 5)
     assert len(embedder.seen) == 5 + 1
     assert len(run["q"]) == 5
 
@@ -270,7 +275,7 @@ def test_cut_texts_are_announced(task):
             for encoded in super().encode_documents(documents):
                 yield replace(encoded, n_cut=7)
 
-    result, _ = run_system(DenseSystem(AveyEncoder(Cuts(), max_tokens=9), task.corpus, VectorCache()), task)
+    result, _ = run_system(DenseSystem(EmbedderEncoder(Cuts(), max_tokens=9), task.corpus, VectorCache()), task)
     assert "toy: 5 of 5 texts cut at 9 tokens" in result.notices
 
 
@@ -311,7 +316,7 @@ def test_weighted_hybrid_by_hand(task, tmp_path, granularity):
     """Both scores of every candidate, as shares of the way from a document at random to the best one."""
     lexical = BM25System(task.corpus)
     dense = DenseSystem(
-        AveyEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), granularity=granularity
+        EmbedderEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), granularity=granularity
     )
     queries = {"q": "sourdough bread", "none": "zebra"}
     run = HybridSystem(lexical, dense, weight=0.25, depth=1).search(queries, 10)

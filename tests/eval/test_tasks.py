@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.encoders import AveyEncoder
+from aveyb_retrieval.eval.encoders import EmbedderEncoder
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
@@ -49,7 +49,7 @@ def test_paper_protocol(folder):
     scores = {}
     for protocol in (STANDARD, PAPER):
         task = make_task(dataset, protocol)
-        system = DenseSystem(AveyEncoder(embedder, protocol), task.corpus, VectorCache())
+        system = DenseSystem(EmbedderEncoder(embedder, protocol), task.corpus, VectorCache())
         scores[protocol.name], _ = run_system(system, task)
     paper, standard = scores["paper"], scores["standard"]
     assert paper.score == pytest.approx(
