@@ -109,7 +109,8 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
 @click.option(
     "--rerank",
     metavar="MODEL",
-    help="Rerank the best candidates: maxsim (late interaction), or a cross-encoder's folder or name.",
+    help="Rerank the best candidates: maxsim (late interaction), token-vectors (the same, with stored vectors or not "
+    "at all), or a cross-encoder's folder or name.",
 )
 @click.option("--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score.")
 @click.option("--per-document", type=int, help="With passages: at most N of one document.", metavar="N")

@@ -60,6 +60,11 @@ MAKING = together(
         "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
     ),
     CUTTING,
+    click.option(
+        "--token-vectors",
+        type=click.Choice(["int8", "1bit"]),
+        help="Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.",
+    ),
 )
 INSERTING = together(
     click.argument("directory", type=PATH),

@@ -22,6 +22,7 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cu
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.kernels.transfer import to_device
@@ -56,6 +57,8 @@ class EncodedDocument:
         n_tokens: tokens encoded, prompt and prefix included.
         n_cut: tokens left out because of `max_tokens`.
         headings: for each passage the nearest heading at its start or above, "" where there is none.
+        tokens: the codes of the passages' tokens, without those of passages that were known before; None unless the
+            model was given a codec.
     """
 
     vector: np.ndarray
@@ -65,6 +68,7 @@ class EncodedDocument:
     n_tokens: int
     n_cut: int
     headings: tuple[str, ...] = ()
+    tokens: TokenCodes | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,11 @@ class _Tokenized:
         """Return where runs of tokens that lie in the same passages begin, int64 `[n]`."""
         return np.unique(np.append(self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1]))
 
+    def token_codes(self, codes: np.ndarray) -> TokenCodes:
+        """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all tokens."""
+        known = 0 if self.known is None else len(self.known)
+        return TokenCodes(codes[self.first_needed :].copy(), self.cuts.ranges[known:] - self.first_needed)
+
 
 class Embedder:
     """Encode documents and queries with an Avey-B model.
@@ -94,6 +103,7 @@ class Embedder:
         dim: d, the width of the vectors.
         split_size: S, tokens in a full split.
         passage_size: how long passages are; None: each split is one.
+        token_codec: how the tokens of documents are kept for late interaction; None: they are not.
         model_name: the name or folder that was loaded.
         fingerprint: SHA-256 of configuration, weights, tokenizer and prompts.
         prompts: text put before every "query" and "document".
@@ -128,6 +138,7 @@ class Embedder:
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
         self.passage_size = _checked(passage_size)
+        self.token_codec: TokenCodec | None = None
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
 
@@ -192,6 +203,12 @@ class Embedder:
         """Return the same model with passages of another size; None: each split is one."""
         other = copy.copy(self)
         other.passage_size = _checked(size)
+        return other
+
+    def with_token_codec(self, codec: TokenCodec | None) -> Embedder:
+        """Return the same model, which also gives the tokens of documents, made small by a codec."""
+        other = copy.copy(self)
+        other.token_codec = codec
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -334,25 +351,35 @@ class Embedder:
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
         return table, self.model.encode_splits(table, retrieved, needed)
 
-    def _sums(self, batch: list[_Tokenized]) -> np.ndarray:
-        """Return the sums of token vectors over the runs of each text (see `_Tokenized.edges`), float32 `[n, d]`."""
+    def _sums(self, batch: list[_Tokenized]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the sums of token vectors over the runs of each text, and the codes of all tokens if there is a codec.
+
+        Returns:
+            float32 `[n, d]`, for the runs of `_Tokenized.edges`; codes `[T, row_bytes]`, zeros where none is needed.
+        """
         runs = np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch])
         owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
         sums = torch.zeros(len(runs), self.dim, device=self.model.device)
-        if len(batch) == 1 and batch[0].first_needed == 0:  # usually one query: no table of splits is needed
+        codec = self.token_codec
+        if len(batch) == 1 and batch[0].first_needed == 0 and not codec:  # usually one query: no table is needed
             ids, owners = to_device([batch[0].ids.astype(np.int64)[None], owner], self.model.device)
             if self.model.is_short(ids):
-                return sums.index_add_(0, owners, self.model.encode_short(ids)[0].float()).cpu().numpy()
+                return sums.index_add_(0, owners, self.model.encode_short(ids)[0].float()).cpu().numpy(), None
         table, pieces = self._forward(batch)
         (owners,) = to_device([table.layout.spread(owner)], self.model.device)
+        codes = codec.empty(table.ids.numel()) if codec else None
         for slots, hidden in pieces:
             sums.index_add_(0, owners[slots], hidden.float())
-        return sums.cpu().numpy()
+            if codec and codes is not None:
+                codes[slots.cpu().numpy()] = codec.encode(hidden)
+        if codes is not None:
+            codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
+        return sums.cpu().numpy(), codes
 
     def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
         with torch.inference_mode():
-            sums = self._sums(batch)
-        start = 0
+            sums, codes = self._sums(batch)
+        start, first_token = 0, 0
         for item in batch:
             edges = item.edges
             runs = sums[start : start + len(edges)].copy()
@@ -376,7 +403,9 @@ class Embedder:
                 n_tokens=len(item.ids),
                 n_cut=item.n_cut,
                 headings=item.cuts.headings,
+                tokens=None if codes is None else item.token_codes(codes[first_token : first_token + len(item.ids)]),
             )
+            first_token += len(item.ids)
 
 
 def _checked(size: PassageSize | None) -> PassageSize | None:

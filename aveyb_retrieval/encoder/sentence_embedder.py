@@ -9,30 +9,30 @@ by their tokens. So everything is read; what a model nevertheless cuts off is co
 from __future__ import annotations
 
 import copy
-import json
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from transformers.utils import logging
 
 from aveyb_retrieval.encoder.embedder import EncodedDocument
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
-from aveyb_retrieval.encoder.settings_file import LOADING_ERRORS, first_line
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.encoder.sentence_models import (
+    has_token_vectors,
+    load_sentence_transformer,
+    model_files,
+    offset_tokenizer,
+)
+from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")
-_NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
-_OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 _MARGIN = 8  # a passage alone can have a few tokens more than within its text
 _BATCH = 32  # texts of similar length that the model encodes at once
 
@@ -62,8 +62,9 @@ class SentenceEmbedder:
 
     Attributes:
         dim: width of the vectors. window: tokens that the model reads at once; None: any number.
-        model_name, fingerprint, prompts, max_tokens, passage_size: as `Embedder`'s; `passage_size` also says whether
-            passages are encoded one by one (the default) or late.
+        model_name, fingerprint, prompts, max_tokens, passage_size, token_codec: as `Embedder`'s; `passage_size` also
+            says whether passages are encoded one by one (the default) or late.
+        token_dim: width of the vectors of tokens; 0 where there are none.
     """
 
     def __init__(
@@ -98,9 +99,11 @@ class SentenceEmbedder:
             "query": model.prompts.get("query") or "",
             "document": (model.prompts[named[0]] or "") if named else "",
         }
-        self._tokenizer = _offset_tokenizer(model, model_name)
+        self._tokenizer = offset_tokenizer(model, model_name)
         self._overhead = len(self._tokenizer.encode(self.prompts["document"]).ids)
         self.passage_size = self._checked(passage_size)
+        self.token_codec: TokenCodec | None = None
+        self.token_dim: int = model[0].get_embedding_dimension() if has_token_vectors(model) else 0
 
     @classmethod
     def load(
@@ -137,13 +140,11 @@ class SentenceEmbedder:
             raise ConfigError(f"precision is {precision!r}; {folder} computes in one of {', '.join(_PRECISIONS)}")
         if truncate_dim is not None and truncate_dim < 1:
             raise ConfigError(f"truncate_dim is {truncate_dim}; it must be at least 1")
-        _check_no_pickle(folder)
-        model = _load(folder, device=device, precision=precision, truncate_dim=truncate_dim)
-        _check_filled(model, folder)
+        model = load_sentence_transformer(folder, device=device, precision=precision, truncate_dim=truncate_dim)
         return cls(
             model,
             model_name=name or str(folder),
-            fingerprint=fingerprint(folder, _files(folder), {"truncate_dim": str(truncate_dim)}),
+            fingerprint=fingerprint(folder, model_files(folder), {"truncate_dim": str(truncate_dim)}),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
@@ -157,6 +158,18 @@ class SentenceEmbedder:
         """
         other = copy.copy(self)
         other.passage_size = self._checked(size)
+        return other
+
+    def with_token_codec(self, codec: TokenCodec | None) -> SentenceEmbedder:
+        """Return the same model, which also gives the tokens of documents, made small by a codec.
+
+        Raises:
+            ConfigError: the model has no vectors of tokens.
+        """
+        if codec is not None:
+            self._check_token_vectors("leave token_vectors out")
+        other = copy.copy(self)
+        other.token_codec = codec
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -216,13 +229,16 @@ class SentenceEmbedder:
         Raises:
             ConfigError: the model has no vectors of tokens.
         """
-        if not _has_token_vectors(self.model):
-            raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; leave rerank out")
+        self._check_token_vectors("leave rerank out")
         options = {**self._options, "normalize_embeddings": False, "output_value": "token_embeddings"}
         found = self.model.encode(list(texts), prompt=self.prompts[prompt], **options)
         return [torch.nn.functional.normalize(rows.float(), dim=-1).cpu().numpy() for rows in found]
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_token_vectors(self, advice: str) -> None:
+        if not has_token_vectors(self.model):
+            raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; {advice}")
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -245,7 +261,7 @@ class SentenceEmbedder:
         """Why the model cannot encode passages late, or None."""
         from sentence_transformers.sentence_transformer.modules import Pooling
 
-        if not _has_token_vectors(self.model):
+        if not has_token_vectors(self.model):
             return "has no token outputs that see their neighbours"
         pooling = self.model[1]
         if not isinstance(pooling, Pooling) or pooling.pooling_mode not in ("mean", ("mean",)):
@@ -288,14 +304,15 @@ class SentenceEmbedder:
             firsts.append(len(texts))
             if not late and not (single and len(job.cuts) == 1):  # a passage that is all of its document is known
                 texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
-        vectors = self._documents(texts)
+        vectors, codes = self._documents(texts)
         for job, one, first in zip(batch, whole, firsts, strict=True):
+            new = len(job.cuts) - job.n_known
             if late:
-                passages = self._late(job)
+                passages, tokens = self._late(job)
             elif one is not None and len(job.cuts) == 1:
-                passages = vectors[one : one + 1]
+                passages, tokens = vectors[one : one + 1], codes[one : one + new]
             else:
-                passages = vectors[first : first + len(job.cuts) - job.n_known]
+                passages, tokens = vectors[first : first + new], codes[first : first + new]
             if job.known is not None and job.n_known and not (one is not None and len(job.cuts) == 1):
                 passages = np.concatenate([job.known, passages])
             total = (job.counts[:, None] * passages).sum(axis=0)
@@ -309,22 +326,30 @@ class SentenceEmbedder:
                 n_tokens=int(job.cuts.ranges[-1, 1]) if len(job.cuts) else 0,
                 n_cut=job.n_cut,
                 headings=job.cuts.headings,
+                tokens=None if self.token_codec is None else self.token_codec.concatenate(tokens),
             )
 
-    def _documents(self, texts: list[str]) -> np.ndarray:
+    def _documents(self, texts: list[str]) -> tuple[np.ndarray, list[TokenCodes]]:
+        """Return unit rows float32 `[n, d]` and, with a codec, the codes of each text's tokens."""
         if not texts:
-            return np.zeros((0, self.dim), np.float32)
-        return self._rows(self.model.encode_document(texts, **self._options))
+            return np.zeros((0, self.dim), np.float32), []
+        if self.token_codec is None:
+            return self._rows(self.model.encode_document(texts, **self._options)), []
+        found = self.model.encode_document(texts, **{**self._options, "output_value": None})
+        vectors = torch.stack([each["sentence_embedding"] for each in found]).float()
+        outputs = [each["token_embeddings"][each["attention_mask"].bool()] for each in found]
+        return self._rows(torch.nn.functional.normalize(vectors, dim=-1).cpu()), [
+            TokenCodes(self.token_codec.encode(rows), np.array([[0, len(rows)]])) for rows in outputs
+        ]
 
     def _rows(self, vectors: Any) -> np.ndarray:
         return np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1, self.dim)
 
-    def _late(self, job: _Job) -> np.ndarray:
-        """Unit vectors float32 `[n, d]` of all passages, encoded window by window."""
-        rows = [np.zeros((0, self.dim), np.float32)]
-        for first, end in self._windows(job):
-            rows.append(self._late_window(job, first, end))
-        return np.concatenate(rows)
+    def _late(self, job: _Job) -> tuple[np.ndarray, list[TokenCodes]]:
+        """Return unit vectors float32 `[n, d]` of all passages, encoded window by window, and codes as `_documents`."""
+        windows = [self._late_window(job, first, end) for first, end in self._windows(job)]
+        rows = [np.zeros((0, self.dim), np.float32), *(vectors for vectors, _ in windows)]
+        return np.concatenate(rows), [codes for _, codes in windows if codes is not None]
 
     def _windows(self, job: _Job) -> Iterator[tuple[int, int]]:
         """Runs of passages [first, end) that fit into the model's window."""
@@ -338,7 +363,7 @@ class SentenceEmbedder:
         if len(job.cuts):
             yield first, len(job.cuts)
 
-    def _late_window(self, job: _Job, first: int, end: int) -> np.ndarray:
+    def _late_window(self, job: _Job, first: int, end: int) -> tuple[np.ndarray, TokenCodes | None]:
         spans = job.cuts.spans[first:end]
         prefix = self.prompts["document"] + (job.prefix if first == 0 else "")
         base = int(spans[0, 0])
@@ -361,108 +386,13 @@ class SentenceEmbedder:
             for module in list(self.model)[2:]:
                 pooled = module(pooled)
             vectors = pooled["sentence_embedding"].float()[:, : self.dim]
-            return torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
-
-
-def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        with _no_progress_bar():
-            return SentenceTransformer(
-                str(folder),
-                device=device,
-                truncate_dim=truncate_dim,
-                local_files_only=True,
-                model_kwargs={"dtype": precision, "use_safetensors": True},
-            )
-    except LOADING_ERRORS as error:
-        raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
-            "the folder is complete"
-        ) from error
+            vectors = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+            if self.token_codec is None:
+                return vectors, None
+            begins = inside.argmax(axis=1)  # a passage's tokens follow each other
+            ranges = np.stack([begins, begins + inside.sum(axis=1)], axis=1)
+            return vectors, TokenCodes(self.token_codec.encode(outputs), ranges)
 
 
 def _end(cuts: Cuts) -> int:
     return int(cuts.spans[-1, 1]) if len(cuts) else 0
-
-
-def _has_token_vectors(model: Any) -> bool:
-    from sentence_transformers.base.modules import Transformer
-
-    return len(model) > 1 and isinstance(model[0], Transformer)
-
-
-def _offset_tokenizer(model: Any, name: str) -> Any:
-    """The model's own tokenizer, which neither cuts nor pads, with the characters that each token stands for."""
-    from tokenizers import Tokenizer
-
-    backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else None
-    backend = backend or getattr(model.tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise ModelError(
-            f"{name}: its tokenizer ({type(model.tokenizer).__name__}) cannot say which characters a token stands for; "
-            "save the model with a fast tokenizer (tokenizer.json)"
-        )
-    tokenizer = Tokenizer.from_str(backend.to_str())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _check_no_pickle(folder: Path) -> None:
-    for pattern in ("*.bin", "*.pt", "*.pth", "*.pkl"):
-        for path in folder.rglob(pattern):
-            if not any(path.parent.glob("*.safetensors")) and not _OTHER_BACKENDS & set(path.relative_to(folder).parts):
-                raise ModelError(
-                    f"{path}: a pickled file; this package reads weights from safetensors only (convert it with "
-                    "safetensors.torch.save_file in a place you trust)"
-                )
-
-
-def _check_filled(model: Any, folder: Path) -> None:
-    """Raise ModelError where weights of a transformer in the folder are missing and were left random."""
-    from sentence_transformers.base.modules import Transformer
-    from transformers import AutoModel
-
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    for settings, module in zip(modules, model, strict=False):
-        if not isinstance(module, Transformer):
-            continue
-        path = folder / settings["path"]
-        saved: set[str] = set()
-        for file in path.glob("*.safetensors"):
-            with safe_open(file, framework="pt") as tensors:
-                saved |= set(tensors.keys())
-        wanted = {name for name in module.auto_model.state_dict() if not name.startswith("pooler.")}
-        if all(any(name == key or name.endswith("." + key) for name in saved) for key in wanted - saved):
-            continue
-        _, found = AutoModel.from_pretrained(path, output_loading_info=True, use_safetensors=True)
-        missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
-        if missing:
-            raise ModelError(
-                f"{path}: the checkpoint lacks {len(missing)} of the model's tensors, first {missing[0]!r}; they would "
-                "be random: use a complete checkpoint of this architecture"
-            )
-
-
-def _files(folder: Path) -> list[str]:
-    """Every file that the model is made of: weights, configuration, tokenizer and prompts."""
-    files = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [
-        file.as_posix()
-        for file in files
-        if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
-    ]
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar while it loads weights."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

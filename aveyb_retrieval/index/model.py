@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.types import EmbedderLike, PassageCutter
+from aveyb_retrieval.index.types import EmbedderLike, PassageCutter, TokenEncoder
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
 
 Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""
@@ -54,6 +58,27 @@ def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bo
         return model
     own = getattr(model, "passage_size", None) or DEFAULT_SIZE
     return cutting(model, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
+
+
+def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
+    """Return the same model, which also gives the token vectors of documents; None: without them.
+
+    Raises:
+        ConfigError: the model has none.
+    """
+    if codec is None:
+        return model
+    if not isinstance(model, TokenEncoder):
+        raise ConfigError(
+            f"token_vectors={codec.storage!r}: the model {model.model_name} gives no token vectors of documents; "
+            "leave it out"
+        )
+    return model.with_token_codec(codec)
+
+
+def token_width(model: EmbedderLike) -> int:
+    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
+    return int(getattr(model, "token_dim", model.dim))
 
 
 def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:

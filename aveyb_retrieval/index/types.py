@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from aveyb_retrieval.encoder.passages import PassageSize
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -102,6 +103,15 @@ class PassageCutter(Protocol):
 
     def with_passage_size(self, size: PassageSize | None) -> EmbedderLike:
         """The same model, cutting passages of another size."""
+        ...
+
+
+@runtime_checkable
+class TokenEncoder(Protocol):
+    """A model that can give the tokens of documents, too, for late interaction."""
+
+    def with_token_codec(self, codec: TokenCodec | None) -> EmbedderLike:
+        """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it had to encode."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+
+from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +26,7 @@ class FakeDocument:
     spans: np.ndarray
     n_tokens: int
     n_cut: int
+    tokens: TokenCodes | None = None
 
 
 class FakeEmbedder:
@@ -36,6 +41,12 @@ class FakeEmbedder:
         self.prompts = {"query": "", "document": ""}
         self.encoded_words = 0
         self._seed = seed
+        self._codec: TokenCodec | None = None
+
+    def with_token_codec(self, codec: TokenCodec | None) -> FakeEmbedder:
+        other = copy.copy(self)
+        other._codec = codec
+        return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
         for prefix, text in documents:
@@ -71,7 +82,14 @@ class FakeEmbedder:
         sizes = np.array([len(g) for g in groups], np.float32)
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
-        return FakeDocument(_unit(total), units, lengths, spans.clip(0, len(text)), len(kept), len(found) - len(kept))
+        tokens = None
+        if self._codec is not None:
+            new = groups[len(norms) :]
+            ends = np.cumsum([0, *(len(g) for g in new)])
+            codes = self._codec.encode(torch.from_numpy(self._vectors([word for g in new for word in g])))
+            tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
+        cut = len(found) - len(kept)
+        return FakeDocument(_unit(total), units, lengths, spans.clip(0, len(text)), len(kept), cut, tokens)
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]

@@ -23,6 +23,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.search import relevance, word_scores
 from aveyb_retrieval.index.search.prompt import estimate_tokens
+from aveyb_retrieval.index.search.relevance import MAXSIM, OFFSET, SLOPE
 from aveyb_retrieval.index.storage.language import language
 from aveyb_retrieval.index.storage.manifest import FORMAT
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
@@ -256,8 +257,13 @@ def test_a_cross_encoder_orders_candidates(retriever: Retriever, unit: Any) -> N
 
 
 def test_maxsim_orders_passages(retriever: Retriever) -> None:
-    hits = retriever.search("zinc anodes protect the hull", k=3, unit="passage", rerank="maxsim")
+    query = "zinc anodes protect the hull"
+    hits = retriever.search(query, k=3, unit="passage", mode="dense", rerank="maxsim")
     assert hits[0].scores["maxsim"] == hits[0].score == pytest.approx(1.0, abs=1e-5)
+    (best, *_) = retriever.search(query, k=3, unit="passage", rerank="maxsim")
+    (before,) = [hit.score for hit in retriever.search(query, k=50, unit="passage") if hit.span == best.span]
+    s = (np.log(before / (1 - before)) - OFFSET) / SLOPE
+    assert best.score == pytest.approx(s + MAXSIM * best.scores["maxsim"], abs=1e-4)
 
 
 def test_a_hit_is_json_without_its_text(retriever: Retriever) -> None:

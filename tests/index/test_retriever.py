@@ -138,11 +138,14 @@ def test_hybrid_is_the_default(retriever: Retriever) -> None:
 
 
 def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:
-    hits = retriever.search("zinc protects the hull", k=5, rerank="maxsim")
-    assert hits[0].id == "rust"
-    assert hits[0].score == pytest.approx(1.0, abs=1e-5), "every word of the query is in the passage"
-    assert hits[0].scores["maxsim"] == hits[0].score
-    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    query = "zinc protects the hull"
+    for mode in ("dense", "lexical", "hybrid"):
+        before = {hit.id: hit.score if mode == "hybrid" else 0 for hit in retriever.search(query, k=100, mode=mode)}
+        hits = retriever.search(query, k=5, mode=mode, rerank="maxsim")
+        assert hits[0].id == "rust"
+        assert hits[0].scores["maxsim"] == pytest.approx(1.0, abs=1e-5), "every word of the query is in the passage"
+        assert [h.score for h in hits] == pytest.approx([before[h.id] + h.scores["maxsim"] for h in hits])
+        assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
 
 
 def test_filters_come_before_the_search(retriever: Retriever) -> None:

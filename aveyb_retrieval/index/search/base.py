@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.search import fusion, rerank
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from aveyb_retrieval.index.search.hits import Hit
     from aveyb_retrieval.index.search.options import Options
@@ -57,6 +57,11 @@ class Search(ABC):
         self._options = options
         self._model = model
         self._allowed = snapshot.allowed(options.filter)
+        if options.rerank == rerank.STORED_MAXSIM and snapshot.tokens is None:
+            raise ConfigError(
+                f"{snapshot.folder.parent}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
+                "with token_vectors='int8' (--token-vectors int8), or use rerank='maxsim', which encodes texts again"
+            )
 
     @property
     def needs_text(self) -> bool:
@@ -96,20 +101,44 @@ class Search(ABC):
     def _key(self, match: Match) -> int:
         """Return the number that scores of a match are kept under: its document's or its passage's."""
 
-    def _rerank(self, ranked: Ranked, texts: Mapping[int, str]) -> Ranked:
-        """Order the matches that have a text here, by key, by a closer look at it; leave out the others."""
-        query, options = ranked.query.text, self._options
+    @abstractmethod
+    def _closest(self, ranked: Ranked) -> dict[int, int]:
+        """Return by key the passage of each match that is looked at again, or the document where it has none."""
+
+    @abstractmethod
+    def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
+        """Return by key the text of each match that is looked at again."""
+
+    @abstractmethod
+    def _with_maxsim(self, ranked: Ranked, maxsim: dict[int, float]) -> dict[int, float]:
+        """Add late interaction to the scores of a hybrid search, both by key."""
+
+    def _rerank(self, ranked: Ranked) -> Ranked:
+        """Order the candidates by a closer look at them; leave out the other matches."""
+        options, query = self._options, ranked.query.text
+        ranked = replace(ranked, matches=ranked.matches[: options.depth])
         assert query is not None  # `needs_text` has seen to it
-        assert options.rerank is not None
-        if options.rerank == rerank.MAXSIM:
-            name, scores = "maxsim", rerank.maxsim(self._model(), self._snapshot.device, query, list(texts.values()))
+        if options.rerank in rerank.LATE_INTERACTION:
+            name, found = "maxsim", self._maxsim(ranked, query)
+            scores = self._with_maxsim(ranked, found) if options.mode == "hybrid" else found
         else:
-            name = "cross-encoder"
-            scores = rerank.cross_encode(options.rerank, self._snapshot.device, query, list(texts.values()))
-        found = dict(zip(texts, scores, strict=True))
+            assert options.rerank is not None  # else there is nothing to do
+            name, texts = "cross-encoder", self._closest_texts(ranked)
+            values = rerank.cross_encode(options.rerank, self._snapshot.device, query, list(texts.values()))
+            scores = found = dict(zip(texts, values, strict=True))
         by_key = {self._key(match): match for match in ranked.matches}
-        matches = [by_key[key]._replace(score=score) for key, score in fusion.ranked(found)]
+        matches = [by_key[key]._replace(score=score) for key, score in fusion.ranked(scores)]
         return replace(ranked, matches=matches, scores={**ranked.scores, name: found})
+
+    def _maxsim(self, ranked: Ranked, query: str) -> dict[int, float]:
+        """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""
+        tokens, device = self._snapshot.tokens, self._snapshot.device
+        if tokens is None:
+            texts = self._closest_texts(ranked)
+            return dict(zip(texts, rerank.maxsim(self._model(), device, query, list(texts.values())), strict=True))
+        closest = self._closest(ranked)
+        scores = rerank.stored_maxsim(self._model(), tokens, device, query, list(closest.values()))
+        return {self._key(match): 0.0 for match in ranked.matches} | dict(zip(closest, scores, strict=True))
 
     def _context(self, passage: int, text: str) -> tuple[str, tuple[int, int]] | tuple[None, None]:
         """A passage with its neighbors, as text and span; None where they are not asked for."""

@@ -72,8 +72,7 @@ class DocumentSearch(Search):
     def _rank(self, query: Query, near: list[Match]) -> Ranked:
         ranked = self._first_ranking(query, near)
         if self._options.rerank is not None:
-            candidates = replace(ranked, matches=ranked.matches[: self._options.depth])
-            ranked = self._rerank(ranked, self._closest_texts(candidates))
+            ranked = self._rerank(ranked)
         return replace(ranked, matches=self._above_least(ranked)[: self._options.k])
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
@@ -107,6 +106,21 @@ class DocumentSearch(Search):
         return [match for match in ranked.matches if confidence.get(match.doc, 0.0) >= least]
 
     # --- passages ----------------------------------------------------------------------------------------------------
+
+    def _closest(self, ranked: Ranked) -> dict[int, int]:
+        """Return the best passage of each document, or the document where the index has no passages."""
+        if "passage" not in self._snapshot.kinds:
+            return {match.doc: match.doc for match in ranked.matches}
+        scored = self._score_passages_of(ranked, {}, 1)
+        order = np.lexsort((scored.ids, -scored.score, scored.ids >> PASSAGE_BITS))
+        best = order[np.unique(scored.ids >> PASSAGE_BITS, return_index=True)[1]]
+        return {passage >> PASSAGE_BITS: passage for passage in scored.ids[best].tolist()}
+
+    def _with_maxsim(self, ranked: Ranked, maxsim: dict[int, float]) -> dict[int, float]:
+        first = [(match.doc, match.score) for match in ranked.matches]
+        if self._options.fusion == "rrf":
+            return fusion.reciprocal_rank([first, fusion.ranked(maxsim)])
+        return {doc: score + fusion.MAXSIM * maxsim[doc] for doc, score in first}
 
     def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
         """The best passage of each document, or its whole text where it has none."""

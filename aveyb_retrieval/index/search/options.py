@@ -37,8 +37,10 @@ class SearchOptions(TypedDict, total=False):
             index has.
         fusion: "weighted" (scores, each scaled to 0..1; default) or "rrf" (reciprocal ranks).
         weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.4.
-        rerank: What orders the candidates at last: "maxsim" (late interaction over token vectors of the index's model),
-            a sentence-transformers `CrossEncoder`, its name or its folder; None (default) for nothing.
+        rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score of a hybrid search;
+            with the token vectors that the index keeps, else the candidates are encoded again), "token-vectors" (the
+            same, but an error where the index keeps none), a sentence-transformers `CrossEncoder`, its name or its
+            folder; None (default) for nothing.
         unit: What is found: "document" (default), or "passage": the best passages of all documents.
         per_document: With passages, at most this many of one document; None (default) for any number.
         diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one is put back (maximal

@@ -10,7 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.index.search.base import Query, Ranked, Search
 from aveyb_retrieval.index.search.hits import Hit, Passage
-from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid
+from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid, with_maxsim
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
@@ -73,7 +73,7 @@ class PassageSearch(Search):
         while True:
             ranked = self._score_candidates(query, near, depth)
             if self._options.rerank is not None:
-                ranked = self._rerank(ranked, self._texts(ranked.matches[: self._options.depth]))
+                ranked = self._rerank(ranked)
             chosen, exhausted = self._choose(ranked)
             if (
                 len(chosen.matches) == self._options.k
@@ -84,6 +84,18 @@ class PassageSearch(Search):
                 return chosen
             depth *= WIDEN
             near = self._nearest_to(query.vector[None], depth)[0] if query.vector is not None else []
+
+    def _closest(self, ranked: Ranked) -> dict[int, int]:
+        return {match.passage: match.passage for match in ranked.matches}
+
+    def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
+        return self._texts(ranked.matches)
+
+    def _with_maxsim(self, ranked: Ranked, maxsim: dict[int, float]) -> dict[int, float]:
+        keys = [match.passage for match in ranked.matches]
+        confidence = np.array([match.score for match in ranked.matches], dtype=np.float32)
+        found = np.array([maxsim[key] for key in keys], dtype=np.float32)
+        return dict(zip(keys, with_maxsim(confidence, found).tolist(), strict=True))
 
     def _score_candidates(self, query: Query, near: list[Match], depth: int) -> Ranked:
         """Score the candidates of both rankings, best first."""

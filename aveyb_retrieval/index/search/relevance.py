@@ -4,6 +4,8 @@
     s(p) = r(p) + NEIGHBOR * max(r(p - 1), r(p + 1))         neighbors in the same document
     confidence(p) = 1 / (1 + exp(-(SLOPE * s(p) + OFFSET)))
 
+    with rerank="maxsim":  s(p) + MAXSIM * maxsim(p)    maxsim: the mean over the query's tokens of the highest cosine
+
 `coverage` is the share of the query's words, weighed by their inverse frequency, that the passage holds. Neither part
 is divided by the best one of the query, so that equal numbers mean the same for every query.
 """
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 COSINE = 0.75
 NEIGHBOR = 0.3
+MAXSIM = 1.5
 SLOPE, OFFSET = 2.6, -5.18  # fitted by benchmarks/cpu/confidence.py
 
 
@@ -80,6 +83,12 @@ def score_by_words(snapshot: Snapshot, ids: IntArray, lengths: IntArray, text: s
     """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by BM25."""
     words = _score_words(snapshot, ids, text)
     return PassageScores(ids, words.bm25(lengths), words=words)
+
+
+def with_maxsim(confidence: FloatArray, maxsim: FloatArray) -> FloatArray:
+    """Add late interaction `[n]` to the hybrid scores s of passages, which come as their confidence `[n]`."""
+    clipped = np.clip(confidence, 1e-6, 1 - 1e-6)
+    return (np.log(clipped / (1 - clipped)) - OFFSET) / SLOPE + MAXSIM * maxsim
 
 
 def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:

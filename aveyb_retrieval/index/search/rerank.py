@@ -12,9 +12,12 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aveyb_retrieval.index.storage.tokens import TokenTable
     from aveyb_retrieval.index.types import EmbedderLike
 
 MAXSIM = "maxsim"
+STORED_MAXSIM = "token-vectors"
+LATE_INTERACTION = (MAXSIM, STORED_MAXSIM)
 
 
 @runtime_checkable
@@ -44,6 +47,27 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
     starts = torch.from_numpy(np.cumsum([0, *(len(tokens) for tokens in found)]))
     tokens = torch.from_numpy(np.concatenate(found))
     scores = late_interaction(torch.from_numpy(wanted).to(device), tokens.to(device), starts=starts)
+    return (scores / len(wanted)).tolist()
+
+
+def stored_maxsim(
+    embedder: EmbedderLike, tokens: TokenTable, device: str, query: str, ids: Sequence[int]
+) -> list[float]:
+    """Score passages (or documents) by the token vectors that an index keeps of them; only the query is encoded.
+
+    As `maxsim`, but with rounded token vectors (`aveyb_retrieval.encoder.token_codec`); 0 for one without tokens.
+    """
+    import torch
+
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+    (wanted,) = embedder.token_vectors([query], prompt="query")
+    if not len(wanted):
+        return [0.0] * len(ids)
+    block = tokens.gather(np.array(ids, dtype=np.int64))
+    asked = tokens.codec.query(torch.from_numpy(wanted).to(device))
+    starts = torch.from_numpy(np.append(0, block.ranges[:, 1]))
+    scores = late_interaction(asked, tokens.codec.decode(block.codes, device), starts=starts)
     return (scores / len(wanted)).tolist()
 
 

@@ -25,6 +25,7 @@ from aveyb_retrieval.index.storage.manifest import Manifest, check_files
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
 from aveyb_retrieval.index.storage.store import Store, check_readable, dead_ids
+from aveyb_retrieval.index.storage.tokens import TokenTable, open_tokens, token_codec
 from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind, unit_rows
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Snapshot:
         manifest: What the version says about itself.
         folder: Where it is.
         kinds: The kinds of vectors it can search.
+        tables: The vectors of each kind.
+        tokens: The vectors of tokens, for late interaction; None where the index does not keep them.
         device: Where vectors are searched.
     """
 
@@ -87,6 +90,7 @@ class Snapshot:
                 check_readable(store)
                 removed = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
             self.tables = _open_tables(folder, manifest)
+            self.tokens = _open_tokens(folder, manifest)
             self._searchers = {
                 kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
             }
@@ -414,6 +418,14 @@ def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
     names = [name for name in manifest.files if name.startswith(directory.VECTORS)]
     views = [open_shard(folder / name, manifest.dim) for name in names]
     return {kind: VectorTable((v[kind] for v in views if kind in v), manifest.dim) for kind in KINDS}
+
+
+def _open_tokens(folder: Path, manifest: Manifest) -> TokenTable | None:
+    codec = token_codec(manifest.settings)
+    if codec is None:
+        return None
+    names = [name for name in manifest.files if name.startswith(directory.VECTORS)]
+    return TokenTable((open_tokens(folder / name, codec) for name in names), codec)
 
 
 def _open_searcher(

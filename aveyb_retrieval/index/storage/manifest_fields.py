@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.index.storage.language import LANGUAGES
 
 _COUNTS = ("documents", "passages", "tokens", "cut_documents", "cut_tokens", "rejected")
 _PARAMS = ("nprobe", "efSearch", "rescore")
 
 _LARGE = float(1 << 63)
+_MAX_TOKEN_DIM = 1 << 16
 
 Test = Callable[[Any], bool]
 
@@ -90,6 +92,8 @@ _LATER_SETTINGS: dict[str, Test] = {  # not in an index of format 1
     "passage_overlap": is_count,
     "late": _optional(lambda value: isinstance(value, bool)),
     "language": lambda value: value in LANGUAGES,
+    "token_vectors": lambda value: value in (None, *STORAGES),
+    "token_dim": _optional(lambda value: is_count(value) and 8 <= value <= _MAX_TOKEN_DIM),
 }
 _FIELDS: dict[str, Test] = {
     "version": _is_text,

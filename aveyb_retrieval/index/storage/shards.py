@@ -1,8 +1,9 @@
 """The vectors on disk, from which every index can be rebuilt: immutable shards in safetensors form, memory-mapped.
 
 A shard holds what one commit of a build encoded: `document_ids` int64 `[n]`, `document` `[n, d]`, `passage_ids` int64
-`[m]`, `passage` `[m, d]`; ids ascend within a shard and from shard to shard. safetensors is eight bytes of header
-length, a JSON header, and the raw little-endian arrays: nothing in it can run.
+`[m]`, `passage` `[m, d]`, and where the index keeps them token vectors (`tokens.py`); ids ascend within a shard and
+from shard to shard. safetensors is eight bytes of header length, a JSON header, and the raw little-endian arrays:
+nothing in it can run.
 """
 
 from __future__ import annotations
@@ -26,18 +27,37 @@ if TYPE_CHECKING:
 
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
-_NAMES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "I64": np.dtype("<i8")}
+_NAMES = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+}
 _MAX_HEADER = 1 << 20
 
 
-def write_shard(path: Path, vectors: Mapping[Kind, tuple[IntArray, FloatArray]], storage_dtype: str) -> files.FileInfo:
-    """Write one shard, atomically. `vectors` gives (ids, `[n, d]` vectors) per kind, kept as `storage_dtype`."""
+def write_shard(
+    path: Path,
+    vectors: Mapping[Kind, tuple[IntArray, FloatArray]],
+    storage_dtype: str,
+    others: Mapping[str, npt.NDArray[np.generic]] | None = None,
+) -> files.FileInfo:
+    """Write one shard, atomically.
+
+    Args:
+        path: Its file.
+        vectors: (ids, `[n, d]` vectors) of each kind, kept as `storage_dtype`.
+        storage_dtype: "float32" or "float16".
+        others: Further tensors by name, kept as they are.
+    """
     from safetensors.numpy import save
 
     tensors: dict[str, npt.NDArray[np.generic]] = {}
     for kind, (ids, rows) in vectors.items():
         tensors[f"{kind}_ids"] = np.ascontiguousarray(ids, dtype=np.int64)
         tensors[kind] = np.ascontiguousarray(rows, dtype=STORAGE_DTYPES[storage_dtype])
+    tensors |= {name: np.ascontiguousarray(rows) for name, rows in (others or {}).items()}
     return files.write_atomic(path, save(tensors))
 
 
@@ -54,7 +74,7 @@ def open_shard(path: Path, dim: int) -> dict[Kind, ShardView]:
     Raises:
         IndexFormatError: it does not.
     """
-    arrays = _map_safetensors(path)
+    arrays = map_arrays(path)
     shard: dict[Kind, ShardView] = {}
     for kind in KINDS:
         if kind in arrays:
@@ -64,19 +84,24 @@ def open_shard(path: Path, dim: int) -> dict[Kind, ShardView]:
                 or ids.dtype != np.int64
                 or rows.ndim != 2
                 or rows.shape != (len(ids), dim)
-                or rows.dtype == np.int64
+                or rows.dtype.kind != "f"
             ):
-                raise _damaged(path, f"tensor {kind!r} has shape {rows.shape}, not one row of {dim} for each id")
+                raise damaged(path, f"tensor {kind!r} has shape {rows.shape}, not one row of {dim} for each id")
             shard[kind] = ShardView(ids, rows)
     return shard
 
 
-def _map_safetensors(path: Path) -> dict[str, npt.NDArray]:
+def map_arrays(path: Path) -> dict[str, npt.NDArray]:
+    """Map the tensors of a safetensors file into memory, by name, after checking that its header fits the file.
+
+    Raises:
+        IndexFormatError: it does not.
+    """
     with files.open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
         length = int.from_bytes(handle.read(8), "little")
         if not 2 <= length <= min(_MAX_HEADER, size - 8):
-            raise _damaged(path, f"header of {length} bytes in a file of {size}")
+            raise damaged(path, f"header of {length} bytes in a file of {size}")
         try:
             header = json.loads(handle.read(length))
             entries = {
@@ -87,13 +112,13 @@ def _map_safetensors(path: Path) -> dict[str, npt.NDArray]:
             if not all(type(n) is int and n >= 0 for _, shape, a, b in entries.values() for n in (*shape, a, b)):
                 raise ValueError("sizes must be whole numbers")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _damaged(path, f"unreadable header ({error})") from error
+            raise damaged(path, f"unreadable header ({error})") from error
     arrays: dict[str, npt.NDArray] = {}
     whole = np.memmap(path, dtype=np.uint8, mode="r")  # one map, as each holds a descriptor as long as it lives
     for name, (dtype, shape, start, stop) in entries.items():
         count = int(np.prod([int(n) for n in shape], dtype=object))
         if stop - start != count * dtype.itemsize or 8 + length + stop > size:
-            raise _damaged(path, f"tensor {name!r} of shape {shape} at bytes {start} to {stop} of {size}")
+            raise damaged(path, f"tensor {name!r} of shape {shape} at bytes {start} to {stop} of {size}")
         if count:
             arrays[name] = whole[8 + length + start : 8 + length + stop].view(dtype).reshape(shape)
             arrays[name].offset = 8 + length + start  # type: ignore[attr-defined]  # of a memmap; `_read_rows` reads there
@@ -102,7 +127,8 @@ def _map_safetensors(path: Path) -> dict[str, npt.NDArray]:
     return arrays
 
 
-def _damaged(path: Path, what: str) -> IndexFormatError:
+def damaged(path: Path, what: str) -> IndexFormatError:
+    """Return the error that says what is wrong with a shard."""
     return IndexFormatError(f"{path}: damaged vectors ({what}); restore the file from a copy or build the index again")
 
 

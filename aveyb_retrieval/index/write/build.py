@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
-from aveyb_retrieval.index.model import Model, cut_as_asked, load_model
+from aveyb_retrieval.index.model import Model, cut_as_asked, keeping_tokens, load_model, token_width
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
@@ -62,6 +63,7 @@ def build_index(
     passage_tokens: int | None = None,
     passage_overlap: int = 0,
     late: bool | None = None,
+    token_vectors: str | None = None,
     device: str = "cpu",
     precision: str = "float32",
     progress: Progress = silent,
@@ -100,6 +102,8 @@ def build_index(
         passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens.
         late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
             with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
+        token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
+            `rerank="maxsim"` encodes nothing again; None does not.
         device: Where the model runs.
         precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
             and queries may differ in it.
@@ -110,7 +114,7 @@ def build_index(
         InputError: the corpus holds something that is no document, or no documents at all.
         IndexLockedError: another process is writing to `out`.
     """
-    _check_arguments(granularity, storage_dtype, on_error, recall)
+    _check_arguments(granularity, storage_dtype, on_error, recall, token_vectors)
     index_dir = IndexDirectory(out)
     _check_target(index_dir, overwrite)
     ready = open_vectors(vectors, corpus) if vectors is not None else None
@@ -120,6 +124,8 @@ def build_index(
     if ready is None or model is not None:
         embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
         embedder = cut_as_asked(embedder, passage_tokens, passage_overlap, late)
+    if token_vectors is not None and ready is not None:
+        raise ConfigError(f"token_vectors={token_vectors!r} with ready-made vectors: there is no model to make them")
     size = getattr(embedder, "passage_size", None)
     settings = Settings(
         granularity=granularity,
@@ -135,6 +141,8 @@ def build_index(
         passage_overlap=size.overlap if size else 0,
         late=size.late if size else None,
         language=load_language(language).name,
+        token_vectors=token_vectors,
+        token_dim=token_width(_given(embedder)) if token_vectors is not None else None,
     )
     if isinstance(ready, EncodedShards):
         if embedder is None:
@@ -146,7 +154,11 @@ def build_index(
         raise ConfigError(
             f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
         )
-    source = PrecomputedSource(ready) if ready is not None else ModelSource(_given(embedder))
+    source: VectorSource = (
+        PrecomputedSource(ready)
+        if ready is not None
+        else ModelSource(keeping_tokens(_given(embedder), settings.token_codec))
+    )
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
     job = describe_job("build", corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
@@ -202,6 +214,7 @@ def describe_job(
         "index_fields": list(settings.index_fields),
         # not named where it is the default, so that a change begun by an older version can be finished
         **({"language": settings.language} if settings.language != ENGLISH else {}),
+        **({"token_vectors": settings.token_vectors} if settings.token_vectors is not None else {}),
         "fields": [fields.id, fields.title, fields.text],
         "on_error": on_error,
     }
@@ -236,6 +249,7 @@ def ingest_corpus(
         mode=mode,
         on_error=on_error,
         progress=progress,
+        codec=settings.token_codec,
     )
     items = ingestion.run(read_corpus(corpus, fields, max_line))
     if items == 0 and not allow_empty:
@@ -260,14 +274,17 @@ def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
         raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
 
 
-def _check_arguments(granularity: str, storage_dtype: str, on_error: str, recall: float | None) -> None:
+def _check_arguments(
+    granularity: str, storage_dtype: str, on_error: str, recall: float | None, token_vectors: str | None
+) -> None:
     for name, value, known in (
         ("granularity", granularity, list(GRANULARITIES)),
         ("storage_dtype", storage_dtype, list(STORAGE_DTYPES)),
         ("on_error", on_error, ["stop", "skip"]),
+        ("token_vectors", token_vectors, [None, *STORAGES]),
     ):
         if value not in known:
-            raise ConfigError(f"{name}={value!r}: must be one of {', '.join(known)}")
+            raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, known))}")
     if recall is not None and not 0 < recall <= 1:
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 

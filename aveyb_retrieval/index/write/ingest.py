@@ -11,16 +11,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.input.documents import Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
 from aveyb_retrieval.index.storage.store import Shard, content_digest
+from aveyb_retrieval.index.storage.tokens import TokenBlock, TokenTable, open_token_table, token_owner
 from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind, Progress
 
 if TYPE_CHECKING:
@@ -92,6 +95,7 @@ class Ingestion:
         on_error: Literal["stop", "skip"],
         progress: Progress,
         growing: GrowingEmbedder | None = None,
+        codec: TokenCodec | None = None,
     ) -> None:
         self.transaction = transaction
         self.store = transaction.store
@@ -105,7 +109,7 @@ class Ingestion:
         self._growing = growing if "passage" in kinds else None
         self._first_doc: int = self.store.get("first_doc")
         self._next_doc: int = self.store.get("next_doc")
-        self._base_table: VectorTable | None = None
+        self._codec = codec
         self._uncommitted: Counter[str] = Counter()  # ids that were read and whose documents wait for a commit
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None]] = []
@@ -207,6 +211,7 @@ class Ingestion:
         self._batch.append((step, encoded))
         if encoded is not None:
             self._batch_bytes += len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
+            self._batch_bytes += _tokens(encoded, step).codes.nbytes if self._codec else 0
             self._tokens += encoded.n_tokens
         full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
@@ -267,23 +272,54 @@ class Ingestion:
                 step, _ = batch[doc - self._next_doc]
                 raise _unusable(step, "its vector holds NaN or infinity; the model or the vectors given are broken")
         name = directory.shard_file(self.transaction.version, int(docs[0]))
-        info = write_shard(self.transaction.folder / name, vectors, self._storage_dtype)
+        tokens = None if self._codec is None else self._tokens_of(batch, docs, self._codec).tensors()
+        info = write_shard(self.transaction.folder / name, vectors, self._storage_dtype, tokens)
         return Shard(int(docs[0]), int(docs[-1]), name, info.bytes, info.sha256)
+
+    def _tokens_of(self, batch: list[tuple[Step, Encoded]], docs: IntArray, codec: TokenCodec) -> TokenBlock:
+        """The token vectors of a batch, with those of documents that grew, whose first passages are stored already."""
+        ids, parts = [np.empty(0, dtype=np.int64)], []
+        for doc, (step, encoded) in zip(docs.tolist(), batch, strict=True):
+            tokens = _tokens(encoded, step)
+            if step.action == "grow":
+                first = self._known_doc(step) << PASSAGE_BITS
+                kept = self._base_tokens.gather(first + np.arange(step.unchanged, dtype=np.int64))
+                tokens = codec.concatenate([TokenCodes(kept.codes, kept.ranges), tokens])
+            if token_owner(self._kinds) == "document":
+                tokens = TokenCodes(tokens.codes, np.array([[0, len(tokens.codes)]], dtype=np.int64))
+                ids.append(np.array([doc], dtype=np.int64))
+            else:
+                ids.append((doc << PASSAGE_BITS) + np.arange(len(tokens.ranges)))
+            parts.append(tokens)
+        found = codec.concatenate(parts)
+        return TokenBlock(np.concatenate(ids), found.ranges, found.codes)
+
+    def _known_doc(self, step: Step) -> int:
+        """The number of the stored document that a step replaces."""
+        known = self.store.find(step.record.id)
+        assert known is not None  # seen by `_least_work`, and nothing commits the same id twice in a batch
+        return known[0]
 
     def _grow(self, step: Step) -> Encoded:
         assert self._growing is not None
-        known = self.store.find(step.record.id)
-        assert known is not None  # seen by `_least_work`, and nothing commits the same id twice in a batch
-        first = known[0] << PASSAGE_BITS
-        passages = self._base_passages().gather(first + np.arange(step.unchanged, dtype=np.int64))
-        norms = np.array(self.store.norms(known[0])[: step.unchanged], dtype=np.float32)
+        doc = self._known_doc(step)
+        first = doc << PASSAGE_BITS
+        passages = self._base_passages.gather(first + np.arange(step.unchanged, dtype=np.int64))
+        norms = np.array(self.store.norms(doc)[: step.unchanged], dtype=np.float32)
         return self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
 
+    @property
+    def _base_shards(self) -> list[Shard]:
+        return [s for s in self.store.shards() if s.first < self._first_doc]
+
+    @cached_property
     def _base_passages(self) -> VectorTable:
-        if self._base_table is None:
-            shards = [s for s in self.store.shards() if s.first < self._first_doc]
-            self._base_table = open_table(self.transaction.folder, shards, "passage", self._dim)
-        return self._base_table
+        return open_table(self.transaction.folder, self._base_shards, "passage", self._dim)
+
+    @cached_property
+    def _base_tokens(self) -> TokenTable:
+        assert self._codec is not None  # else no tokens are kept
+        return open_token_table(self.transaction.folder, self._base_shards, self._codec)
 
     def _replace(self, record: Record) -> None:
         if self._mode == "upsert" and (known := self.store.find(record.id)):
@@ -293,6 +329,13 @@ class Ingestion:
         known = self.store.find(record.id)
         assert known is not None  # nothing but this pipeline writes, and the id is not among the uncommitted
         self.store.set_metadata(known[0], record.metadata_json)
+
+
+def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
+    tokens: TokenCodes | None = getattr(encoded, "tokens", None)
+    if tokens is None:
+        raise ModelError(f"the model gave no token vectors of the document {step.record.id!r}; leave token_vectors out")
+    return tokens
 
 
 def _norms(encoded: Encoded) -> list[float | None]:

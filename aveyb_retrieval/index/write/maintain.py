@@ -10,6 +10,7 @@ from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.manifest import FORMAT, GRANULARITIES
 from aveyb_retrieval.index.storage.shards import open_table, write_shard
 from aveyb_retrieval.index.storage.store import Shard
+from aveyb_retrieval.index.storage.tokens import open_token_table, token_owner
 from aveyb_retrieval.index.types import FloatArray, IntArray, Kind, Progress, silent
 from aveyb_retrieval.index.write.change import FinishOptions, Report, run_change
 from aveyb_retrieval.index.write.ingest import BATCH_BYTES
@@ -87,8 +88,12 @@ def _merged_shards(transaction: Transaction, settings: Settings) -> Iterator[Sha
     shards = transaction.store.shards()
     tables = {kind: open_table(transaction.folder, shards, kind, settings.dim) for kind in kinds}
     counts = transaction.store.counts()
-    rows = max(1, (counts.documents + counts.passages) // max(counts.documents, 1))
-    step = max(1, BATCH_BYTES // (4 * settings.dim * rows))
+    each = 4 * settings.dim * max(1, (counts.documents + counts.passages) // max(counts.documents, 1))
+    codec = settings.token_codec
+    tokens = None if codec is None else open_token_table(transaction.folder, shards, codec)
+    if tokens is not None:
+        each += tokens.rows * tokens.codec.row_bytes // max(counts.documents, 1)
+    step = max(1, BATCH_BYTES // each)
     docs = transaction.store.live(0, 1 << 62)
     for start in range(0, len(docs), step):
         some = docs[start : start + step]
@@ -98,8 +103,9 @@ def _merged_shards(transaction: Transaction, settings: Settings) -> Iterator[Sha
         vectors: dict[Kind, tuple[IntArray, FloatArray]] = {
             kind: (ids[kind], tables[kind].gather(ids[kind])) for kind in kinds
         }
+        others = tokens.gather(ids[token_owner(kinds)], shared=True).tensors() if tokens is not None else None
         name = directory.shard_file(transaction.version, int(some[0]))
-        info = write_shard(transaction.folder / name, vectors, settings.storage_dtype)
+        info = write_shard(transaction.folder / name, vectors, settings.storage_dtype, others)
         yield Shard(int(some[0]), int(some[-1]), name, info.bytes, info.sha256)
 
 

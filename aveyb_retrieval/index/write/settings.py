@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.index.storage.language import ENGLISH
+from aveyb_retrieval.index.storage.tokens import token_codec
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
     from aveyb_retrieval.index.storage.manifest import Manifest
 
 
@@ -20,11 +22,13 @@ class Settings:
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
     `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap` and `late` how it
     cuts and encodes passages (None: in its own way, as in every index made before there was a choice), `language` the
-    rules by which words are found.
+    rules by which words are found, `token_vectors` how the vectors of tokens, of width `token_dim`, are kept (None:
+    they are not).
     """
 
     KEPT: ClassVar = (
         "index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late", "language",
+        "token_vectors", "token_dim",
     )  # fmt: skip
 
     granularity: str
@@ -40,6 +44,13 @@ class Settings:
     passage_overlap: int = 0
     late: bool | None = None
     language: str = ENGLISH
+    token_vectors: str | None = None
+    token_dim: int | None = None
+
+    @property
+    def token_codec(self) -> TokenCodec | None:
+        """How the vectors of tokens are kept; None: they are not."""
+        return token_codec(vars(self))
 
     @property
     def passage_size(self) -> PassageSize | None:

@@ -88,7 +88,12 @@ class PrecomputedSource:
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, settings: Settings, where: object) -> None:
-        """Raise an error of ours where the index has another dimension, other passages, or another model."""
+        """Raise an error of ours where the index has another dimension, other passages, another model, or tokens."""
+        if settings.token_vectors is not None:
+            raise ConfigError(
+                f"{self.vectors.name}: without the token vectors that {where} keeps of every document; add documents "
+                "by its model instead"
+            )
         if isinstance(self.vectors, EncodedShards):
             check_shards(self.vectors, settings, where)
         elif settings.granularity != "document" or self.vectors.dim != settings.dim:

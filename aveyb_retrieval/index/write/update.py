@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.input.documents import MAX_LINE
-from aveyb_retrieval.index.model import Model, cutting, load_model
+from aveyb_retrieval.index.model import Model, cutting, keeping_tokens, load_model
 from aveyb_retrieval.index.storage.manifest import read_manifest
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, describe_job, ingest_corpus
@@ -135,7 +135,7 @@ def _insert(
         loaded = isinstance(wanted, (str, Path)) or wanted is None
         limit = settings.max_tokens if loaded else None
         embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
-        source = ModelSource(cutting(embedder, settings.passage_size))
+        source = ModelSource(keeping_tokens(cutting(embedder, settings.passage_size), settings.token_codec))
     source.check_fits(settings, root)
     job = describe_job(mode, corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
 

@@ -14,8 +14,15 @@ from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.lock import writer_lock
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, Manifest, file_problems
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
-from aveyb_retrieval.index.storage.shards import open_table
+from aveyb_retrieval.index.storage.shards import map_arrays, open_table
 from aveyb_retrieval.index.storage.store import Store, dead_ids
+from aveyb_retrieval.index.storage.tokens import (
+    TENSORS,
+    open_token_table,
+    open_tokens,
+    token_codec,
+    token_owner,
+)
 from aveyb_retrieval.index.types import IntArray, Kind, Progress, silent
 from aveyb_retrieval.index.write.change import FinishOptions, run_change
 from aveyb_retrieval.index.write.finish import live_blocks
@@ -110,6 +117,8 @@ def _problems(folder: Path, manifest: Manifest, progress: Progress, *, deep: boo
             if name not in damaged:  # what is known to be damaged is not given to FAISS
                 shards = tuple(folder / shard.name for shard in store.shards()) if deep else ()
                 expected.append(faiss_check.Expected(folder / name, kind, ids, manifest.dim, shards))
+        progress("checking token vectors", 0, None, 0)
+        problems += _token_problems(folder, manifest, store)
         progress("checking FAISS files", 0, len(expected), 0)
         problems += faiss_check.problems(expected)
     except (*store_check.UNREADABLE, AveyBError) as error:
@@ -166,6 +175,36 @@ def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -
             f"the manifest says {info.count} and {info.tombstones}"
         )
     return problems, ids
+
+
+def _token_problems(folder: Path, manifest: Manifest, store: Store) -> list[str]:
+    """Differences between the documents, the manifest's settings, and the token vectors in the shards."""
+    paths = [folder / shard.name for shard in store.shards()]
+    codec = token_codec(manifest.settings)
+    if codec is None:
+        holding = [path for path in paths if set(TENSORS) & set(map_arrays(path))]
+        return [f"{path}: holds token vectors, the manifest says that there are none" for path in holding]
+    problems = []
+    for path in paths:
+        try:
+            block = open_tokens(path, codec)
+        except IndexFormatError as error:
+            problems.append(str(error))
+            continue
+        if not (np.diff(block.ids) > 0).all():
+            problems.append(f"{path}: the numbers of its token vectors do not ascend")
+        covered = np.zeros(len(block.codes) + 1, dtype=np.int64)
+        np.add.at(covered, block.ranges[:, 0], 1)
+        np.add.at(covered, block.ranges[:, 1], -1)
+        if (np.cumsum(covered)[:-1] < 1).any():
+            problems.append(f"{path}: holds token vectors of no passage")
+    if problems:
+        return problems
+    kind = token_owner(GRANULARITIES[manifest.granularity])
+    table = open_token_table(folder, store.shards(), codec)
+    if not np.isin(store.ids(kind), table.ids).all():
+        problems.append(f"{folder}: the stored token vectors are not those of the {kind}s")
+    return problems
 
 
 def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progress: Progress) -> bool:
