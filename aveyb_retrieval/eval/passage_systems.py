@@ -237,17 +237,19 @@ class IndexPassages:
         path: Path,
         *,
         mode: str = DEFAULT_MODE,
+        rerank: str | None = None,
         options: LoadOptions | None = None,
         model: EmbedderLike | None = None,
         name: str = "",
     ) -> None:
-        """Open an index; the arguments are those of `IndexSystem`."""
+        """Open an index; the arguments are those of `IndexSystem`, and `rerank` as in a search."""
         self._path = path
-        self._mode = mode
+        self._search: dict[str, Any] = {"mode": mode, "unit": "passage", "fold": False, "rerank": rerank}
         self._options = options or LoadOptions()
         self._model = model
         self._retriever: Any = None
-        self.info = index_info(path, mode=mode, options=self._options, name=name)
+        info = index_info(path, mode=mode, options=self._options, name=name)
+        self.info = replace(info, settings={**info.settings, "rerank": rerank}) if rerank else info
 
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
@@ -258,7 +260,7 @@ class IndexPassages:
         found = {}
         for query, text in queries.items():
             only = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            hits = self._retriever.search(text, k=k, unit="passage", mode=self._mode, fold=False, **only)
+            hits = self._retriever.search(text, k=k, **self._search, **only)
             found[query] = [(hit.id, *hit.span) for hit in hits]
         return found
 

@@ -3,8 +3,9 @@
     python benchmarks/cpu/passages.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/passages
 
 For every set with `spans.jsonl`: recall, precision and IoU in characters of the best 1, 5 and 10 passages, within the
-document that holds the answer and over the whole corpus. A peer's title is read with its first chunk. cuad-long is
-large: contracts are drawn by numpy's `default_rng(0).permutation`, with all of their questions (`--documents`).
+document that holds the answer and over the whole corpus. A peer's title is read with its first chunk. Two sets are
+large: 120 of their documents are drawn (`--documents`) by numpy's `default_rng(0).permutation`, with all of their
+questions.
 
 Vectors, indexes and results are kept in --cache by fingerprints of model, data and settings, so an interrupted run
 continues and a new column costs only itself. Writes passages.json and passages.md into benchmarks/results/.
@@ -27,8 +28,9 @@ import numpy as np
 
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
+from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.encoders import AveyEncoder, load_encoder, word_chunks
+from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
-DOCUMENTS = {"cuad-long": 120}  # of 491: MiniLM reads all of them in about an hour of one core
+DOCUMENTS = {"qmsum-long": 120, "cuad-long": 120}  # of 232 and 491: MiniLM reads 120 in a quarter of an hour
 SIZES = (64, 128, 256)  # tokens of a passage
+OVERLAP = 64
 MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}
 SEED = 0
 MEASURES = ("recall@1", "recall@5", "recall@10", "precision@1", "precision@5", "iou@1", "iou@5", "iou@10")
@@ -89,40 +92,55 @@ def peers(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator
 
 
 def ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield indexes, searched end to end with `unit="passage"`: the default, its halves, other sizes, another model."""
-    default = DEFAULT_SIZE.tokens
-    for tokens in sorted({*SIZES, default}):
-        path = built(task, folder, "default", tokens)
-        for mode in ("hybrid", "dense", "lexical") if tokens == default else ("hybrid",):
-            name = f"ours, {MODES[mode]}, {tokens} tokens" + (
-                " (default)" if (tokens, mode) == (default, "hybrid") else ""
-            )
-            yield IndexPassages(path, mode=mode, name=name)
+    """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, and by either."""
+    path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens)
+    for mode, what in MODES.items():
+        chosen = " (default)" if mode == "hybrid" else ""
+        yield IndexPassages(path, mode=mode, name=f"ours, {what}, {DEFAULT_SIZE.tokens} tokens{chosen}")
+
+
+def sizes(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+    """Yield indexes of ours with passages of other sizes, and with overlap."""
+    for tokens in sorted(set(SIZES) - {DEFAULT_SIZE.tokens}, reverse=True):
+        path = built(task, folder, passage_tokens=tokens)
+        yield IndexPassages(path, name=f"ours, words and vectors, {tokens} tokens")
+    path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, passage_overlap=OVERLAP)
+    yield IndexPassages(path, name=f"ours, words and vectors, {DEFAULT_SIZE.tokens} tokens, {OVERLAP} shared")
+
+
+def minilm_in_ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+    """Yield indexes of ours made by MiniLM, whose window holds about two passages of 128 tokens."""
     for late in (False, True):
-        path = built(task, folder, minilm, default, late=late)
-        yield IndexPassages(path, name=f"MiniLM in our index, {'late' if late else 'one by one'}, {default} tokens")
+        path = built(task, folder, model=minilm, passage_tokens=128, late=late)
+        for mode in ("hybrid", "dense"):
+            how = "late" if late else "one by one"
+            yield IndexPassages(path, mode=mode, name=f"MiniLM in our index, {MODES[mode]}, {how}, 128 tokens")
 
 
-def built(task: Task, folder: Path, model: str, tokens: int, *, late: bool | None = None) -> Path:
+def token_vectors(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+    """Yield the default index with token vectors, the best 100 candidates reranked by them."""
+    for storage in STORAGES:
+        path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors=storage)
+        yield IndexPassages(path, rerank="token-vectors", name=f"ours, default, reranked by {storage} token vectors")
+
+
+def built(task: Task, folder: Path, *, model: str | None = None, **options: Any) -> Path:
     """Build an index of the task's corpus, or find the one built before."""
-    size = DEFAULT_SIZE if model == "default" else None
-    key = fingerprint_of(
-        [Path(model).name, task.corpus.fingerprint, tokens, late, version("aveyb-retrieval"), str(size)]
-    )
+    named = model and Path(model).name
+    key = fingerprint_of([named, task.corpus.fingerprint, version("aveyb-retrieval"), sorted(options.items())])
     path = folder / "indexes" / key[:32]
     if not (path / "current").is_file():
-        source = None if model == "default" else model
-        build_index(indexed_rows(task.corpus), path, model=source, passage_tokens=tokens, late=late, restart=True)
+        build_index(indexed_rows(task.corpus), path, model=model, restart=True, **options)
     return path
 
 
 def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
-    late = AveyEncoder(Embedder.load(passage_size=None))
+    late = EmbedderEncoder(Embedder.load(passage_size=None))
     dense = VectorScorer(late, task.corpus, cache)
     chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
     words = WordScorer(task.corpus, chunker, "splits of 256 tokens")
-    alone = AveyEncoder(Embedder.load(), chunker=chunker)
+    alone = EmbedderEncoder(Embedder.load(), chunker=chunker)
     yield ExactPassages(dense, name="ours, splits of 256 tokens, late")
     yield ExactPassages(VectorScorer(alone, task.corpus, cache), name="ours, splits of 256 tokens, one by one")
     yield ExactPassages(words)
@@ -133,6 +151,9 @@ GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSyste
     "peers": peers,
     "splits": splits,
     "ours": ours,
+    "sizes": sizes,
+    "tokens": token_vectors,
+    "minilm": minilm_in_ours,
 }
 
 
@@ -176,7 +197,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
-    parser.add_argument("--documents", type=int, help="draw this many documents of each set; default: 120 of cuad-long")
+    parser.add_argument("--documents", type=int, help="take this many of each set; default: 120 of the two large ones")
     parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2; default: the PyPI package's")
     parser.add_argument("--cache", type=Path, required=True, help="folder for vectors, indexes and results")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where passages.json and passages.md go")
@@ -186,16 +207,17 @@ def main() -> None:
     for name in args.sets:
         whole = make_task(load_dataset(str(args.data / name)))
         task = sample(whole, args.documents or DOCUMENTS.get(name))
-        rows = []
         for group in args.groups:
+            rows = []
             for system in GROUPS[group](task, cache, args.cache, minilm):
                 for scope in SCOPES:
                     scores = scored(system, task, scope, args.cache)
                     rows.append({"set": name, "group": group, "scope": scope, "system": scores.name, **summary(scores)})
                     values = " ".join(f"{scores.mean[m]:.4f}" for m in MEASURES)
                     print(f"{name:<14} {scope:<9} {scores.name:<36} {values}", flush=True)
-        counts = {"documents": len(task.corpus), "all_documents": len(whole.corpus), "queries": rows[0]["queries"]}
-        write(args.out, {"set": name, **counts}, rows)
+            asked = sum(bool(task.spans.get(query)) for query in task.queries)
+            counts = {"documents": len(task.corpus), "all_documents": len(whole.corpus), "queries": asked}
+            write(args.out, {"set": name, **counts}, rows)
 
 
 def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
