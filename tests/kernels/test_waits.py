@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,6 +72,14 @@ def test_what_makes_the_host_wait_is_counted(kind: str, ask: Callable[[torch.Ten
         assert not +waits
         ask(x)
     assert waits[kind] == 1
+
+
+def test_indices_are_contiguous() -> None:
+    rows, columns = np.nonzero(np.ones((3, 4)))  # two columns of one array
+    for device in (torch.device("cpu"), DEVICE):
+        with pretended_device():
+            sent = to_device([rows, columns], device)
+        assert [part.is_contiguous() for part in sent] == [True, True]
 
 
 def test_the_pretended_device_computes_and_refuses_mixtures() -> None:
