@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.kernels.transfer import to_device
 from tests.kernels.pretended_device import DEVICE, DeviceTensor, forward_waits, pretended_device
 
@@ -43,10 +44,6 @@ def test_an_embedder_waits_for_its_results_only() -> None:
         assert batches > 1
         assert +waits == {"copy to the host": batches}
         waits.clear()
-        (empty,) = embedder.encode_documents([("", "")])
-        assert not empty.vector.any()
-        assert +waits == {"copy to the host": 1}
-        waits.clear()
         embedder.encode_queries(queries)
         assert +waits == {"copy to the host": 1}
 
@@ -72,6 +69,12 @@ def test_what_makes_the_host_wait_is_counted(kind: str, ask: Callable[[torch.Ten
         assert not +waits
         ask(x)
     assert waits[kind] == 1
+
+
+def test_a_batch_without_tokens_has_no_groups() -> None:
+    with pretended_device():
+        table = split_table(np.zeros(0, dtype=np.int64), [0], 16, DEVICE)
+        assert table.groups(full_width=False, max_tokens=64) == []
 
 
 def test_indices_are_contiguous() -> None:
