@@ -57,8 +57,9 @@ class SplitEncoder(_Module):
     max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
 
     def _build(self, config: AveyBConfig) -> None:
-        """Make the modules, with parameters as their classes start them."""
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        """Make the modules; their parameters hold nothing meaningful yet."""
+        # nn.Embedding draws its rows, which on the meta device loads torch's compiler; both classes fill them anyway
+        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
         self.ranker = Ranker(config)
         pattern = config.layer_pattern or []
         self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
@@ -271,7 +272,7 @@ class InferenceModel(SplitEncoder, nn.Module):
     """An Avey-B encoder that only encodes."""
 
     def __init__(self, config: AveyBConfig) -> None:
-        """Make an encoder with parameters as their classes start them; `load` fills them."""
+        """Make an encoder whose parameters hold nothing meaningful; `load` fills them."""
         super().__init__()
         self.config = config
         self._build(config)
