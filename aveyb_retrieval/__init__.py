@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.write.build import build_index
     from aveyb_retrieval.index.write.maintain import compact_index, tune_index
     from aveyb_retrieval.index.write.metadata import update_metadata
+    from aveyb_retrieval.index.write.sync import sync_index
     from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
     from aveyb_retrieval.index.write.verify import verify_index
 
@@ -72,6 +73,7 @@ __all__ = [
     "encode_corpus",
     "export_index",
     "hits_to_prompt",
+    "sync_index",
     "tune_index",
     "update_metadata",
     "upsert_documents",
@@ -99,6 +101,7 @@ _HOME = {
     "delete_documents": "index.write.update",
     "encode_corpus": "index.exchange.encode",
     "export_index": "index.search.export",
+    "sync_index": "index.write.sync",
     "tune_index": "index.write.maintain",
     "update_metadata": "index.write.metadata",
     "upsert_documents": "index.write.update",

@@ -31,6 +31,7 @@ PUBLIC = [
     "encode_corpus",
     "export_index",
     "hits_to_prompt",
+    "sync_index",
     "tune_index",
     "update_metadata",
     "upsert_documents",

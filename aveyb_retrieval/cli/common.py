@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -52,18 +52,34 @@ class Command(click.Command):
     Before it loads torch, it settles how threads are used (see `processors.py`).
     """
 
+    resumable: Collection[str] = ()
+
     def invoke(self, context: click.Context) -> Any:
         """Run the command; end with a message and exit code 2 on an error of the package."""
         respect_processors()
         try:
             return super().invoke(context)
         except AveyBError as error:
-            click.echo(f"{context.info_name}: {error}", err=True)
+            click.echo(f"{_typed(context)}: {error}", err=True)
             context.exit(2)
+        except KeyboardInterrupt:
+            if context.invoked_subcommand not in self.resumable:
+                raise
+            click.echo(f"{_typed(context)}: interrupted; the same command continues where this one stopped", err=True)
+            context.exit(130)
+
+
+def _typed(context: click.Context) -> str:
+    """The command as it was typed: "aveyb-index build"."""
+    return " ".join(filter(None, (context.info_name, context.invoked_subcommand)))
 
 
 class Commands(Command, click.Group):
-    """A group of such commands."""
+    """A group of such commands; `resumable` names those that continue what an interrupted run of them has done."""
+
+    def __init__(self, *arguments: Any, resumable: Collection[str] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.resumable = resumable
 
 
 def parse_filter(text: str | None) -> Any:
@@ -87,10 +103,18 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
         yield lambda stage, done, total, tokens: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, *times, console=Console(stderr=True)) as bar:
         began: dict[str, tuple[Any, int]] = {}  # a continued change does not begin at 0
 
         def show(stage: str, done: int, total: int | None, tokens: int) -> None:
@@ -101,6 +125,6 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
             rates = ""
             if seconds > 0.1:
                 rates = f"{(done - first) / seconds:,.0f}/s" + (f"  {tokens / seconds:,.0f} tokens/s" if tokens else "")
-            bar.update(task, completed=done, rates=rates)
+            bar.update(task, completed=done, total=total, rates=rates)
 
         yield show

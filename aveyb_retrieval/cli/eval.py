@@ -143,12 +143,14 @@ def run(
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
     from aveyb_retrieval.eval.loading import load_dataset
+    from aveyb_retrieval.eval.metrics import load_trec_eval
     from aveyb_retrieval.eval.progress import ProgressBars
     from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
     from aveyb_retrieval.eval.runs import write_run
     from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
+    load_trec_eval()  # not found missing only after hours of encoding
     console = _console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
     settings = Settings(depth=depth, metrics=metrics, ignore_identical_ids=ignore_identical_ids)

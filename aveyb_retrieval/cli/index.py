@@ -9,75 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli import documents, shards
+from aveyb_retrieval.cli import changes, documents, shards
+from aveyb_retrieval.cli.changes import print_report
 from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
-from aveyb_retrieval.cli.options import INSERTING, MAKING, PATH, READING, VECTORS, WRITING
+from aveyb_retrieval.cli.options import PATH
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from aveyb_retrieval.index.search.retriever import Hit
-    from aveyb_retrieval.index.write.change import Report
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune")
+
+
+@click.group(cls=Commands, resumable=RESUMABLE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Build an index directory from documents and search it."""
 
 
-for command in (documents.get, documents.list_documents, documents.count, documents.update_metadata,
-                shards.encode, shards.export):  # fmt: skip
+for command in (
+    changes.build, changes.init, changes.add, changes.upsert, changes.delete, changes.sync,
+    documents.get, documents.list_documents, documents.count, documents.update_metadata, shards.encode, shards.export,
+):  # fmt: skip
     main.add_command(command)
-
-
-@main.command()
-@click.argument("corpus", nargs=-1)
-@click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
-@VECTORS
-@MAKING
-@click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing index.")
-@READING
-@WRITING
-def build(
-    corpus: tuple[str, ...],
-    out: Path,
-    quiet: bool,
-    id_field: str | None,
-    title_field: str,
-    text_field: str,
-    **arguments: Any,
-) -> None:
-    """Build an index from CORPUS.
-
-    CORPUS is files (.jsonl .csv .tsv .parquet, also .gz .zst), folders of .txt and .md, globs, a Hugging Face dataset,
-    or - for JSON lines on standard input. If it is interrupted, run the same command again
-    to continue.
-    """
-    from aveyb_retrieval.index.input.documents import FieldNames
-    from aveyb_retrieval.index.write.build import build_index
-
-    if not corpus and arguments["vectors"] is None:
-        raise click.UsageError("give a CORPUS, or --vectors")
-    names = FieldNames(id_field, title_field, text_field)
-    with progress_bar(not quiet) as progress:
-        report = build_index(list(corpus) or None, out, fields=names, progress=progress, **arguments)
-    _print_report(report)
-
-
-@main.command()
-@click.argument("directory", type=PATH)
-@MAKING
-@WRITING
-def init(directory: Path, quiet: bool, **arguments: Any) -> None:
-    """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
-    from aveyb_retrieval.index.write.build import build_index
-
-    with progress_bar(not quiet) as progress:
-        _print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
 
 
 @main.command()
@@ -170,63 +127,6 @@ def info(directory: Path, as_json: bool) -> None:
 
 
 @main.command()
-@INSERTING
-def add(**arguments: Any) -> None:
-    """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
-    from aveyb_retrieval.index.write.update import add_documents
-
-    _insert(add_documents, **arguments)
-
-
-@main.command()
-@INSERTING
-def upsert(**arguments: Any) -> None:
-    """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
-    from aveyb_retrieval.index.write.update import upsert_documents
-
-    _insert(upsert_documents, **arguments)
-
-
-def _insert(
-    function: Callable[..., Report],
-    directory: Path,
-    corpus: tuple[str, ...],
-    *,
-    quiet: bool,
-    id_field: str | None,
-    title_field: str,
-    text_field: str,
-    **arguments: Any,
-) -> None:
-    from aveyb_retrieval.index.input.documents import FieldNames
-
-    names = FieldNames(id_field, title_field, text_field)
-    if not corpus and arguments["vectors"] is None:
-        raise click.UsageError("give a CORPUS, or --vectors")
-    with progress_bar(not quiet) as progress:
-        report = function(list(corpus) or None, directory, fields=names, progress=progress, **arguments)
-    _print_report(report)
-
-
-@main.command()
-@click.argument("directory", type=PATH)
-@click.argument("ids", nargs=-1)
-@click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Delete the documents that match this condition on the metadata."
-)
-@click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
-def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
-    """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
-    from aveyb_retrieval.index.write.update import delete_documents
-
-    listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
-    wanted = [*ids, *(line for line in listed if line)]
-    _print_report(delete_documents(directory, wanted, where=parse_filter(filter_text), **arguments))
-
-
-@main.command()
 @click.argument("directory", type=PATH)
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
@@ -235,7 +135,7 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
     from aveyb_retrieval.index.write.maintain import compact_index
 
     with progress_bar(not quiet) as progress:
-        _print_report(compact_index(directory, restart=restart, progress=progress))
+        print_report(compact_index(directory, restart=restart, progress=progress))
 
 
 @main.command()
@@ -245,7 +145,7 @@ def upgrade(directory: Path, restart: bool) -> None:
     """Bring the index in DIRECTORY up to the format of this version. Nothing is encoded again."""
     from aveyb_retrieval.index.write.maintain import upgrade_index
 
-    _print_report(upgrade_index(directory, restart=restart))
+    print_report(upgrade_index(directory, restart=restart))
 
 
 @main.command()
@@ -284,19 +184,6 @@ def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as
         context.exit(1)
 
 
-def _print_report(report: Report) -> None:
-    continued = " (continued an interrupted change)" if report.resumed else ""
-    click.echo(
-        f"{report.path}: {report.documents:,} documents, {report.passages:,} passages, {report.tokens:,} tokens "
-        f"in {report.seconds:,.1f} s{continued}"
-    )
-    if report.cut_documents:
-        lost = f"{report.cut_documents:,} documents lost {report.cut_tokens:,} tokens"
-        click.echo(f"cut by --max-tokens: {lost}", err=True)
-    if report.rejected:
-        click.echo(f"left out: {report.rejected:,} lines, listed with reasons in {report.rejected_file}", err=True)
-
-
 def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
     scores = "".join(f"  {name} {value:.3f}" for name, value in hit.scores.items())
@@ -305,7 +192,8 @@ def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
     )
     for passage in hit.passages:
         heading = f" {passage.heading}:" if passage.heading else ""
-        click.echo(f"     {passage.span[0]}-{passage.span[1]}:{heading} {_marked(passage.text, words)}")
+        page = "" if passage.page is None else f", page {passage.page_label}"
+        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {_marked(passage.text, words)}")
     if not hit.passages:
         click.echo(f"     {_one_line(hit.text)}")
     if hit.context is not None and hit.context_span is not None:

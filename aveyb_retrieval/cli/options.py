@@ -9,12 +9,43 @@ import click
 from aveyb_retrieval.cli.common import PRECISION, together
 
 PATH = click.Path(path_type=Path)
+
+
+def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
+    """Parse "year=int" or "year=int,price=float"."""
+    types = {}
+    for pair in ",".join(given).split(",") if given else ():
+        column, equals, kind = pair.rpartition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not COLUMN=TYPE, such as year=int")
+        types[column] = kind
+    return types
+
+
+ON_ERROR = click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="A malformed line or unreadable file: stop, or skip it and list it in rejected.jsonl.",
+)
+MAX_LINE = click.option(
+    "--max-line",
+    type=int,
+    default=64 << 20,
+    show_default=True,
+    metavar="BYTES",
+    help="Longest line, or text of a file, that is read as a document.",
+)
+ENCODING = click.option("--encoding", help="Encoding of text files, such as cp1252.  [default: UTF-8]")
+VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
 READING = together(
-    click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
-                 help="A malformed line: stop, or skip it and list it in rejected.jsonl."),
-    click.option("--max-line", type=int, default=64 << 20, show_default=True, metavar="BYTES",
-                 help="Longest line that is read as a document."),
-    click.option("--id-field", help="Field that holds the id.  [default: _id, else id]"),
+    ON_ERROR,
+    MAX_LINE,
+    ENCODING,
+    click.option("--types", metavar="COLUMN=TYPE", multiple=True, callback=lambda _, __, given: _parse_types(given),
+                 help="Type of a CSV column: int, float, bool or string.  [default: by its values] Repeatable."),
+    click.option("--id-field", help="Field that holds the id.  [default: _id, else id, else made of the content]"),
     click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
     click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
 )  # fmt: skip

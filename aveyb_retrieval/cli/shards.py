@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,6 @@ from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from aveyb_retrieval.index.exchange.report import EncodeReport
 
 
@@ -44,9 +43,6 @@ def encode(
     share: str | None,
     of: int | None,
     quiet: bool,
-    id_field: str | None,
-    title_field: str,
-    text_field: str,
     **arguments: Any,
 ) -> None:
     """Encode CORPUS into shards of Parquet files, from which `build --vectors SHARDS` makes an index.
@@ -55,15 +51,13 @@ def encode(
     command again to continue.
     """
     from aveyb_retrieval.index.exchange.encode import encode_corpus
-    from aveyb_retrieval.index.input.documents import FieldNames
 
     if share is not None and of is not None:
         raise click.UsageError("give --shard I/N or --of N, not both")
     shard, of = _share(share) if share is not None else (None, 1 if of is None else of)
-    names = FieldNames(id_field, title_field, text_field)
     with progress_bar(not quiet) as progress:
         _print(
-            encode_corpus(list(corpus), out, shard=shard, of=of, fields=names, progress=progress, **arguments),
+            encode_corpus([Path(c) for c in corpus], out, shard=shard, of=of, progress=progress, **arguments),
             "encoded",
         )
 

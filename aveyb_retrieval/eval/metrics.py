@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, rank
 from aveyb_retrieval.eval.runs import check_run
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
 
@@ -57,9 +58,9 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     Raises:
         ConfigError: an unknown metric name.
         InputError: no judgements, or a score that is not finite.
+        OptionalDependencyError: pytrec_eval is not installed.
     """
-    import pytrec_eval
-
+    pytrec_eval = load_trec_eval()
     if not judgements:
         raise InputError("there are no judgements to score the run against")
     parsed = {metric: parse_metric(metric) for metric in metrics}
@@ -78,6 +79,19 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
             values, key = results, _trec_measure(name, k).replace(".", "_")
         per_query[metric] = {query: values[query][key] if query in values else 0.0 for query in judgements}
     return Scores(per_query, missing, unjudged=sum(query not in judgements for query in run))
+
+
+def load_trec_eval() -> ModuleType:
+    """Return pytrec_eval, which only evaluations need.
+
+    Raises:
+        OptionalDependencyError: it is not installed.
+    """
+    try:
+        import pytrec_eval
+    except ImportError as error:
+        raise OptionalDependencyError("pytrec-eval-terrier", "eval", "computing metrics") from error
+    return pytrec_eval
 
 
 def parse_metric(metric: str) -> tuple[str, int | None]:

@@ -158,7 +158,7 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
     result = run("build", path, "-o", tmp_path / "ix", "--on-error", "skip", "--max-tokens", 3, "--quiet")
     assert result.exit_code == 0
     assert "1 documents lost 1 tokens" in result.output
-    assert "left out: 1 lines, listed with reasons in" in result.output
+    assert "left out: 1 lines or files, listed with reasons in" in result.output
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytrec_eval
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
 from aveyb_retrieval.eval.metrics import evaluate, parse_metric, retrieved_ndcg
 
 K = 10
@@ -160,3 +161,9 @@ def test_retrieved_ndcg_forgives_what_was_missed():
     run = {"q": {"a": 1.0}}
     assert retrieved_ndcg(judgements, run)["q"] == 1.0
     assert evaluate(judgements, run).mean["ndcg@10"] == pytest.approx(1 / (1 + 1 / math.log2(3) + 0.5))
+
+
+def test_a_missing_trec_eval_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytrec_eval", None)
+    with pytest.raises(OptionalDependencyError, match=r"pip install 'aveyb-retrieval\[eval\]'"):
+        evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}})

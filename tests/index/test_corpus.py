@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.corpus import read_corpus
-from aveyb_retrieval.index.input.documents import FieldNames, Record, Rejected
+from aveyb_retrieval.index.input.documents import FieldNames, Notice, Record, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +96,16 @@ def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_pat
     (tmp_path / "sub" / "b.md").write_text("# B\nbody", encoding="utf-8")
     (tmp_path / "a.txt").write_text("plain", encoding="utf-8")
     (tmp_path / "ignored.bin").write_bytes(b"\xff")
-    found = [(r.id, r.title, r.text) for r in read_corpus(tmp_path) if isinstance(r, Record)]
-    assert found == [("a.txt", "a", "plain"), ("sub/b.md", "b", "# B\nbody")]
+    items = list(read_corpus(tmp_path))
+    found = [(r.id, r.title, r.text) for r in items if isinstance(r, Record)]
+    assert found == [("a.txt", "a", "plain"), ("sub/b.md", "B", "# B\nbody")]
+    assert [(n.path, n.reason) for n in items if isinstance(n, Notice)] == [
+        (str(tmp_path / "ignored.bin"), "unknown kind .bin")
+    ]
+    first = next(item for item in items if isinstance(item, Record))
+    assert first.metadata.keys() == {"path", "type", "modified"}
+    assert (first.metadata["path"], first.metadata["type"]) == ("a.txt", "text")
+    assert first.metadata["modified"].endswith("+00:00")
     (tmp_path / "corpus.jsonl").write_bytes(jsonl_bytes())
     assert content(read_corpus(tmp_path)) == EXPECTED
 
@@ -117,11 +125,11 @@ BAD_LINES = {
     b"[1, 2]": "a list",
     b'"text"': "object is needed",
     b'{"_id": "x"}': "'text' is missing",
-    b'{"_id": "x", "text": null}': "'text' is missing",
+    b'{"_id": "x", "text": null}': "'text' is null",
+    b'{"_id": "x", "content": "t"}': "the fields are '_id', 'content' (--text-field",
     b'{"_id": "x", "text": 5}': "an integer, not a string",
     b'{"_id": "x", "text": ["t"]}': "a list, not a string",
     b'{"_id": "x", "text": "t", "title": {}}': "'title' is an object",
-    b'{"text": "t"}': "no id",
     b'{"_id": null, "text": "t"}': "no id",
     b'{"_id": "", "text": "t"}': "is empty",
     b'{"_id": true, "text": "t"}': "a boolean",
@@ -170,7 +178,7 @@ def test_a_row_of_the_wrong_length_is_told_with_its_line(tmp_path: Path) -> None
         ("c.jsonl.gz", b"not gzip at all", "not valid gz"),
         ("c.jsonl.zst", b"not zstd at all", "not valid zst"),
         ("c.parquet", b"PAR1 not parquet", "Parquet"),
-        ("c.docx", b"", "'.docx' is not known"),
+        ("c.xlsx", b"", "'.xlsx' is not known"),
         ("c", b"", "no suffix"),
     ],
 )
@@ -187,3 +195,120 @@ def test_sources_that_are_not_there_are_errors(tmp_path: Path) -> None:
             list(read_corpus(source))
     with pytest.raises(InputError, match="holds no"):
         list(read_corpus(tmp_path))
+
+
+ARRAYS = {
+    "array": lambda rows: json.dumps(rows),
+    "pretty array": lambda rows: "\n" + json.dumps(rows, indent=2),
+    "pretty objects": lambda rows: "\n".join(json.dumps(row, indent=1) for row in rows),
+    "an array in two lines": lambda rows: "[" + ",\n".join(json.dumps(row) for row in rows) + "]",
+}
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+def test_json_arrays_and_objects_over_several_lines_are_read(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(ARRAYS[form](ROWS), encoding="utf-8")
+    assert content(read_corpus(path)) == EXPECTED
+    many = [{"_id": str(i), "text": "x" * (i % 2000)} for i in range(3000)]
+    path.write_text(ARRAYS[form](many), encoding="utf-8")
+    assert [item.id for item in read_corpus(path) if isinstance(item, Record)] == [row["_id"] for row in many]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[{"_id": "a", "text": "t"},\n {"_id": "b"', "line 2: not JSON"),
+        ('[{"_id": "a", "text": "t"},\n', "line 2: the file ends inside of its array"),
+        ('[{"_id": "a", "text": "t"}] x', "behind the end"),
+        ('[{"_id": "a", "text": NaN}]', "NaN"),
+        ("[" * 100_000, "nested too deeply"),
+        ('[{"_id": "a", "text": "' + "x" * (3 << 20) + '"}]', "at most 1,000"),
+    ],
+)
+def test_a_broken_array_is_an_error_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        list(read_corpus(path, max_line=1000))
+
+
+def test_elements_that_are_no_documents_are_rejected_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('[{"_id": "a", "text": "t"},\n 5,\n {"_id": "b"}, {"_id": "c", "text": "%s"}]' % ("x" * 3000))
+    first, second, third, fourth = read_corpus(path, max_line=1000)
+    assert isinstance(fourth, Rejected)
+    assert "at most 1,000" in fourth.reason
+    assert isinstance(first, Record)
+    assert isinstance(second, Rejected)
+    assert isinstance(third, Rejected)
+    assert (second.location.line, third.location.line) == (2, 3)
+
+
+def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("_id;text;year;price;code;open;mixed;blank\n1;t;2016;1.5;007;true;3;\n2;t;;-2;12;False;x;\n")
+    first, second = read_corpus(path)
+    assert isinstance(first, Record)
+    assert isinstance(second, Record)
+    assert first.metadata == {
+        "year": 2016, "price": 1.5, "code": "007", "open": True, "mixed": "3", "blank": ""
+    }  # fmt: skip
+    assert second.metadata["year"] is None
+    assert (second.metadata["price"], second.metadata["open"]) == (-2.0, False)
+    given = list(read_corpus(path, types={"year": "string", "mixed": "int"}))
+    assert isinstance(given[0], Record)
+    assert (given[0].metadata["year"], given[0].metadata["mixed"]) == ("2016", 3)
+    assert isinstance(given[1], Rejected)
+    assert "column 'mixed': 'x' is not of type int" in given[1].reason
+    with pytest.raises(InputError, match="names a column 'nobody'"):
+        list(read_corpus(path, types={"nobody": "int"}))
+    with pytest.raises(ConfigError, match="must be one of int, float"):
+        list(read_corpus(path, types={"year": "date"}))
+
+
+def test_tables_have_other_separators_and_encodings(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    for separator in ",;\t|":
+        path.write_text(separator.join(["_id", "text"]) + "\n" + separator.join(["a", "caf\u00e9"]), encoding="cp1252")
+        (item,) = read_corpus(path, encoding="cp1252")
+        assert isinstance(item, Record)
+        assert item.text == "caf\u00e9"
+    path.write_text("_id,text\na,caf\u00e9", encoding="utf-16")
+    (item,) = read_corpus(path)
+    assert isinstance(item, Record)
+    assert item.text == "caf\u00e9"
+    path.write_bytes(b"_id,text\na,\x81")
+    with pytest.raises(InputError, match=r"byte 11 \(0x81\) is not cp1252"):
+        list(read_corpus(path, encoding="cp1252"))
+    with pytest.raises(ConfigError, match="not an encoding of text"):
+        list(read_corpus(path, encoding="base64"))
+
+
+def test_ids_are_made_of_the_content_where_there_are_none(tmp_path: Path) -> None:
+    rows = [{"text": "a", "year": 1}, {"text": "a", "year": 2}, {"text": "a", "year": 1}]
+    made = [item.id for item in read_corpus(rows) if isinstance(item, Record)]
+    assert made[0] == made[2] != made[1]
+    assert all(len(name) == 32 for name in made)
+    path = tmp_path / "c.csv"
+    path.write_text("text,year\na,1\n")
+    (item,) = read_corpus(path)
+    assert isinstance(item, Record)
+    assert item.id == made[0]
+    (item,) = read_corpus([{"text": "a"}], FieldNames(id="key"))
+    assert isinstance(item, Rejected)
+
+
+def test_plain_texts_are_documents_and_mistyped_paths_are_not(tmp_path: Path) -> None:
+    texts = ["one text of words", "another one"]
+    assert [item.text for item in read_corpus(texts) if isinstance(item, Record)] == texts
+    assert [item.text for item in read_corpus(iter(["word"])) if isinstance(item, Record)] == ["word"]
+    for mistyped in ("handbok", "data/handbok", "hand book.jsonl", ["word"], ["some text", "corpus.jsonl"]):
+        with pytest.raises(InputError, match="no such file or folder"):
+            list(read_corpus(mistyped))
+
+
+def test_a_title_field_that_no_document_has_is_reported() -> None:
+    *_, last = read_corpus([{"_id": "a", "text": "t", "title": "T"}], FieldNames(title="name"))
+    assert isinstance(last, Notice)
+    assert "'name'" in last.reason

@@ -256,7 +256,7 @@ def test_a_build_of_shards_is_continued(
 
 
 def test_lines_that_are_no_documents_are_counted_once(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    rows: list[Any] = [*make_documents(30), {"_id": "x"}, {"text": "y"}, *make_documents(10, first=50)]
+    rows: list[Any] = [*make_documents(30), {"_id": "x"}, {"_id": "", "text": "y"}, *make_documents(10, first=50)]
     with pytest.raises(InputError, match="no text"):
         encode_corpus(rows, tmp_path, of=3, model=embedder)
     report = encode_corpus(rows, tmp_path, of=3, model=embedder, on_error="skip")

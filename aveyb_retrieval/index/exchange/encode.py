@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,16 +13,20 @@ from aveyb_retrieval.index.exchange.report import EncodeReport
 from aveyb_retrieval.index.exchange.shard import EncodeSettings, check_shard
 from aveyb_retrieval.index.exchange.shard_encoder import ShardEncoder
 from aveyb_retrieval.index.input.corpus import Source, read_corpus
-from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
+from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames, Notice, Record, Rejected
 from aveyb_retrieval.index.model import Model, cut_as_asked, load_model
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES
 from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
 from aveyb_retrieval.index.types import Progress, model_description, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from aveyb_retrieval.index.exchange.shard import ShardManifest
+    from aveyb_retrieval.index.input.rows import Item
+
+
+logger = logging.getLogger(__name__)
 
 
 def encode_corpus(
@@ -33,9 +38,13 @@ def encode_corpus(
     model: Model = None,
     granularity: str = "both",
     storage_dtype: str = "float32",
-    fields: FieldNames | None = None,
+    id_field: str | None = None,
+    title_field: str = "title",
+    text_field: str = "text",
     on_error: Literal["stop", "skip"] = "stop",
     max_line: int = MAX_LINE,
+    encoding: str | None = None,
+    types: Mapping[str, str] | None = None,
     restart: bool = False,
     max_tokens: int | None = None,
     passage_tokens: int | None = None,
@@ -58,8 +67,8 @@ def encode_corpus(
         granularity: "both", or only "document" or "passage" vectors.
         storage_dtype: "float32", or "float16" for half the size and an error below 1e-3.
         restart: Encode again what is there.
-        model, fields, on_error, max_line, max_tokens, passage_tokens, passage_overlap, late, device, precision,
-        progress: As in `build_index`.
+        model, id_field, title_field, text_field, on_error, max_line, encoding, types, max_tokens, passage_tokens,
+        passage_overlap, late, device, precision, progress: As in `build_index`.
 
     Raises:
         ConfigError: an argument is out of range, or shards of other settings or of another corpus are at `out`.
@@ -95,5 +104,15 @@ def encode_corpus(
     numbers = range(1, of + 1) if shard is None else (shard,)
     made: list[ShardManifest] = []
     for number in numbers:
-        made.append(encoder.encode(read_corpus(corpus, fields, max_line), number, of))
+        items = read_corpus(corpus, FieldNames(id_field, title_field, text_field), max_line, encoding, types)
+        made.append(encoder.encode(_without_notices(items, log=number == numbers[0]), number, of))
     return EncodeReport.of_shards(place, made, encoder.encoded, time.monotonic() - started)
+
+
+def _without_notices(items: Iterator[Item], *, log: bool) -> Iterator[Record | Rejected]:
+    """Pass documents on; log why files were left out, or which part of one holds no text."""
+    for item in items:
+        if not isinstance(item, Notice):
+            yield item
+        elif log:
+            logger.warning("%s: %s", item.path, item.reason)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.index.exchange.place import Place
     from aveyb_retrieval.index.exchange.shard import EncodeSettings
-    from aveyb_retrieval.index.input.corpus import Item
+    from aveyb_retrieval.index.input.documents import Rejected
     from aveyb_retrieval.index.types import EmbedderLike, Encoded, Progress
 
 OnError = Literal["stop", "skip"]
@@ -56,7 +56,7 @@ class ShardEncoder:
         self._corpus: str | None = None
         self.encoded = 0
 
-    def encode(self, items: Iterable[Item], shard: int, of: int) -> ShardManifest:
+    def encode(self, items: Iterable[Record | Rejected], shard: int, of: int) -> ShardManifest:
         """Encode one shard of the corpus `items`, or find it complete.
 
         Raises:
@@ -90,7 +90,7 @@ class ShardEncoder:
         self._corpus = manifest.corpus
         return manifest
 
-    def _check_complete(self, known: ShardManifest, items: Iterable[Item]) -> None:
+    def _check_complete(self, known: ShardManifest, items: Iterable[Record | Rejected]) -> None:
         self._check_settings(known.settings.digest, f"{known.folder}.json")
         if self._corpus is None:
             self._corpus = corpus_digest(items)
@@ -137,7 +137,7 @@ class ShardEncoder:
         )
 
 
-def corpus_digest(items: Iterable[Item]) -> str:
+def corpus_digest(items: Iterable[Record | Rejected]) -> str:
     """Return the hash of a whole corpus, as the manifests of its shards hold it."""
     digest = ""
     for item in items:
@@ -150,7 +150,7 @@ class _Share:
 
     def __init__(
         self,
-        items: Iterable[Item],
+        items: Iterable[Record | Rejected],
         shard: int,
         of: int,
         writer: ShardWriter,

@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.index.search import fusion, word_scores
 from aveyb_retrieval.index.search.base import Query, Ranked, Search
-from aveyb_retrieval.index.search.hits import Hit, Passage
+from aveyb_retrieval.index.search.hits import Hit, Passage, make_passage
 from aveyb_retrieval.index.search.relevance import PassageScores, score_by_vector, score_by_words, score_hybrid
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
@@ -54,6 +54,8 @@ class DocumentSearch(Search):
                     context_span=context[1],
                     confidence=first.confidence if first else None,
                     scores=ranked.scores_of(match.doc),
+                    page=first.passage.page if first else None,
+                    page_label=first.passage.page_label if first else None,
                 )
             )
         return hits
@@ -162,7 +164,7 @@ class DocumentSearch(Search):
         best: dict[int, list[_Chosen]] = {}
         for i, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows, lengths), strict=True):
             doc, (span, heading) = i >> PASSAGE_BITS, stored[i]
-            passage = Passage(documents[doc].text[slice(*span)], span, score, heading, parts)
+            passage = make_passage(documents[doc], span, score, heading, parts)
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 

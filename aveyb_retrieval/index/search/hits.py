@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.index.storage.store import StoredDocument
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Passage:
             format 1 has no words of passages: "hybrid" gives the cosine there, "lexical" a count of words.
         heading: The nearest heading over it, "" where there is none.
         scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
+        page: The page on which it begins, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
     """
 
     text: str
@@ -25,6 +30,17 @@ class Passage:
     score: float
     heading: str = ""
     scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = None
+    page_label: str | None = None
+
+
+def make_passage(
+    document: StoredDocument, span: tuple[int, int], score: float, heading: str, scores: dict[str, float]
+) -> Passage:
+    """Make what is shown of one passage of a document."""
+    page = document.page(span[0])
+    number, label = (page.number, page.label) if page else (None, None)
+    return Passage(document.text[slice(*span)], span, score, heading, scores, number, label)
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,8 @@ class Hit:
         duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
             they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "maxsim" or "cross-encoder".
+        page: The page on which the best passage begins, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
     """
 
     id: str
@@ -64,6 +82,8 @@ class Hit:
     confidence: float | None = None
     duplicates: tuple[str, ...] = ()
     scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = None
+    page_label: str | None = None
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""

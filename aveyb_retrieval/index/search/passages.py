@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.index.search.base import Query, Ranked, Search
-from aveyb_retrieval.index.search.hits import Hit, Passage
+from aveyb_retrieval.index.search.hits import Hit, make_passage
 from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid, with_maxsim
 from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
@@ -34,7 +34,7 @@ class PassageSearch(Search):
         for match in ranked.matches:
             document, (span, heading) = documents[match.doc], stored[match.passage]
             scores = ranked.scores_of(match.passage)
-            passage = Passage(document.text[slice(*span)], span, match.score, heading, scores)
+            passage = make_passage(document, span, match.score, heading, scores)
             context, context_span = self._context(match.passage, document.text)
             hits.append(
                 Hit(
@@ -52,6 +52,8 @@ class PassageSearch(Search):
                     confidence=ranked.confidence.get(match.passage),
                     duplicates=ranked.duplicates.get(match.passage, ()),
                     scores=scores,
+                    page=passage.page,
+                    page_label=passage.page_label,
                 )
             )
         return hits

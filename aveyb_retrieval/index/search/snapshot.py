@@ -21,6 +21,7 @@ from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
 from aveyb_retrieval.index.storage import directory, filters, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.index.storage.filter_advice import warn_of_filter
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
@@ -174,6 +175,8 @@ class Snapshot:
         condition = filters.compile_filter(where, self.manifest.index_fields)
         with self.store() as store:
             allowed = Allowed(store.matching(condition), condition)
+            if not len(allowed.docs):
+                warn_of_filter(store, where)
         with self._filters_lock:
             self._filters[key] = allowed
             while len(self._filters) > FILTERS_KEPT:

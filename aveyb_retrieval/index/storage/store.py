@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.storage import store_check
+from aveyb_retrieval.index.storage import origins, store_check
 from aveyb_retrieval.index.storage.full_text import FullText
 from aveyb_retrieval.index.storage.language import ENGLISH
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS, expand_passages, numbers
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.index.input.documents import Record, Rejected
+    from aveyb_retrieval.index.pages import Page, Pages
     from aveyb_retrieval.index.storage.filters import Condition
     from aveyb_retrieval.index.types import IntArray, Kind
 
@@ -72,6 +73,11 @@ class StoredDocument(NamedTuple):
     title: str
     text: str
     metadata: dict[str, Any]
+    pages: Pages | None = None
+
+    def page(self, character: int) -> Page | None:
+        """Return the page that a character of the text is on; None where the document has no pages."""
+        return self.pages.at(character) if self.pages else None
 
 
 class StoredPassage(NamedTuple):
@@ -243,11 +249,17 @@ class Store:
         )
         self.words.add(doc, record.title, record.text)
         self._add_fields(doc, metadata)
+        if record.origin is not None:
+            origins.set_origin(self, doc, record.origin)
 
     @cached_property
     def _index_fields(self) -> dict[str, str]:
         """JSON paths of the fields that have an index; settled before the first document."""
         return self.get("index_fields") or {}
+
+    def rename(self, doc: int, document_id: str) -> None:
+        """Give a document another id, which no other document has."""
+        self.db.execute("UPDATE documents SET id = ? WHERE doc = ?", (document_id, doc))
 
     def set_metadata(self, doc: int, metadata: str) -> None:
         """Replace a document's metadata (JSON text)."""
@@ -270,6 +282,8 @@ class Store:
         self.db.execute("INSERT INTO removed SELECT doc, ?, n_passages FROM documents WHERE doc = ?", (version, doc))
         first = doc << PASSAGE_BITS
         self.db.execute("DELETE FROM passages WHERE passage >= ? AND passage < ?", (first, first + MAX_PASSAGES))
+        if origins.has_origins(self):
+            origins.remove_origin(self, doc)
         for table in ("texts", "fields", "documents"):
             self.db.execute(f"DELETE FROM {table} WHERE doc = ?", (doc,))  # noqa: S608  # the names are in the line above
 
@@ -347,10 +361,12 @@ class Store:
         # one parameter for all numbers: SQLite takes only so many
         sql = f"SELECT {columns} FROM {table} WHERE doc IN (SELECT value FROM json_each(?))"  # noqa: S608  # the words above
         rows = self.db.execute(sql, (json.dumps(list(docs)),))
+        pages = origins.pages_of(self, docs) if texts else {}
         found = {}
         for doc, *words, metadata in rows:
             name, title, text = (store_check.text(value, self.path) for value in words)
-            found[doc] = StoredDocument(doc, name, title, text, store_check.metadata(metadata, self.path))
+            fields = store_check.metadata(metadata, self.path)
+            found[doc] = StoredDocument(doc, name, title, text, fields, pages.get(doc))
         return found
 
     def metadata(self, docs: Sequence[int]) -> dict[int, dict[str, Any]]:

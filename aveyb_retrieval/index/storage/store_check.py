@@ -30,7 +30,7 @@ MAX_REMOVED = 1 << 28  # passages of removed documents whose vectors an index ma
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 _HANDLER_STEPS = 1_000_000  # of SQLite's machine between two looks at the clock: some hundredths of a second
-_TABLES = {"meta", "documents", "texts", "passages", "fields", "shards", "removed", "rejected"}
+_TABLES = {"meta", "documents", "texts", "passages", "fields", "shards", "removed", "rejected", "origins"}
 _FULLTEXT = {"fulltext", "passage_words"}
 _SHADOWS = {f"{name}_{part}" for name in _FULLTEXT for part in ("data", "idx", "content", "docsize", "config")}
 _INDEXES = {"fields_by_document"}

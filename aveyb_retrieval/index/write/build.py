@@ -10,7 +10,9 @@ from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
 from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
+from aveyb_retrieval.index.input.count import count_items
 from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
+from aveyb_retrieval.index.input.reading import Reading
 from aveyb_retrieval.index.model import Model, cut_as_asked, keeping_tokens, load_model, token_width
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
@@ -33,9 +35,11 @@ from aveyb_retrieval.index.write.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from aveyb_retrieval.index.input.documents import Notice
     from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+    from aveyb_retrieval.index.input.rows import Item
     from aveyb_retrieval.index.write.transaction import Transaction
 
 OnError = Literal["stop", "skip"]
@@ -52,11 +56,15 @@ def build_index(
     vectors: Vectors | None = None,
     storage_dtype: str = "float32",
     language: str = ENGLISH,
-    fields: FieldNames | None = None,
+    id_field: str | None = None,
+    title_field: str = "title",
+    text_field: str = "text",
     index_fields: Sequence[str] = (),
     on_error: OnError = "stop",
     max_line: int = MAX_LINE,
     allow_empty: bool = False,
+    encoding: str | None = None,
+    types: Mapping[str, str] | None = None,
     overwrite: bool = False,
     restart: bool = False,
     max_tokens: int | None = None,
@@ -75,9 +83,10 @@ def build_index(
     same call then says that an index is there.
 
     Args:
-        corpus: File, folder, glob, Hugging Face dataset name, "-" for standard input, several of these, or an iterable
-            of mappings with `_id` (or `id`), `text`, optionally `title`; everything else is metadata. None only with
-            `vectors`.
+        corpus: File, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard input, several of
+            these, or an iterable of texts or of mappings with `text`, optionally `_id` (or `id`) and `title`;
+            everything else is metadata. A document without an id gets one that is made of its content. Folders hold
+            PDF, DOCX, HTML, EPUB, Markdown and text files. None only with `vectors`.
         out: The index directory. An index that is there stays visible to its readers until the new one is complete.
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         granularity: "document", "passage" or "both": which vectors are searched.
@@ -89,11 +98,15 @@ def build_index(
         language: How words are found: "english" (default; Porter's stemmer), another language of
             `aveyb_retrieval.index.storage.language.LANGUAGES` (needs the extra "bm25"), or "none" (words as they are
             written). Chinese, Japanese and Korean are found in all of them.
-        fields: Names of the id, title and text fields.
+        id_field: Field that holds the id; None is `_id`, else `id`, else an id is made.
+        title_field: Field that holds the title.
+        text_field: Field that holds the text.
         index_fields: Metadata fields that get a database index, for filters on them.
         on_error: What to do with an item that is no document: "stop", or "skip" to list it in `rejected.jsonl`.
-        max_line: A line of the corpus has at most this many bytes; a longer one is no document.
+        max_line: A line of the corpus, or the text of a file, has at most this many bytes; a longer one is no document.
         allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some later.
+        encoding: Of text files, such as "cp1252"; None is UTF-8, or UTF-16 where a byte order mark says so.
+        types: Types of columns of CSV and TSV files: "int", "float", "bool" or "string"; the others are inferred.
         overwrite: Replace an index that is already there.
         restart: Throw away the work of an interrupted change.
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
@@ -115,6 +128,7 @@ def build_index(
         IndexLockedError: another process is writing to `out`.
     """
     _check_arguments(granularity, storage_dtype, on_error, recall, token_vectors)
+    reading = Reading(FieldNames(id_field, title_field, text_field), max_line, encoding, types or {})
     index_dir = IndexDirectory(out)
     _check_target(index_dir, overwrite)
     ready = open_vectors(vectors, corpus) if vectors is not None else None
@@ -161,7 +175,7 @@ def build_index(
     )
     if index != AUTO:
         create(index, settings.dim)  # a factory string that FAISS does not know fails now, not after the encoding
-    job = describe_job("build", corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
+    job = describe_job("build", corpus, settings, on_error=on_error, reading=reading, vectors=source.describe())
     documents: Any = ready.documents() if corpus is None and ready is not None else corpus
 
     def work(transaction: Transaction, settings: Settings) -> FinishOptions:
@@ -169,19 +183,18 @@ def build_index(
         with transaction.store.transaction():
             transaction.store.put("index_fields", settings.index_fields)
             transaction.store.set_language(settings.language)
-        ingest_corpus(
+        notices = ingest_corpus(
             transaction,
             settings,
             source,
             documents,
-            fields,
+            reading,
             mode="add",
             on_error=on_error,
-            max_line=max_line,
             allow_empty=allow_empty,
             progress=progress,
         )
-        return FinishOptions(settings)
+        return FinishOptions(settings, notices=notices)
 
     return run_change(out, job, work, settings=settings, restart=restart, progress=progress)
 
@@ -192,12 +205,11 @@ def describe_job(
     settings: Settings,
     *,
     on_error: OnError,
-    fields: FieldNames | None,
+    reading: Reading,
     vectors: str | None = None,
 ) -> dict[str, Any]:
     """What an interrupted change is compared with before it is continued."""
     names = None if corpus is None else source_names(corpus) or "documents from Python"
-    fields = fields or FieldNames()
     return {
         "command": command,
         "corpus": names,
@@ -215,7 +227,7 @@ def describe_job(
         # not named where it is the default, so that a change begun by an older version can be finished
         **({"language": settings.language} if settings.language != ENGLISH else {}),
         **({"token_vectors": settings.token_vectors} if settings.token_vectors is not None else {}),
-        "fields": [fields.id, fields.title, fields.text],
+        **reading.describe(),
         "on_error": on_error,
     }
 
@@ -225,19 +237,52 @@ def ingest_corpus(
     settings: Settings,
     source: VectorSource,
     corpus: Source | Sequence[str | Path],
-    fields: FieldNames | None,
+    reading: Reading,
     *,
     mode: Literal["add", "upsert"],
     on_error: OnError,
-    max_line: int,
     progress: Progress,
     allow_empty: bool = False,
-) -> None:
+) -> tuple[Notice, ...]:
     """Read a corpus into a transaction: every document with its vectors, committed batch by batch.
+
+    Returns what is to be reported of the corpus.
 
     Raises:
         InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
             `source` does not match it.
+    """
+    items_read = read_corpus(corpus, reading.names, reading.max_line, reading.encoding, reading.types)
+    total = None if progress is silent else count_items(corpus)
+    items, notices = ingest_items(
+        transaction, settings, source, items_read, mode=mode, on_error=on_error, progress=progress, total=total
+    )
+    if items == 0 and not allow_empty:
+        raise InputError("the input holds no documents: nothing to index")
+    if transaction.store.is_empty() and not allow_empty:
+        raise InputError(
+            f"none of the {items:,} items of the input is a document; give the command with --on-error stop --restart "
+            "to see the first reason"
+        )
+    source.check_all_used(items)
+    return notices
+
+
+def ingest_items(
+    transaction: Transaction,
+    settings: Settings,
+    source: VectorSource,
+    items: Iterator[Item],
+    *,
+    mode: Literal["add", "upsert"],
+    on_error: OnError,
+    progress: Progress,
+    total: int | None,
+) -> tuple[int, tuple[Notice, ...]]:
+    """Take items into a transaction; return how many there were, and what is to be reported of them.
+
+    Raises:
+        InputError: an item is not a document (with `on_error="stop"`).
     """
     ingestion = Ingestion(
         transaction,
@@ -250,16 +295,9 @@ def ingest_corpus(
         on_error=on_error,
         progress=progress,
         codec=settings.token_codec,
+        total=total,
     )
-    items = ingestion.run(read_corpus(corpus, fields, max_line))
-    if items == 0 and not allow_empty:
-        raise InputError("the input holds no documents: nothing to index")
-    if transaction.store.is_empty() and not allow_empty:
-        raise InputError(
-            f"none of the {items:,} items of the input is a document; give the command with --on-error stop --restart "
-            "to see the first reason"
-        )
-    source.check_all_used(items)
+    return ingestion.run(items), tuple(ingestion.notices)
 
 
 def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.index.storage import directory
 from aveyb_retrieval.index.storage.manifest import IndexInfo, Manifest, read_manifest
@@ -16,15 +16,22 @@ from aveyb_retrieval.index.write.transaction import Job, Transaction, open_trans
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aveyb_retrieval.index.input.documents import Notice
     from aveyb_retrieval.index.types import Progress
+
+
+CHANGES = ("added", "replaced", "unchanged", "renamed", "deleted")  # what a manifest counts of its own change
 
 
 @dataclass(frozen=True)
 class Report:
     """The result of a change: the index it left behind, its counts, and how long this call took.
 
-    `indexes` describes the FAISS index of each kind of vector, with the recall measured where it was tuned. `resumed`
-    says whether the call continued an interrupted one; `rejected_file` lists what `on_error="skip"` left out.
+    `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
+    concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
+    that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS index
+    of each kind of vector, with the recall measured where it was tuned. `resumed` says whether the call continued an
+    interrupted one.
     """
 
     path: Path
@@ -39,15 +46,25 @@ class Report:
     indexes: Mapping[str, IndexInfo]
     seconds: float
     resumed: bool
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    renamed: int = 0
+    deleted: int = 0
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish a change: the settings of the new version, whether FAISS indexes are rebuilt, whether tuned."""
+    """How to finish a change: the settings of the new version, whether FAISS indexes are rebuilt, whether tuned.
+
+    `notices` are for the report.
+    """
 
     settings: Settings
     rebuild: bool = False
     retune: bool = False
+    notices: tuple[Notice, ...] = ()
 
 
 Work = Callable[[Transaction, Settings], FinishOptions | None]
@@ -94,15 +111,22 @@ def run_change(
         if finish_with is None:
             assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
             transaction.cancel()
-            return _report(transaction, transaction.base, started, resumed=False)
+            return _report(transaction, transaction.base, started, resumed=False, unchanged=True)
         manifest = finish(
             transaction, finish_with.settings, progress, rebuild=finish_with.rebuild, retune=finish_with.retune
         )
-        return _report(transaction, manifest, started, resumed=transaction.resumed)
+        report = _report(transaction, manifest, started, resumed=transaction.resumed)
+        return replace(report, notices=finish_with.notices)
 
 
-def _report(transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool) -> Report:
+def _report(
+    transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool, unchanged: bool = False
+) -> Report:
+    """Report a version: one that this change made, or with `unchanged` the one that it left as it was."""
     root = transaction.index_dir.root
+    counts: dict[str, Any] = {
+        name: count for name, count in manifest.counts.items() if not (unchanged and name in CHANGES)
+    }
     rejected = root / manifest.version / directory.REJECTED
     return Report(
         path=root,
@@ -111,5 +135,5 @@ def _report(transaction: Transaction, manifest: Manifest, started: float, *, res
         indexes=manifest.indexes,
         seconds=time.monotonic() - started,
         resumed=resumed,
-        **manifest.counts,
+        **counts,
     )

@@ -42,6 +42,7 @@ def finish(
     """
     store = transaction.store
     counts = store.counts()
+    changes: dict[str, int] = store.get("changes") or {}
     listed = {s.name: FileInfo(s.bytes, s.sha256) for s in store.shards()}
     indexes: dict[str, IndexInfo] = {}
     for kind in GRANULARITIES[settings.granularity]:
@@ -69,7 +70,7 @@ def finish(
         storage_dtype=settings.storage_dtype,
         settings={name: getattr(settings, name) for name in Settings.KEPT},
         index_fields=settings.index_fields,
-        counts={**counts._asdict(), "rejected": len(rejected)},
+        counts={**counts._asdict(), "rejected": len(rejected), **changes},
         indexes=indexes,
         files=listed,
         job=transaction.job,

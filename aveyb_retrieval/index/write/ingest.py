@@ -18,8 +18,8 @@ import numpy as np
 
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.index.input.documents import Record, Rejected, chain_digest, prefix_of
-from aveyb_retrieval.index.storage import directory
+from aveyb_retrieval.index.input.documents import Notice, Record, Rejected, chain_digest, prefix_of
+from aveyb_retrieval.index.storage import directory, origins
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_table, write_shard
 from aveyb_retrieval.index.storage.store import Shard, content_digest
@@ -27,7 +27,7 @@ from aveyb_retrieval.index.storage.tokens import TokenBlock, TokenTable, open_to
 from aveyb_retrieval.index.types import Encoded, FloatArray, IntArray, Kind, Progress
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.index.input.corpus import Item
+    from aveyb_retrieval.index.input.rows import Item
     from aveyb_retrieval.index.write.transaction import Transaction
 
 BATCH_BYTES = 32 << 20
@@ -46,7 +46,7 @@ class Step:
     "grow" encodes a document from the first passage that differs from the stored one, after `unchanged` passages.
     """
 
-    item: Item
+    item: Record | Rejected
     position: int
     digest: str
     action: Action
@@ -96,6 +96,7 @@ class Ingestion:
         progress: Progress,
         growing: GrowingEmbedder | None = None,
         codec: TokenCodec | None = None,
+        total: int | None = None,
     ) -> None:
         self.transaction = transaction
         self.store = transaction.store
@@ -117,15 +118,18 @@ class Ingestion:
         self._last_commit = time.monotonic()
         self._last_told = 0.0
         self._tokens = 0
+        self._total = total
+        self._changes: Counter[str] = Counter(self.store.get("changes") or {})
+        self.notices: list[Notice] = []
 
     def run(self, items: Iterable[Item]) -> int:
-        """Take the whole input in; returns how many items it had.
+        """Take the whole input in; returns how many items it had. Its notices are kept and change nothing.
 
         Raises:
             InputError: an item is no document (with `on_error` "stop"), or the model's vectors are not finite.
             ConfigError: the input is not the one that the interrupted change had read.
         """
-        self._progress("encoding", self.store.get("consumed"), None, 0)
+        self._progress("encoding", self.store.get("consumed"), self._total, 0)
         for encoded in self._encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
@@ -145,7 +149,7 @@ class Ingestion:
     def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
         consumed, expected = self.store.get("consumed"), self.store.get("digest")
         position, digest = 0, ""
-        for position, item in enumerate(items, start=1):  # used after the loop
+        for position, item in enumerate(self._without_notices(items), start=1):  # used after the loop
             digest = chain_digest(digest, item)
             if position < consumed:
                 continue
@@ -155,6 +159,13 @@ class Ingestion:
             yield self._step(item, position, digest)
         self._check_same_input(position >= consumed, consumed)
 
+    def _without_notices(self, items: Iterable[Item]) -> Iterator[Record | Rejected]:
+        for item in items:
+            if isinstance(item, Notice):
+                self.notices.append(item)
+            else:
+                yield item
+
     def _check_same_input(self, same: bool, consumed: int) -> None:
         if not same:
             raise ConfigError(
@@ -162,11 +173,14 @@ class Ingestion:
                 "the interrupted change had read; give it the same input, or discard its work with --restart"
             )
 
-    def _step(self, item: Item, position: int, digest: str) -> Step:
+    def _step(self, item: Record | Rejected, position: int, digest: str) -> Step:
         if isinstance(item, Record):
             # an id that waits for its commit is known, but what is stored of it is no longer what it will be
             waiting = self._uncommitted[item.id] > 0
             known = None if waiting else self.store.find(item.id)
+            if item.id_is_made and (waiting or known):  # the very same document
+                self._uncommitted[item.id] += 1
+                return Step(item, position, digest, "metadata")
             if self._mode == "add" and (waiting or known):
                 item = Rejected(
                     item.location, f"the id {item.id!r} is already in use by an earlier document", item.raw()
@@ -221,7 +235,7 @@ class Ingestion:
 
     def _tell(self, position: int) -> None:
         if time.monotonic() - self._last_told >= TELL_SECONDS:
-            self._progress("encoding", position, None, self._tokens)
+            self._progress("encoding", position, self._total, self._tokens)
             self._last_told = time.monotonic()
 
     def _commit(self) -> None:
@@ -235,12 +249,13 @@ class Ingestion:
             doc = self._next_doc
             for step, e in self._batch:
                 if e is not None:
-                    self._replace(step.record)
+                    self._changes["replaced" if self._replace(step.record) else "added"] += 1
                     spans, norms = (e.spans, _norms(e)) if "passage" in self._kinds else (e.spans[:0], [])
                     headings = getattr(e, "headings", None) if len(spans) else None  # not every model finds them
                     self.store.add_document(doc, step.record, (e.n_tokens, e.n_cut), spans, norms, headings)
                     doc += 1
                 elif step.action == "metadata":
+                    self._changes["unchanged"] += 1
                     self._update_metadata(step.record)
             if shard:
                 self.store.add_shard(shard)
@@ -249,10 +264,11 @@ class Ingestion:
             self.store.put("next_doc", doc)
             self.store.put("consumed", last.position)
             self.store.put("digest", last.digest)
+            self.store.put("changes", self._changes)
         self._next_doc = doc
         self._uncommitted -= Counter(step.record.id for step, _ in self._batch if isinstance(step.item, Record))
         self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
-        self._progress("encoding", last.position, None, self._tokens)
+        self._progress("encoding", last.position, self._total, self._tokens)
 
     def _write_shard(self, batch: list[tuple[Step, Encoded]]) -> Shard:
         encoded = [e for _, e in batch]
@@ -321,14 +337,18 @@ class Ingestion:
         assert self._codec is not None  # else no tokens are kept
         return open_token_table(self.transaction.folder, self._base_shards, self._codec)
 
-    def _replace(self, record: Record) -> None:
+    def _replace(self, record: Record) -> bool:
+        """Remove the document of the same id; whether there was one."""
         if self._mode == "upsert" and (known := self.store.find(record.id)):
             self.store.remove_document(known[0], self.transaction.version)
+            return True
+        return False
 
     def _update_metadata(self, record: Record) -> None:
         known = self.store.find(record.id)
         assert known is not None  # nothing but this pipeline writes, and the id is not among the uncommitted
         self.store.set_metadata(known[0], record.metadata_json)
+        origins.set_origin(self.store, known[0], record.origin)
 
 
 def _tokens(encoded: Encoded, step: Step) -> TokenCodes:

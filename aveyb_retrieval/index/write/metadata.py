@@ -80,6 +80,7 @@ def update_metadata(
                     kept = {name: value for name, value in old.items() if name not in remove}
                     store.set_metadata(doc, metadata_json({**kept, **new}))
             store.put("consumed", 1)
+            store.put("changes", {"replaced": len(docs)})
         return FinishOptions(settings) if docs else None
 
     return run_change(root, job, work, restart=restart, progress=progress)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.storage import filters
+from aveyb_retrieval.index.storage.filter_advice import warn_of_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,5 +57,8 @@ class Selection:
                 raise InputError(f"{root}: no document has the id {document_id!r}; nothing was changed")
         if self._where is not None:
             index_fields = transaction.base.index_fields if transaction.base else {}
-            docs.update(store.matching(filters.compile_filter(self._where, index_fields)).tolist())
+            matching = store.matching(filters.compile_filter(self._where, index_fields)).tolist()
+            docs.update(matching)
+            if not matching:
+                warn_of_filter(store, self._where)
         return sorted(docs)

@@ -142,6 +142,7 @@ class Transaction:
             self.store.put("first_doc", self.store.get("next_doc"))
             self.store.put("consumed", 0)
             self.store.put("digest", "")
+            self.store.put("changes", {})
             self.store.put("version", self.version)
             self.store.put("job", self.job)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.input.documents import MAX_LINE
+from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
+from aveyb_retrieval.index.input.reading import Reading
 from aveyb_retrieval.index.model import Model, cutting, keeping_tokens, load_model
 from aveyb_retrieval.index.storage.manifest import read_manifest
 from aveyb_retrieval.index.types import Progress, silent
@@ -22,12 +23,11 @@ from aveyb_retrieval.index.write.settings import Settings
 from aveyb_retrieval.index.write.source import ModelSource, PrecomputedSource, Vectors, VectorSource, open_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.index.input.corpus import Source
-    from aveyb_retrieval.index.input.documents import FieldNames
     from aveyb_retrieval.index.storage.filters import Filter
     from aveyb_retrieval.index.write.transaction import Job, Transaction
 
@@ -37,9 +37,13 @@ class InsertOptions(TypedDict, total=False):
 
     vectors: Vectors | None
     model: Model
-    fields: FieldNames | None
+    id_field: str | None
+    title_field: str
+    text_field: str
     on_error: OnError
     max_line: int
+    encoding: str | None
+    types: Mapping[str, str] | None
     restart: bool
     device: str
     precision: str
@@ -99,6 +103,7 @@ def delete_documents(
             for doc in docs:
                 store.remove_document(doc, transaction.version)
             store.put("consumed", 1)
+            store.put("changes", {"deleted": len(docs)})
         return FinishOptions(settings) if docs else None
 
     return run_change(root, job, work, restart=restart, progress=progress)
@@ -111,15 +116,20 @@ def _insert(
     *,
     vectors: Vectors | None = None,
     model: Model = None,
-    fields: FieldNames | None = None,
+    id_field: str | None = None,
+    title_field: str = "title",
+    text_field: str = "text",
     on_error: OnError = "stop",
     max_line: int = MAX_LINE,
+    encoding: str | None = None,
+    types: Mapping[str, str] | None = None,
     restart: bool = False,
     device: str = "cpu",
     precision: str = "float32",
     progress: Progress = silent,
 ) -> Report:
     settings = Settings.of(read_manifest(root))
+    reading = Reading(FieldNames(id_field, title_field, text_field), max_line, encoding, types or {})
     source: VectorSource
     documents: Any = corpus
     if vectors is not None:
@@ -128,30 +138,31 @@ def _insert(
         documents = ready.documents() if corpus is None else corpus
     elif corpus is None:
         raise ConfigError("no corpus and no vectors: give at least one of them")
-    elif model is None and settings.model is None:
-        raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
     else:
-        wanted = settings.model_source if model is None else model
-        loaded = isinstance(wanted, (str, Path)) or wanted is None
-        limit = settings.max_tokens if loaded else None
-        embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
-        source = ModelSource(keeping_tokens(cutting(embedder, settings.passage_size), settings.token_codec))
+        source = open_model(settings, root, model, device=device, precision=precision)
     source.check_fits(settings, root)
-    job = describe_job(mode, corpus, settings, on_error=on_error, fields=fields, vectors=source.describe())
+    job = describe_job(mode, corpus, settings, on_error=on_error, reading=reading, vectors=source.describe())
 
     def work(transaction: Transaction, settings: Settings) -> FinishOptions:
         source.check_fits(settings, root)  # again: another process may have replaced the index meanwhile
-        ingest_corpus(
-            transaction,
-            settings,
-            source,
-            documents,
-            fields,
-            mode=mode,
-            on_error=on_error,
-            max_line=max_line,
-            progress=progress,
+        notices = ingest_corpus(
+            transaction, settings, source, documents, reading, mode=mode, on_error=on_error, progress=progress
         )
-        return FinishOptions(settings)
+        return FinishOptions(settings, notices=notices)
 
     return run_change(root, job, work, restart=restart, progress=progress)
+
+
+def open_model(settings: Settings, root: str | Path, model: Model, *, device: str, precision: str) -> ModelSource:
+    """Open the model of an index as the source of a change: the one given, or the one that made the index.
+
+    Raises:
+        ConfigError: the index was made from ready-made vectors.
+    """
+    if model is None and settings.model is None:
+        raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
+    wanted = settings.model_source if model is None else model
+    loaded = isinstance(wanted, (str, Path)) or wanted is None
+    limit = settings.max_tokens if loaded else None
+    embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
+    return ModelSource(keeping_tokens(cutting(embedder, settings.passage_size), settings.token_codec))

@@ -12,6 +12,7 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import store_check
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
+from aveyb_retrieval.index.storage.origins import origin_problems
 from aveyb_retrieval.index.storage.store import Store, content_digest
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def _all(store: Store) -> Iterator[str]:
     ).fetchone()
     if orphans:
         yield f"{orphans} passages belong to no document"
+    yield from origin_problems(store)
     yield from _word_problems(store)
 
 

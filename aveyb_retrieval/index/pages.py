@@ -1,0 +1,75 @@
+"""Where the pages of a document begin in its text, and how they are labelled."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+MAX_PAGES = 1 << 20
+_LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
+
+
+class Page(NamedTuple):
+    """One page: its number, counted from 1, and what the document itself calls it ("iv")."""
+
+    number: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of one document.
+
+    Attributes:
+        starts: The character of the text at which each page begins, ascending; an empty page begins with the next one.
+        labels: What the document calls each page; empty where it has no labels of its own.
+
+    Raises:
+        ValueError: these are not pages: the first does not begin at 0, starts do not ascend, or labels are missing.
+    """
+
+    starts: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check both fields."""
+        whole = all(type(start) is int and 0 <= start < 1 << 40 for start in self.starts)
+        if not whole or not 1 <= len(self.starts) <= MAX_PAGES or self.starts[0] != 0:
+            raise ValueError("pages that do not begin at character 0")
+        if any(a > b for a, b in pairwise(self.starts)):
+            raise ValueError("pages out of order")
+        if self.labels and len(self.labels) != len(self.starts):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.starts)} pages")
+        if not all(isinstance(label, str) and len(label) <= _LONGEST_LABEL for label in self.labels):
+            raise ValueError("a page label that is not a short text")
+
+    def at(self, character: int) -> Page:
+        """Return the page that holds a character of the text."""
+        number = bisect_right(self.starts, character)
+        return Page(number, self.labels[number - 1] if self.labels else str(number))
+
+    def to_json(self) -> str:
+        """Return what `from_json` reads."""
+        return json.dumps({"starts": self.starts, "labels": self.labels}, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: object) -> Pages:
+        """Make pages of parsed JSON.
+
+        Raises:
+            ValueError: it is not what `to_json` writes.
+        """
+        if not isinstance(value, dict) or set(value) != {"starts", "labels"}:
+            raise ValueError("pages without starts and labels")
+        starts, labels = value["starts"], value["labels"]
+        if not isinstance(starts, list) or not isinstance(labels, list):
+            raise ValueError("pages that are not lists")
+        return cls(tuple(starts), tuple(labels))
+
+
+def short_label(label: str) -> str:
+    """Cut a label to what is stored of it."""
+    return label[:_LONGEST_LABEL]

@@ -1,0 +1,124 @@
+"""`aveyb-index` on folders and files: what was left out, sync, counts, types of columns, interruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aveyb_retrieval.cli.index import main
+from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command with the fake model in place of the embedded one."""
+    monkeypatch.setattr("aveyb_retrieval.encoder.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+
+    def invoke(*arguments: object) -> Result:
+        typed = [str(a) for a in arguments]
+        return CliRunner().invoke(main, typed, prog_name="aveyb-index", catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.txt").write_text("apples grow on trees")
+    (folder / "b.md").write_text("---\ntitle: Fruit\n---\n# Bananas\n\nbananas grow in bunches")
+    for name in ("one.xyz", "two.xyz", "three.csv", ".hidden"):
+        (folder / name).write_text("x")
+    return folder
+
+
+def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, folder: Path, tmp_path: Path) -> None:
+    built = run("build", folder, "-o", tmp_path / "ix", "--quiet")
+    assert built.exit_code == 0, built.output
+    assert "2 added; 2 documents" in built.output
+    assert "not read: 4 files or folders: 2 unknown kind .xyz; 1 hidden; 1 .csv holds many documents" in built.stderr
+    assert "one.xyz" not in built.output
+    named = run("build", folder, "-o", tmp_path / "ix", "--quiet", "--overwrite", "--verbose")
+    assert f"{folder / 'one.xyz'}: unknown kind .xyz" in named.stderr
+    (folder / "c.txt").write_bytes(b"caf\xe9")
+    broken = run("build", folder, "-o", tmp_path / "new", "--quiet")
+    assert broken.exit_code == 2
+    assert broken.stderr.startswith(f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)")
+    assert not (tmp_path / "new").exists()
+    assert (
+        "left out: 1 lines or files"
+        in run("build", folder, "-o", tmp_path / "new", "--quiet", "--on-error", "skip").stderr
+    )
+    assert run("build", folder, "-o", tmp_path / "third", "--quiet", "--encoding", "latin-1").exit_code == 0
+    assert "nosuch" in run("build", folder, "-o", tmp_path / "fourth", "--encoding", "nosuch").stderr
+
+
+def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    assert run("sync", folder, "-o", root, "--dry-run").output == "2 added (a dry run: nothing was changed)\n"
+    assert not root.exists()
+    assert "2 added; 2 documents" in run("sync", folder, "-o", root, "--quiet").output
+    (folder / "a.txt").unlink()
+    (folder / "b.md").rename(folder / "c.md")
+    dry = run("sync", folder, "-o", root, "--dry-run", "--verbose").output
+    assert "1 renamed, 1 deleted" in dry
+    assert "renamed: b.md -> c.md" in dry
+    assert "deleted: a.txt" in dry
+    assert "1 renamed, 1 deleted; 1 documents" in run("sync", folder, "-o", root, "--quiet").output
+    assert "1 unchanged; 1 documents" in run("sync", folder, "-o", root, "--quiet").output
+    assert run("sync", tmp_path / "nowhere", "-o", root).exit_code == 2
+
+
+def test_counts_types_and_filters_that_find_nothing(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = tmp_path / "c.csv"
+    table.write_text("_id,text,year,code\na,apples,2016,1\nb,bananas,2020,2\n")
+    root = tmp_path / "ix"
+    assert run("build", table, "-o", root, "--quiet", "--types", "code=string").exit_code == 0
+    assert run("search", root, "apples", "--filter", '{"year": {"$gte": 2020}}', "--json").output.count('"id"') == 1
+    assert run("search", root, "apples", "--filter", '{"code": "1"}', "--json").output.count('"id"') == 1
+    table.write_text("_id,text,year,code\na,apples,2016,1\nb,berries,2020,2\nc,cherries,2021,3\n")
+    changed = run("upsert", root, table, "--quiet", "--types", "code=string")
+    assert "1 added, 1 replaced, 1 unchanged; 3 documents" in changed.output
+    assert "1 deleted; 2 documents" in run("delete", root, "c").output
+    for where, words in (
+        ('{"yeer": 1}', "none has the field 'yeer'; the fields are 'code', 'year'"),
+        ('{"$or": [{"code": {"$gt": 1}}]}', "the field 'code' holds texts"),
+        ('{"year": {"$in": ["2016"]}}', "the field 'year' holds numbers"),
+    ):
+        caplog.clear()
+        assert run("search", root, "apples", "--filter", where).stderr.endswith("nothing found\n")
+        assert words in caplog.text
+    caplog.clear()
+    run("delete", root, "--filter", '{"yeer": 1}')
+    assert "none has the field 'yeer'" in caplog.text
+    caplog.clear()
+    run("search", root, "apples", "--filter", '{"year": 1999}')
+    assert caplog.text == ""
+    assert run("build", table, "-o", tmp_path / "n", "--types", "year").exit_code == 2
+
+
+def test_an_interrupted_change_says_how_it_goes_on(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aveyb_retrieval.index.write.build.build_index", interrupted)
+    stopped = run("build", folder, "-o", tmp_path / "ix", "--quiet")
+    assert stopped.exit_code == 130
+    assert stopped.stderr == ("aveyb-index build: interrupted; the same command continues where this one stopped\n")
+
+
+def test_a_mistyped_path_is_not_looked_for_on_a_hub(run: Run, tmp_path: Path) -> None:
+    for mistyped in ("handbok", "docs/handbok", "some words"):
+        failed = run("build", mistyped, "-o", tmp_path / "ix")
+        assert failed.exit_code == 2
+        assert f"{mistyped}: no such file or folder" in failed.stderr
