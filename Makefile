@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 LOWEST  = .venv-lowest
+JOBS   ?= 2
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -20,8 +21,9 @@ demo: $(VENV)/.installed
 	  echo; echo "Q: $$question"; $(BIN)/aveyb-index search demo/index "$$question" -k 3 || exit 1; \
 	done
 
+# Whole files go to one of JOBS processes, each with one thread.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow

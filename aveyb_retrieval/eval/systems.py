@@ -169,7 +169,8 @@ class DenseSystem:
         if encoded.cut_texts:
             texts = len(encoded.passages) if encoded.documents is None else len(encoded)
             limit = self.info.max_tokens
-            self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {plural(texts, 'text')} cut at {limit} tokens"]
+            where = "the model's limit" if limit is None else f"{limit} tokens"
+            self.notices = [f"{self.info.name}: {encoded.cut_texts:,} of {plural(texts, 'text')} cut at {where}"]
         positions, scores = search(encoded, vectors, k, self.granularity)
         ids = self.corpus.ids
         return {

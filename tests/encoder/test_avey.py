@@ -77,7 +77,8 @@ def test_a_folder_in_the_authors_format(
         AveyForCausalLM.from_pretrained(tmp_path)
 
 
-TOKENS = st.lists(st.integers(0, 52), min_size=2, max_size=22)
+# No token twice: equal scores of two splits are ties that the last bit of a product decides.
+TOKENS = st.lists(st.integers(0, 52), min_size=2, max_size=22, unique=True)
 
 
 @settings(max_examples=40, deadline=None)

@@ -56,8 +56,8 @@ def test_sentence_transformers_model(tmp_path, minilm):
     system = DenseSystem(load_encoder(minilm), task.corpus, VectorCache())
     result, _ = run_system(system, task)
     assert result.score > 0.9
-    assert (result.system.max_tokens, result.system.precision) == (256, "float32")
-    assert any("1 of 6 texts cut at 256 tokens" in notice for notice in result.notices)
+    assert (result.system.max_tokens, result.system.precision) == (None, "float32")
+    assert any("1 of 6 texts cut at the model's limit" in notice for notice in result.notices)
     chunks = DenseSystem(load_encoder(minilm, chunk_words=50), task.corpus, VectorCache(), granularity="passage")
     result, _ = run_system(chunks, task)
     assert not any("cut at" in notice for notice in result.notices)

@@ -321,7 +321,9 @@ def test_a_graph_without_links_is_refused(factory: str, tmp_path: Path) -> None:
 # --- corpora ----------------------------------------------------------------------------------------------------------
 
 BOMB = """
-limit = int(sys.argv[2]) << 20
+import re
+in_use = int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10  # of what is imported
+limit = in_use + (int(sys.argv[2]) << 20)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 print([type(item).__name__ for item in read_corpus(sys.argv[1])])
 """
