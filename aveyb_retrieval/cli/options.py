@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aveyb_retrieval.cli.common import PRECISION, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PATH = click.Path(path_type=Path)
 
@@ -20,6 +24,28 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{pair!r} is not COLUMN=TYPE, such as year=int")
         types[column] = kind
     return types
+
+
+def granularity(meaning: str) -> Callable[[Any], Any]:
+    """Make the option `--granularity` with this help."""
+    return click.option(
+        "--granularity",
+        type=click.Choice(["document", "passage", "both"]),
+        default="both",
+        show_default=True,
+        help=meaning,
+    )
+
+
+def storage_dtype(meaning: str) -> Callable[[Any], Any]:
+    """Make the option `--storage-dtype` with this help."""
+    return click.option(
+        "--storage-dtype",
+        type=click.Choice(["float32", "float16"]),
+        default="float32",
+        show_default=True,
+        help=meaning,
+    )
 
 
 ON_ERROR = click.option(
@@ -65,22 +91,10 @@ CUTTING = together(
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
 )  # fmt: skip
 MAKING = together(
-    click.option(
-        "--granularity",
-        type=click.Choice(["document", "passage", "both"]),
-        default="both",
-        show_default=True,
-        help="Vectors to make and to search.",
-    ),
+    granularity("Vectors to make and to search."),
     click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string."),
     click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
-    click.option(
-        "--storage-dtype",
-        type=click.Choice(["float32", "float16"]),
-        default="float32",
-        show_default=True,
-        help="Type of the vectors on disk.",
-    ),
+    storage_dtype("Type of the vectors on disk."),
     click.option(
         "--language",
         default="english",

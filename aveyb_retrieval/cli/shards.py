@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import progress_bar
-from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING
+from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING, granularity, storage_dtype
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.exchange.report import EncodeReport
@@ -20,20 +20,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
 @click.option("--shard", "share", metavar="I/N", help="Encode only shard I of N.  [default: 1/1]")
 @click.option("--of", type=int, help="Divide the corpus into N shards and encode all of them.", metavar="N")
-@click.option(
-    "--granularity",
-    type=click.Choice(["document", "passage", "both"]),
-    default="both",
-    show_default=True,
-    help="Vectors to make.",
-)
-@click.option(
-    "--storage-dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Type of the vectors in the shards.",
-)
+@granularity("Vectors to make.")
+@storage_dtype("Type of the vectors in the shards.")
 @CUTTING
 @READING
 @WRITING

@@ -24,7 +24,10 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.exchange import shard_writer
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
+from aveyb_retrieval.index.exchange.parts import EncodedRow, Part, Reach, write_part
 from aveyb_retrieval.index.exchange.shard import shard_of
+from aveyb_retrieval.index.input.documents import FileOrigin, Record, SourceLocation
+from aveyb_retrieval.index.pages import Pages
 from aveyb_retrieval.index.storage import files
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
@@ -211,8 +214,9 @@ def test_an_export_equals_an_encoding(tmp_path: Path, documents: list[dict[str, 
     export_index(tmp_path / "ix", tmp_path / "exported")
     both = [EncodedShards.open(tmp_path / name) for name in ("encoded", "exported")]
     for position, (one, other) in enumerate(zip(*(shards.documents() for shards in both), strict=True)):
-        assert one == other
-        rows = [shards.document(position, one["_id"]) for shards in both]
+        assert isinstance(one, Record)
+        assert replace(one, location=other.location) == other
+        rows = [shards.document(position, one.id) for shards in both]
         for name in ("vector", "passages", "spans", "norms"):
             assert np.array_equal(getattr(rows[0], name), getattr(rows[1], name))
         assert (rows[0].headings, rows[0].n_tokens) == (rows[1].headings, rows[1].n_tokens)
@@ -261,6 +265,31 @@ def test_lines_that_are_no_documents_are_counted_once(tmp_path: Path, embedder: 
         encode_corpus(rows, tmp_path, of=3, model=embedder)
     report = encode_corpus(rows, tmp_path, of=3, model=embedder, on_error="skip")
     assert (report.documents, report.rejected) == (40, 2)
+
+
+@pytest.mark.parametrize(
+    ("sha256", "starts", "message"),
+    [
+        ("ab" * 32, (0, 3), None),
+        ("ab" * 32, None, None),
+        ("ab" * 31, None, "the hash of its file is none"),
+        ("", (0, 3), "the hash of its file is none"),
+        ("ab" * 32, (0, 9), "pages outside the text"),
+    ],
+)
+def test_files_and_pages_in_a_part(sha256: str, starts: tuple[int, ...] | None, message: str | None) -> None:
+    origin = FileOrigin(sha256, "/here", Pages(starts) if starts else None)
+    record = Record("a", "", "one two", {"path": "a"}, SourceLocation("x", 1), origin)
+    none = np.zeros((0, 4), dtype=np.float32)
+    row = EncodedRow(np.zeros(4, dtype=np.float32), none, np.zeros((0, 2), dtype=np.int64), None, (), 2, 0)
+    part = Part(write_part([(record, row)], 4, "float32", Reach("", 1, "", 0)), "part", 4, "float32")
+    if message is None:
+        assert part.documents("/there") == [
+            replace(record, location=SourceLocation("part", 1, "row"), origin=replace(origin, folder="/there"))
+        ]
+    else:
+        with pytest.raises(InputError, match=rf"part: row 1 \('a'\): {message}"):
+            part.documents("/there")
 
 
 class TestRefused:
@@ -335,7 +364,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         "change",
         [
-            {"format": 2},
+            {"format": 1},
             {"documents": "many"},
             {"documents": -1},
             {"parts": None},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, hits_to_prompt, sync_index
+from aveyb_retrieval import Retriever, build_index, encode_corpus, export_index, hits_to_prompt, sync_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.index.input import folders
 from aveyb_retrieval.index.storage import origins
@@ -149,6 +149,21 @@ def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
     assert done.resumed
     assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (0, 19, 1, 1, 2)
     assert_like_a_new_build(root, folder, tmp_path)
+
+
+def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
+    encode_corpus(folder, tmp_path / "shards", of=2, model=FakeEmbedder())
+    build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
+    assert_like_a_new_build(tmp_path / "ix", folder, tmp_path)
+    export_index(tmp_path / "ix", tmp_path / "exported")
+    build_index(None, tmp_path / "again", vectors=tmp_path / "exported")
+    assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
+    with Retriever.load(tmp_path / "again", model=FakeEmbedder()) as retriever:
+        assert retriever.search("dates brown", k=1)[0].page == 2
+    (folder / "a.txt").write_text("apples grow on trees in autumn")
+    done = sync_index(folder, tmp_path / "again", model=FakeEmbedder())
+    assert (done.added, done.replaced, done.unchanged) == (0, 1, 2)
+    assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
 
 
 def test_damaged_pages_are_told(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.exchange.parts import EncodedRow, Part
@@ -15,6 +15,8 @@ from aveyb_retrieval.index.exchange.shard import EncodeSettings, PartInfo, Shard
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from aveyb_retrieval.index.input.documents import Record, Rejected
 
 
 class EncodedShards:
@@ -77,8 +79,8 @@ class EncodedShards:
         digest = hashlib.sha256("".join(part.sha256 for _, part in self._parts).encode())
         return f"{self.name} (sha256 {digest.hexdigest()[:16]})"
 
-    def documents(self) -> Iterator[dict[str, Any]]:
-        """The documents as a corpus.
+    def documents(self) -> Iterator[Record | Rejected]:
+        """The documents as a corpus. Those that were files count as files of the folder of the shards.
 
         Raises:
             InputError: a part is damaged, an id comes twice, or is not one of its shard.
@@ -88,8 +90,8 @@ class EncodedShards:
             if info.name == manifest.parts[0].name:
                 ids.clear()  # one id has one shard
             part = self._part(number)
-            for row, document in enumerate(part.documents(), start=1):
-                document_id = document["_id"]
+            for row, document in enumerate(part.documents(self._place.absolute), start=1):
+                document_id = part.ids[row - 1]
                 wanted = shard_of(document_id, manifest.of)
                 if wanted != manifest.shard:
                     raise InputError(

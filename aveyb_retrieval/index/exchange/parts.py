@@ -4,6 +4,8 @@
 |---|---|---|
 | `_id`, `title`, `text` | string | the document |
 | `metadata` | string | its metadata as a JSON object |
+| `sha256` | string | hash of the file that the document was read from, "" where there was none of its own |
+| `pages` | string | where the pages of that file begin in `text`, as a JSON object; "" where it has none |
 | `n_tokens`, `n_cut` | int64 | tokens read, and tokens left out because of `max_tokens` |
 | `vector` | fixed_size_list[d] | the document's vector, unit length (zeros for a text without tokens) |
 | `passages` | list of fixed_size_list[d] | the passages' vectors, unit length |
@@ -18,22 +20,27 @@ corpus it reaches, so that an interrupted shard is continued.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.input.documents import FieldNames, FileOrigin, Record, Rejected, SourceLocation
+from aveyb_retrieval.index.input.rows import read_row
+from aveyb_retrieval.index.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow
 
-    from aveyb_retrieval.index.input.documents import Record
     from aveyb_retrieval.index.types import FloatArray, IntArray
 
 _KEY = b"aveyb"
+_DOCUMENT = ("_id", "title", "text", "metadata", "sha256", "pages")
+_SHA256 = re.compile("[0-9a-f]{64}")
 _OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
 
 
@@ -83,10 +90,7 @@ def schema(dim: int, storage_dtype: str) -> pyarrow.Schema:
     vector = pa.list_(pa.field("element", number), dim)
     span = pa.list_(pa.field("element", pa.int64()), 2)
     fields = [
-        ("_id", pa.string()),
-        ("title", pa.string()),
-        ("text", pa.string()),
-        ("metadata", pa.string()),
+        *((name, pa.string()) for name in _DOCUMENT),
         ("n_tokens", pa.int64()),
         ("n_cut", pa.int64()),
         ("vector", vector),
@@ -114,6 +118,8 @@ def write_part(batch: Sequence[tuple[Record, EncodedRow]], dim: int, storage_dty
         "title": [r.title for r in records],
         "text": [r.text for r in records],
         "metadata": [r.metadata_json for r in records],
+        "sha256": [r.origin.sha256 if r.origin else "" for r in records],
+        "pages": [r.origin.pages.to_json() if r.origin and r.origin.pages else "" for r in records],
         "n_tokens": [e.n_tokens for e in encoded],
         "n_cut": [e.n_cut for e in encoded],
         "vector": _rows(np.stack([e.vector for e in encoded]).astype(numbers), columns.field("vector").type),
@@ -203,22 +209,35 @@ class Part:
         """Number of tokens that were read of all documents."""
         return sum(n_tokens for n_tokens, _ in self._counted)
 
-    def documents(self) -> list[dict[str, Any]]:
-        """The documents as rows of a corpus: `_id`, `title`, `text`, `metadata`.
+    def documents(self, folder: str) -> list[Record | Rejected]:
+        """The documents; `folder` is where those that were files are now said to have been read.
 
         Raises:
-            InputError: a document's metadata are not a JSON object.
+            InputError: a document's metadata are not a JSON object, its hash is none, or its pages are not in its text.
         """
-        rows: list[dict[str, Any]] = self._table.select(["_id", "title", "text", "metadata"]).to_pylist()
-        for number, row in enumerate(rows):
-            try:
-                row["metadata"] = json.loads(row["metadata"])
-                valid = isinstance(row["metadata"], dict)
-            except (ValueError, RecursionError):
-                valid = False
-            if not valid:
-                raise self._damaged_row(number, "its metadata are not a JSON object")
-        return rows
+        rows = self._table.select(_DOCUMENT).to_pylist()
+        return [self._document(number, row, folder) for number, row in enumerate(rows)]
+
+    def _document(self, number: int, row: dict[str, Any], folder: str) -> Record | Rejected:
+        sha256, pages = row.pop("sha256"), row.pop("pages")
+        try:
+            row["metadata"] = json.loads(row["metadata"])
+        except (ValueError, RecursionError):
+            row["metadata"] = None
+        if not isinstance(row["metadata"], dict):
+            raise self._damaged_row(number, "its metadata are not a JSON object")
+        item = read_row(row, SourceLocation(self.name, number + 1, "row"), FieldNames())
+        if isinstance(item, Rejected) or not (sha256 or pages):
+            return item
+        if not _SHA256.fullmatch(sha256):
+            raise self._damaged_row(number, "the hash of its file is none")
+        try:
+            found = Pages.from_json(json.loads(pages)) if pages else None
+            if found and found.starts[-1] > len(item.text):
+                raise ValueError("pages outside the text")
+        except (ValueError, RecursionError) as error:
+            raise self._damaged_row(number, str(error)) from error
+        return replace(item, origin=FileOrigin(sha256, folder, found))
 
     def row(self, number: int) -> EncodedRow:
         """Return what was encoded of a document, counted from 0."""

@@ -49,6 +49,11 @@ class Place:
         """The path or URL as it was given."""
         return self.url
 
+    @property
+    def absolute(self) -> str:
+        """The absolute path, or the URL."""
+        return self.url if is_url(self.url) else str(Path(self.url).resolve())
+
     def names(self, folder: str = "") -> list[str]:
         """Return the names in the place, or in one of its folders, ascending; of a folder that is not there: none."""
         if self._remote is None:

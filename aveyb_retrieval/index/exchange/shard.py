@@ -23,7 +23,7 @@ from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
 if TYPE_CHECKING:
     from aveyb_retrieval.index.exchange.place import Place
 
-FORMAT = 1
+FORMAT = 2  # 1 had no hashes and pages of files
 MOST_SHARDS = 9999
 _MANIFEST = re.compile(r"shard-(\d{4})-of-(\d{4})\.json")
 

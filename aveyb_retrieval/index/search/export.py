@@ -89,7 +89,9 @@ def _documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
             for doc, vector in zip(docs.tolist(), vectors, strict=True):
                 document = found[doc]
                 location = SourceLocation(str(snapshot.folder.parent), doc, "document")
-                record = Record(document.id, document.title, document.text, document.metadata, location)
+                record = Record(
+                    document.id, document.title, document.text, document.metadata, location, document.origin
+                )
                 numbers, spans = store.passages([doc])
                 passages = np.zeros((0, snapshot.manifest.dim), dtype=np.float32)
                 if "passage" in snapshot.kinds:

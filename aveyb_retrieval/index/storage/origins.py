@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.index.input.documents import FileOrigin
 from aveyb_retrieval.index.pages import Pages
 from aveyb_retrieval.index.storage import store_check
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from aveyb_retrieval.index.input.documents import FileOrigin
     from aveyb_retrieval.index.storage.store import Store
 
 _TABLE = """CREATE TABLE IF NOT EXISTS origins(
@@ -81,19 +81,23 @@ def set_folder(store: Store, folder: str) -> None:
         store.db.execute("UPDATE origins SET folder = ?", (folder,))
 
 
-def pages_of(store: Store, docs: Iterable[int]) -> dict[int, Pages]:
-    """Return the pages of those documents that have any.
+def origins_of(store: Store, docs: Iterable[int]) -> dict[int, FileOrigin]:
+    """Return the files of those documents that were read from one each.
 
     Raises:
-        IndexFormatError: what is stored is not pages.
+        IndexFormatError: what is stored is not pages, or not text.
     """
     if not has_origins(store):
         return {}
     rows = store.db.execute(
-        "SELECT doc, pages FROM origins WHERE pages IS NOT NULL AND doc IN (SELECT value FROM json_each(?))",
+        "SELECT doc, sha256, folder, pages FROM origins WHERE doc IN (SELECT value FROM json_each(?))",
         (json.dumps(list(docs)),),
     )
-    return {doc: _parse(pages, store.path) for doc, pages in rows}
+    found = {}
+    for doc, *words, pages in rows:
+        sha256, folder = (store_check.text(value, store.path) for value in words)
+        found[doc] = FileOrigin(sha256, folder, None if pages is None else _parse(pages, store.path))
+    return found
 
 
 def _parse(value: object, path: Path) -> Pages:

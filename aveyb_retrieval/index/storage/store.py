@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.index.input.documents import Record, Rejected
-    from aveyb_retrieval.index.pages import Page, Pages
+    from aveyb_retrieval.index.input.documents import FileOrigin, Record, Rejected
+    from aveyb_retrieval.index.pages import Page
     from aveyb_retrieval.index.storage.filters import Condition
     from aveyb_retrieval.index.types import IntArray, Kind
 
@@ -73,11 +73,11 @@ class StoredDocument(NamedTuple):
     title: str
     text: str
     metadata: dict[str, Any]
-    pages: Pages | None = None
+    origin: FileOrigin | None = None
 
     def page(self, character: int) -> Page | None:
         """Return the page that a character of the text is on; None where the document has no pages."""
-        return self.pages.at(character) if self.pages else None
+        return self.origin.pages.at(character) if self.origin and self.origin.pages else None
 
 
 class StoredPassage(NamedTuple):
@@ -361,12 +361,12 @@ class Store:
         # one parameter for all numbers: SQLite takes only so many
         sql = f"SELECT {columns} FROM {table} WHERE doc IN (SELECT value FROM json_each(?))"  # noqa: S608  # the words above
         rows = self.db.execute(sql, (json.dumps(list(docs)),))
-        pages = origins.pages_of(self, docs) if texts else {}
+        files = origins.origins_of(self, docs) if texts else {}
         found = {}
         for doc, *words, metadata in rows:
             name, title, text = (store_check.text(value, self.path) for value in words)
             fields = store_check.metadata(metadata, self.path)
-            found[doc] = StoredDocument(doc, name, title, text, fields, pages.get(doc))
+            found[doc] = StoredDocument(doc, name, title, text, fields, files.get(doc))
         return found
 
     def metadata(self, docs: Sequence[int]) -> dict[int, dict[str, Any]]:
