@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.encoder.settings_file import config_errors, is_released, required_fields
+from aveyb_retrieval.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_RELEASED_FIELDS = ("vocab_size", "d_embed", "n_blocks", "expansion_factor", "chunk_size", "k", "context_proportion")
+RELEASED_FIELDS = ("vocab_size", "d_embed", "n_blocks", "expansion_factor", "chunk_size", "k", "context_proportion")
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
 _WEIGHT_NORMS = ("max", "first")
 
@@ -149,22 +147,11 @@ class AveyConfig(PreTrainedConfig):
         """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
 
         Raises:
-            ConfigError: a value is out of range or not one of its choices.
+            ConfigError: a value is out of range, not one of its choices, or of another type.
             ModelError: a released configuration lacks a field.
         """
-        if "d_embed" in config_dict:
-            config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
-        return super().from_dict(config_dict, **kwargs)
-
-
-def released_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields that `AveyConfig.from_released` takes.
-
-    Raises:
-        ModelError: one is missing; the message names `where`.
-    """
-    if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
-        raise ModelError(
-            f"{where}: a released Avey configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
-        )
-    return {name: settings[name] for name in _RELEASED_FIELDS}
+        with config_errors():
+            if is_released(config_dict):
+                fields = required_fields(config_dict, RELEASED_FIELDS, "Avey", "config.json")
+                config_dict = cls.from_released(**fields).to_dict()
+            return super().from_dict(config_dict, **kwargs)

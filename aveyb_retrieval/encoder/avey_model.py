@@ -17,11 +17,12 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from aveyb_retrieval.encoder.avey_cache import AveyCache, TextState, choose
-from aveyb_retrieval.encoder.avey_config import AveyConfig, released_fields
+from aveyb_retrieval.encoder.avey_config import RELEASED_FIELDS, AveyConfig
 from aveyb_retrieval.encoder.avey_layers import AveyLayer, put_before
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.layers import RMSNorm
 from aveyb_retrieval.encoder.ranker import SplitRanker
+from aveyb_retrieval.encoder.settings_file import required_fields
 from aveyb_retrieval.encoder.splits import padded_table
 from aveyb_retrieval.errors import InputError
 
@@ -122,7 +123,7 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
 
     @staticmethod
     def _released_config(settings: dict[str, Any], where: str) -> AveyConfig:
-        return AveyConfig.from_released(**released_fields(settings, where))
+        return AveyConfig.from_released(**required_fields(settings, RELEASED_FIELDS, "Avey", where))
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

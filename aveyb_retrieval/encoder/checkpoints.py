@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import cached_file
 
-from aveyb_retrieval.encoder.config import AveyBConfig, is_released, released_fields
-from aveyb_retrieval.encoder.settings_file import read_object
+from aveyb_retrieval.encoder.config import RELEASED_FIELDS, AveyBConfig
+from aveyb_retrieval.encoder.settings_file import is_released, read_object, required_fields
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class CheckpointLoading:
     @staticmethod
     def _released_config(settings: dict[str, Any], where: str) -> Any:
         """Return the configuration that a released `config.json` means."""
-        config = AveyBConfig.from_released(**released_fields(settings, where))
+        config = AveyBConfig.from_released(**required_fields(settings, RELEASED_FIELDS, "Avey-B", where))
         config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
         return config
 

@@ -7,15 +7,12 @@ preceding splits, and its scores, choice and weights are float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.encoder.settings_file import LOADING_ERRORS, first_line
-from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from aveyb_retrieval.encoder.settings_file import config_errors, is_released, required_fields
+from aveyb_retrieval.errors import ConfigError
 
 _CHOICES = {
     "enricher_activation": ("gelu", "relu2"),
@@ -29,7 +26,7 @@ _CHOICES = {
     "static_init": ("xavier", "local"),
     "answer_form": ("span", "tokens"),
 }
-_RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
+RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
 # least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
 _SIZES = {
     "vocab_size": (1, 1 << 24),
@@ -246,29 +243,8 @@ class AveyBConfig(PreTrainedConfig):
             ConfigError: a value is out of range, not one of its choices, or of another type.
             ModelError: a released configuration lacks a field.
         """
-        try:
+        with config_errors():
             if is_released(config_dict):
-                config_dict = cls.from_released(**released_fields(config_dict, "config.json")).to_dict()
+                fields = required_fields(config_dict, RELEASED_FIELDS, "Avey-B", "config.json")
+                config_dict = cls.from_released(**fields).to_dict()
             return super().from_dict(config_dict, **kwargs)
-        except AveyBError:
-            raise
-        except LOADING_ERRORS as error:  # of fields that transformers adds
-            raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
-
-
-def is_released(settings: Mapping[str, Any]) -> bool:
-    """Return whether these are the fields of a configuration in the authors' format."""
-    return "d_embed" in settings
-
-
-def released_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields that `AveyBConfig.from_released` takes.
-
-    Raises:
-        ModelError: one is missing; the message names `where`.
-    """
-    if missing := [name for name in _RELEASED_FIELDS if name not in settings]:
-        raise ModelError(
-            f"{where}: a released Avey-B configuration must have {', '.join(_RELEASED_FIELDS)}; lacks {missing}"
-        )
-    return {name: settings[name] for name in _RELEASED_FIELDS}

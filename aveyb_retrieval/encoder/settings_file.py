@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
@@ -48,3 +50,36 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"{path} is not JSON of an object but of a {type(content).__name__}; copy the model again")
     return content
+
+
+def is_released(settings: Mapping[str, Any]) -> bool:
+    """Return whether these are the fields of a configuration in the authors' format."""
+    return "d_embed" in settings
+
+
+def required_fields(settings: Mapping[str, Any], names: tuple[str, ...], family: str, where: str) -> dict[str, Any]:
+    """Return the fields `names` of a released configuration.
+
+    Args:
+        settings: the fields of a `config.json`.
+        names: those that the configuration of this family must have.
+        family: "Avey-B" or "Avey", for the message.
+        where: the file, for the message.
+
+    Raises:
+        ModelError: one is missing.
+    """
+    if missing := [name for name in names if name not in settings]:
+        raise ModelError(f"{where}: a released {family} configuration must have {', '.join(names)}; lacks {missing}")
+    return {name: settings[name] for name in names}
+
+
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise `ConfigError` for what transformers raises about the fields that it adds to a configuration."""
+    try:
+        yield
+    except AveyBError:
+        raise
+    except LOADING_ERRORS as error:
+        raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error

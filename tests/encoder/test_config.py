@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, ModelError
 
 
 def count_parameters(config: AveyBConfig) -> int:
@@ -53,3 +54,22 @@ def test_json_round_trip_keeps_every_field() -> None:
 def test_bad_settings_are_named(overrides: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         AveyBConfig(**overrides)
+
+
+@pytest.mark.parametrize("kind", [AveyBConfig, AveyConfig])
+@pytest.mark.parametrize("fields", [{"id2label": 3}, {"num_labels": "many"}])
+def test_what_transformers_raises_about_a_file_is_a_config_error(kind: type, fields: dict) -> None:
+    with pytest.raises(ConfigError, match=r"^config\.json: \w+ \("):
+        kind.from_dict(kind().to_dict() | fields)
+
+
+@pytest.mark.parametrize("kind", [AveyBConfig, AveyConfig])
+def test_our_own_errors_about_a_file_stay_as_they_are(kind: type) -> None:
+    with pytest.raises(ConfigError, match=rf"^{kind.__name__}\.split_size is 0"):
+        kind.from_dict({"split_size": 0})
+
+
+@pytest.mark.parametrize(("kind", "family"), [(AveyBConfig, "Avey-B"), (AveyConfig, "Avey")])
+def test_a_released_file_that_lacks_fields(kind: type, family: str) -> None:
+    with pytest.raises(ModelError, match=rf"^config\.json: a released {family} configuration must have .*; lacks \['v"):
+        kind.from_dict({"d_embed": 8})
