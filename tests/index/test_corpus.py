@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -17,6 +19,8 @@ import zstandard
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.input.corpus import read_corpus
 from aveyb_retrieval.index.input.documents import FieldNames, Notice, Record, Rejected
+from aveyb_retrieval.index.input.json_documents import read_json
+from aveyb_retrieval.index.input.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,6 +235,25 @@ def test_a_broken_array_is_an_error_with_its_line(tmp_path: Path, text: str, wor
     path.write_text(text)
     with pytest.raises(InputError, match=words):
         list(read_corpus(path, max_line=1000))
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_white_space_before_documents_is_counted_and_not_kept(form: str) -> None:
+    """Positions in messages count it; memory holds one block of it, however much there is."""
+    texts = {"lines": b'{"_id": "a", "text": "t"}\n5\n', "array": b'[{"_id": "a", "text": "t"},\n5]'}
+    blank = b"\n" * (1 << 20)
+    blocks = itertools.chain((blank for _ in range(64)), [texts[form]])
+    tracemalloc.start()
+    record, rejected = read_json(blocks, "c.json", Reading())
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(record, Record)
+    assert isinstance(rejected, Rejected)
+    assert rejected.location.line == 64 * (1 << 20) + 2
+    assert most < 8 << 20
+
+    with pytest.raises(InputError, match=f"byte {len(blank) + 1:,} "):
+        list(read_json(iter([blank, b"[\xff]"]), "c.json", Reading()))
 
 
 def test_elements_that_are_no_documents_are_rejected_one_by_one(tmp_path: Path) -> None:

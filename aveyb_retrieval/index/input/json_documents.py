@@ -32,9 +32,9 @@ _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 _LEAST = 1 << 16  # characters that are read at once
 
 
-def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterator[Item]:
-    """Read one object from each line; a line that is none is rejected."""
-    for number, line in enumerate(split_lines(blocks, reading.max_line), start=1):
+def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, first_line: int = 1) -> Iterator[Item]:
+    """Read one object from each line; a line that is none is rejected. `first_line` is the number of the first one."""
+    for number, line in enumerate(split_lines(blocks, reading.max_line), start=first_line):
         if isinstance(line, LongLine):
             start = line.start.decode("utf-8", "backslashreplace")
             yield Rejected(SourceLocation(source, number), too_long(line.length, reading.max_line), f"{start}...")
@@ -49,14 +49,18 @@ def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterato
         InputError: an array or an object over several lines is not JSON; what follows the error cannot be read.
     """
     blocks = iter(blocks)
-    first = b""
-    while not first.strip() and (block := next(blocks, b"")):
-        first += block
-    whole = itertools.chain([first], blocks)
+    blank = 0
+    line = 1
+    first = next(blocks, b"")
+    while first and not first.strip():  # blocks of white space are counted, not kept: there may be gigabytes of them
+        blank += len(first)
+        line += first.count(b"\n")
+        first = next(blocks, b"")
+    rest = itertools.chain([first], blocks)
     if _spans_lines(first.removeprefix(codecs.BOM_UTF8)):
-        yield from _read_elements(whole, source, reading)
+        yield from _read_elements(_Buffer(rest, source, line=line, before=blank), reading)
     else:
-        yield from read_json_lines(whole, source, reading)
+        yield from read_json_lines(rest, source, reading, first_line=line)
 
 
 def _spans_lines(start: bytes) -> bool:
@@ -68,8 +72,8 @@ def _spans_lines(start: bytes) -> bool:
     )
 
 
-def _read_elements(blocks: Iterator[bytes], source: str, reading: Reading) -> Iterator[Item]:
-    text = _Buffer(blocks, source)
+def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
+    source = text.source
     in_array = text.next_character() == "["
     text.position += in_array
     number = 0
@@ -115,17 +119,20 @@ def _element(text: _Buffer, longest: int) -> Any:
 
 
 class _Buffer:
-    """A text that is read as it is needed: `characters`, of which those before `position` are done with."""
+    """A text that is read as it is needed: `characters`, of which those before `position` are done with.
 
-    def __init__(self, blocks: Iterator[bytes], source: str) -> None:
+    It begins in line `line` of its file, behind `before` bytes.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0) -> None:
         self.source = source
         self.characters = ""
         self.position = 0
-        self.line = 1
+        self.line = line
         self.ended = False
         self._blocks = blocks
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._bytes = 0
+        self._bytes = before
         self._dropped = 0
 
     def consumed(self) -> int:

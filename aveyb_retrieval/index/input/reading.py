@@ -89,6 +89,15 @@ def convert(value: str, kind: str) -> Any:
     raise ValueError(f"{value!r} is not of type {kind}")
 
 
+def fits(value: str, kind: str) -> bool:
+    """Return whether `convert` takes a value as this type."""
+    try:
+        convert(value, kind)
+    except ValueError:
+        return False
+    return True
+
+
 class ColumnType:
     """The narrowest type that fits all values of a column: int, float, bool, or string.
 
@@ -104,20 +113,12 @@ class ColumnType:
         if not value.strip():
             return
         self._blank = False
-        self._fitting = [kind for kind in self._fitting if _fits(value, kind)]
+        self._fitting = [kind for kind in self._fitting if fits(value, kind)]
 
     @property
     def name(self) -> str:
         """The type; a column without values holds strings."""
         return self._fitting[0] if self._fitting and not self._blank else "string"
-
-
-def _fits(value: str, kind: str) -> bool:
-    try:
-        convert(value, kind)
-    except ValueError:
-        return False
-    return True
 
 
 def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Iterator[bytes]:

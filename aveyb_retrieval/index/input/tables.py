@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.input.documents import FieldNames, Rejected, SourceLocation, shown
 from aveyb_retrieval.index.input.json_lines import LongLine, split_lines
-from aveyb_retrieval.index.input.reading import ColumnType, Reading, convert
+from aveyb_retrieval.index.input.reading import ColumnType, Reading, convert, fits
 from aveyb_retrieval.index.input.rows import Item, read_row, too_long
 
 if TYPE_CHECKING:
@@ -48,17 +48,9 @@ def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLoc
     try:
         typed = row | {column: convert(row[column], kind) for column, kind in types.items()}
     except ValueError as error:
-        column = next(name for name, kind in types.items() if _is_wrong(row[name], kind))
+        column = next(name for name, kind in types.items() if not fits(row[name], kind))
         return Rejected(location, f"column {column!r}: {error} (--types, types)", shown(row))
     return read_row(typed, location, names)
-
-
-def _is_wrong(value: str, kind: str) -> bool:
-    try:
-        convert(value, kind)
-    except ValueError:
-        return True
-    return False
 
 
 def _separator(open_blocks: OpenBlocks, source: str, reading: Reading) -> str:
