@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Embedder, Retriever
 from aveyb_retrieval.cli.serve import main
+from aveyb_retrieval.server.run import listen
 from tests.server.conftest import pages_of_this_project, running
 
 
@@ -125,3 +126,11 @@ def test_what_cannot_be_served_ends_with_a_message(handbook, tmp_path, monkeypat
     result = CliRunner().invoke(main, [str(handbook) if a == "INDEX" else a for a in arguments])
     assert (result.exit_code, message in result.output) == (2, True), result.output
     assert not result.output.strip().endswith(".")
+
+
+def test_connections_send_at_once_what_is_written():
+    """A small answer must not wait for the client's delayed confirmation of its head: 40 ms on Linux."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
