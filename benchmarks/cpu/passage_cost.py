@@ -5,7 +5,8 @@
 Builds and searches are those of the command line and of `Retriever`, in processes of their own, on the first documents
 of openstax-ccby-long and its first questions. "before" is a worktree of this repository at another commit. The ideal of
 two builds at once on two cores is one build alone on one thread. Searches run on `--threads` threads, one after the
-other; those with token vectors score 100 candidates. Run it on an otherwise idle machine: about five minutes.
+other, in processes that take turns; a figure is the median over the turns. Those with token vectors score 100
+candidates. Run it on an otherwise idle machine: about five minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ SET = "openstax-ccby-long"
 BEFORE = "0001ee7"  # the last one with passages of 256 tokens each
 STORAGES = ("int8", "1bit")
 CANDIDATES = 100
+ROUNDS = 5
 
 # Runs in either version of the package, so it uses only what both have.
 SEARCH = """
@@ -54,7 +57,9 @@ def environment(tree: Path, threads: int) -> dict[str, str]:
 def start_build(tree: Path, corpus: Path, out: Path, threads: int, *options: str) -> subprocess.Popen[bytes]:
     """Start the command line's build of an index."""
     command = [sys.executable, "-m", "aveyb_retrieval.cli.index", "build", corpus, "-o", out, "--quiet", *options]
-    return subprocess.Popen([str(part) for part in command], env=environment(tree, threads), stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [str(part) for part in command], cwd=tree, env=environment(tree, threads), stdout=subprocess.DEVNULL
+    )
 
 
 def build_seconds(tree: Path, corpus: Path, outs: list[Path], threads: int, *options: str) -> float:
@@ -66,31 +71,39 @@ def build_seconds(tree: Path, corpus: Path, outs: list[Path], threads: int, *opt
     return time.perf_counter() - started
 
 
-def search_times(tree: Path, index: Path, queries: Path, threads: int, **options: Any) -> dict[str, float]:
-    """Return p50 and p95 of searches in milliseconds."""
-    command = [sys.executable, "-c", SEARCH, str(index), str(queries), json.dumps(options)]
-    done = subprocess.run(command, env=environment(tree, threads), check=True, capture_output=True, text=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+Search = tuple[Path, Path, dict[str, Any]]
+"""A source tree, an index made by it, and options of its searches."""
+
+
+def search_times(searches: dict[str, Search], queries: Path, threads: int) -> dict[str, dict[str, float]]:
+    """Return p50 and p95 of each kind of search in milliseconds: medians of `ROUNDS` rounds in which all take turns."""
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in searches}
+    for turn in range(ROUNDS):
+        for name in list(searches)[:: 1 if turn % 2 else -1]:
+            tree, index, options = searches[name]
+            command = [sys.executable, "-c", SEARCH, str(index), str(queries), json.dumps(options)]
+            done = subprocess.run(
+                command, cwd=tree, env=environment(tree, threads), check=True, capture_output=True, text=True
+            )
+            rounds[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return {
+        name: {key: statistics.median(each[key] for each in found) for key in found[0]}
+        for name, found in rounds.items()
+    }
 
 
 def describe(tree: Path, index: Path) -> dict[str, Any]:
     """Return what `aveyb-index info` says of an index."""
     command = [sys.executable, "-m", "aveyb_retrieval.cli.index", "info", str(index), "--json"]
-    done = subprocess.run(command, env=environment(tree, 1), check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tree, env=environment(tree, 1), check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
 
 
-def measure_tree(tree: Path, corpus: Path, queries: Path, folder: Path, threads: int) -> dict[str, float]:
-    """Build with one thread and search: size, seconds, milliseconds."""
-    index = folder / "index"
+def measure_tree(tree: Path, corpus: Path, index: Path) -> dict[str, float]:
+    """Build with one thread: seconds, size."""
     seconds = build_seconds(tree, corpus, [index], 1)
     facts = describe(tree, index)
-    return {
-        "build_seconds": seconds,
-        "mib": facts["bytes"] / 2**20,
-        "passages": facts["passages"],
-        **search_times(tree, index, queries, threads),
-    }
+    return {"build_seconds": seconds, "mib": facts["bytes"] / 2**20, "passages": facts["passages"]}
 
 
 def measure_tokens(corpus: Path, queries: Path, folder: Path, threads: int, plain: dict[str, float]) -> dict[str, Any]:
@@ -100,15 +113,16 @@ def measure_tokens(corpus: Path, queries: Path, folder: Path, threads: int, plai
         index = folder / storage
         seconds = build_seconds(ROOT, corpus, [index], 1, "--token-vectors", storage)
         facts = describe(ROOT, index)
+        searches: dict[str, Search] = {}
+        for unit in ("document", "passage"):
+            options = {"unit": unit, "candidates": CANDIDATES}
+            searches[f"{unit}, plain"] = (ROOT, index, options)
+            searches[f"{unit}, reranked"] = (ROOT, index, {**options, "rerank": "token-vectors"})
         found[storage] = {
             "build_seconds": seconds,
             "bytes_of_a_token": (facts["bytes"] - plain["mib"] * 2**20) / facts["tokens"],
+            "searches": search_times(searches, queries, threads),
         }
-        for unit in ("document", "passage"):
-            options = {"unit": unit, "candidates": CANDIDATES}
-            alone = search_times(ROOT, index, queries, threads, **options)
-            reranked = search_times(ROOT, index, queries, threads, **options, rerank="token-vectors")
-            found[storage][unit] = {"plain_p50": alone["p50"], "reranked_p50": reranked["p50"]}
     return found
 
 
@@ -132,10 +146,14 @@ def main() -> None:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "-q", "--detach", str(tree), args.before], check=True)
         try:
-            (folder / "old").mkdir()
-            (folder / "new").mkdir()
-            before = measure_tree(tree, corpus, queries, folder / "old", args.threads)
-            after = measure_tree(ROOT, corpus, queries, folder / "new", args.threads)
+            before = measure_tree(tree, corpus, folder / "old")
+            after = measure_tree(ROOT, corpus, folder / "new")
+            searches: dict[str, Search] = {
+                "before": (tree, folder / "old", {}),
+                "after": (ROOT, folder / "new", {}),
+                "after, passages": (ROOT, folder / "new", {"unit": "passage"}),
+            }
+            times = search_times(searches, queries, args.threads)
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
         both = build_seconds(ROOT, corpus, [folder / "one", folder / "two"], 2)
@@ -146,6 +164,7 @@ def main() -> None:
         "queries": len(rows),
         "before": {"commit": args.before, **before},
         "after": after,
+        "searches": times,
         "two_builds": {"seconds": both, "times_the_ideal": both / after["build_seconds"]},
         "token_vectors": tokens,
     }
