@@ -27,7 +27,7 @@ from aveyb_retrieval.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from datasets import Dataset
 
@@ -94,6 +94,24 @@ class PairSource(Source):
 
 
 @dataclass(frozen=True)
+class TextSource(Source):
+    """Documents in files or a hub data set, how many of them to read, and the field with the text."""
+
+    documents: int | None
+    field: str
+
+    def open(self) -> tuple[Iterator[str], dict[str, Any]]:
+        """Open the texts, which are read as they are needed; return them and what a run folder records of them."""
+        from itertools import islice
+
+        from aveyb_retrieval.training.texts import read_hub, read_texts
+
+        data = self.record() | {"documents": self.documents}
+        read = read_hub(self.hub, field=self.field) if self.hub else read_texts(self.files, field=self.field)
+        return islice(read, self.documents), data
+
+
+@dataclass(frozen=True)
 class Run:
     """A run folder, and where and how its run computes."""
 
@@ -143,11 +161,19 @@ PAIRS = gather(
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
 )
-TEXTS = gather(
-    "source",
-    Source,
-    click.argument("files", nargs=-1, type=FILE),
-    click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT)."),
+TEXTS = together(
+    gather(
+        "source",
+        TextSource,
+        click.argument("files", nargs=-1, type=FILE),
+        click.option(
+            "--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT)."
+        ),
+        click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]"),
+        TEXT_FIELD,
+    ),
+    click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
+    click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
 )
 
 
@@ -180,10 +206,6 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 
 @main.command()
 @TEXTS
-@click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]")
-@TEXT_FIELD
-@click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
-@click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]")
 @click.option(
     "--preset",
     type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
@@ -194,9 +216,7 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 @settings_options("settings", MLMSettings())
 @RUN
 def mlm(
-    source: Source,
-    documents: int | None,
-    field: str,
+    source: TextSource,
     vocabulary: str,
     model: str | None,
     preset: str,
@@ -204,21 +224,18 @@ def mlm(
     run: Run,
 ) -> None:
     """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults."""
-    from itertools import islice
-
     from aveyb_retrieval.training.loading import masked_model, open_vocabulary
     from aveyb_retrieval.training.mlm import train_mlm
-    from aveyb_retrieval.training.texts import read_hub, read_texts
 
-    data, options = source.record(), run.prepare()
+    options = run.prepare()
     words = open_vocabulary(vocabulary)
-    texts = read_hub(source.hub, field=field) if source.hub else read_texts(source.files, field=field)
+    texts, data = source.open()
     figures = train_mlm(
         masked_model(model, preset, words, seed=settings.seed),
         words,
-        islice(texts, documents),
+        texts,
         run.out,
-        data=data | {"documents": documents},
+        data=data,
         settings=settings,
         **options,
     )
@@ -229,10 +246,6 @@ def mlm(
 
 @main.command()
 @TEXTS
-@click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]")
-@TEXT_FIELD
-@click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base.")
-@click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]")
 @click.option(
     "--preset",
     type=click.Choice(["mini", "small", "medium", "large"]),
@@ -243,9 +256,7 @@ def mlm(
 @settings_options("settings", CLMSettings())
 @RUN
 def clm(
-    source: Source,
-    documents: int | None,
-    field: str,
+    source: TextSource,
     vocabulary: str,
     model: str | None,
     preset: str,
@@ -253,21 +264,18 @@ def clm(
     run: Run,
 ) -> None:
     """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
-    from itertools import islice
-
     from aveyb_retrieval.training.clm import causal_model, train_clm
     from aveyb_retrieval.training.loading import open_vocabulary
-    from aveyb_retrieval.training.texts import read_hub, read_texts
 
-    data, options = source.record(), run.prepare()
+    options = run.prepare()
     words = open_vocabulary(vocabulary)
-    texts = read_hub(source.hub, field=field) if source.hub else read_texts(source.files, field=field)
+    texts, data = source.open()
     figures = train_clm(
         causal_model(model, preset, words, seed=settings.seed),
         words,
-        islice(texts, documents),
+        texts,
         run.out,
-        data=data | {"documents": documents},
+        data=data,
         settings=settings,
         **options,
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.training.loading import starting_model
 from aveyb_retrieval.training.packing import NextTokens
 from aveyb_retrieval.training.pretraining import pretrain
 from aveyb_retrieval.training.settings import CLMSettings
@@ -37,20 +36,13 @@ def end_of_text(tokenizer: AveyBTokenizer) -> int:
 
 
 def causal_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int) -> AveyForCausalLM:
-    """Load a saved model, or make a new one of a preset with as many embeddings as the vocabulary has rows.
+    """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training.
 
     Raises:
         ConfigError: unknown preset.
-        ModelError: the saved model has fewer embeddings than the vocabulary has rows.
+        ModelError: the saved model's embeddings are not those of the vocabulary.
     """
-    if model is None:
-        if preset not in PRESETS:
-            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
-        torch.manual_seed(seed)
-        made = AveyForCausalLM(PRESETS[preset](vocab_size=tokenizer.vocab_size))
-    else:
-        made = AveyForCausalLM.from_pretrained(model, dtype=torch.float32)
-        tokenizer.check_embeddings(made.config.vocab_size, model)
+    made = starting_model(AveyForCausalLM, PRESETS, model, preset, tokenizer, seed=seed)
     if made.generation_config is None:
         raise ModelError(f"{model or preset}: transformers made no generation configuration; update transformers")
     made.generation_config.eos_token_id = end_of_text(tokenizer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
@@ -14,9 +15,12 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from sentence_transformers import SentenceTransformer
+
+M = TypeVar("M", bound=PreTrainedModel)
 
 PRESETS = {
     "mini": AveyBConfig.mini,
@@ -32,23 +36,40 @@ def open_vocabulary(name: str) -> AveyBTokenizer:
 
 
 def masked_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int) -> AveyBForMaskedLM:
-    """Load a saved model, or make a new one of a preset with as many embeddings as the vocabulary has rows.
+    """Return the model that masked-language modeling starts from (see `starting_model`)."""
+    return starting_model(AveyBForMaskedLM, PRESETS, model, preset, tokenizer, seed=seed)
+
+
+def starting_model(
+    kind: type[M],
+    presets: Mapping[str, Callable[..., Any]],
+    model: str | None,
+    preset: str,
+    tokenizer: AveyBTokenizer,
+    *,
+    seed: int,
+) -> M:
+    """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
+
+    Args:
+        kind: class of the model.
+        presets: makers of its configurations.
+        model: a folder or a hub name; None: make a new one.
+        preset: a key of `presets`.
+        tokenizer: the vocabulary.
+        seed: of a new model's parameters.
 
     Raises:
         ConfigError: unknown preset.
-        ModelError: the saved model has fewer embeddings than the vocabulary has rows.
+        ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
-        if preset not in PRESETS:
-            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
+        if preset not in presets:
+            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
         torch.manual_seed(seed)
-        return AveyBForMaskedLM(PRESETS[preset](vocab_size=tokenizer.vocab_size))
-    loaded = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
-    if loaded.config.vocab_size < tokenizer.vocab_size:
-        raise ModelError(
-            f"{model} has {loaded.config.vocab_size} embeddings, the vocabulary {tokenizer.vocab_size} rows: they do "
-            "not belong together"
-        )
+        return kind(presets[preset](vocab_size=tokenizer.vocab_size))
+    loaded: M = kind.from_pretrained(model, dtype=torch.float32)
+    tokenizer.check_embeddings(loaded.config.vocab_size, model)
     return loaded
 
 
