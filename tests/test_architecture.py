@@ -16,7 +16,7 @@ MODULES = {
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
 FLOORS = ["kernels", "encoder", "index", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
-WINGS = ["input", "storage", "nearest", "exchange", "write", "search"]
+WINGS = ["input", "storage", "nearest", "exchange", "engines", "write", "search"]
 
 
 def imports(path: Path) -> set[str]:

@@ -104,7 +104,7 @@ def answers(root: Path) -> Answers | None:
     """The answers of an index to some vectors and words; None where there is none, or where it is known as damaged."""
     try:
         with Retriever.load(root, verify=True) as retriever:
-            dim = retriever._snapshot.manifest.dim
+            dim = retriever._engine.snapshot.manifest.dim
             vectors = np.random.default_rng(0).normal(size=(8, dim))
             found = retriever.search_vectors(vectors, k=10)
             found += [retriever.search(f"word{i} word{3 * i} pump rent month", k=10, mode="lexical") for i in range(8)]

@@ -180,7 +180,7 @@ def test_a_statement_without_end_is_stopped(index: Path, monkeypatch: pytest.Mon
     with (
         Retriever.load(index, model=FakeEmbedder()) as retriever,
         pytest.raises(IndexFormatError, match="interrupted"),
-        retriever._snapshot.store() as store,
+        retriever._engine.snapshot.store() as store,
     ):
         store.db.execute("WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
 

@@ -80,7 +80,9 @@ def elements(value: Any) -> list[Any]:
 def kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return repr(value)
-    return "number" if isinstance(value, (int, float)) else "text"
+    if isinstance(value, (int, float)):
+        return "number"
+    return "text" if isinstance(value, str) else "list or object"
 
 
 def compare(value: Any, operator: str, operand: Any) -> bool:

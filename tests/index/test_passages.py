@@ -78,7 +78,7 @@ def test_passages_of_all_documents_are_found(retriever: Retriever, mode: Any) ->
 def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> None:
     query = "zinc hull word1"
     (vector,) = FakeEmbedder().encode_queries([query])
-    snapshot = retriever._snapshot
+    snapshot = retriever._engine.snapshot
     hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
     with snapshot.store() as store:
         ids = store.passage_ids()
@@ -291,8 +291,8 @@ class Stranger(FakeEmbedder):
     """A model that passes for the one of another index."""
 
     def __init__(self, like: Retriever) -> None:
-        super().__init__(dim=like._snapshot.manifest.dim)
-        self.fingerprint = like._snapshot.manifest.model["fingerprint"]  # type: ignore[index]
+        super().__init__(dim=like._engine.snapshot.manifest.dim)
+        self.fingerprint = like._engine.snapshot.manifest.model["fingerprint"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw"])
@@ -309,7 +309,7 @@ def test_an_index_of_format_1_is_upgraded_without_encoding(name: str, tmp_path: 
     assert upgrade_index(root).documents == documents
     assert verify_index(root).problems == []
     with Retriever.load(root, model=model) as new:
-        assert new._snapshot.manifest.format == FORMAT
+        assert new._engine.snapshot.manifest.format == FORMAT
         again = [[(h.id, h.score) for h in new.search(q, k=9, mode="lexical")] for q in ("the", "model", "passage")]
         # not the same to the last digit: characters of unspaced scripts are counted as pairs now
         assert again == [[(name, pytest.approx(score, rel=1e-3)) for name, score in hits] for hits in words]

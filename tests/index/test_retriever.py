@@ -123,7 +123,7 @@ def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str)
     cosine = {h.id: h.score for h in everything}
     words = {h.id: h.score for h in retriever.search(query, k=len(ROWS), mode="lexical")}
     vector = retriever._model().encode_queries([query])[0]
-    background = float(retriever._snapshot.mean_vector @ vector)
+    background = float(retriever._engine.snapshot.mean_vector @ vector)
     hits = retriever.search(query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20)
     for hit in hits:
         near = (cosine[hit.id] - background) / (max(cosine.values()) - background)

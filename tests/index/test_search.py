@@ -51,7 +51,7 @@ def test_the_least_score_leaves_out_hits_before_the_best_are_taken(retriever: Re
 def test_an_index_without_words_of_passages_has_no_confidence_to_compare(tmp_path: Path) -> None:
     root = Path(shutil.copytree(FORMAT1 / "flat", tmp_path / "flat"))
     with Retriever.load(root) as old:
-        manifest = old._snapshot.manifest
+        manifest = old._engine.snapshot.manifest
         model: Any = FakeEmbedder(dim=manifest.dim)
         assert manifest.model is not None
         model.fingerprint = manifest.model["fingerprint"]
@@ -129,7 +129,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def _damage(root: Path, folder: Path, sql: str) -> Path:
     copy = Path(shutil.copytree(root, folder / "damaged"))
     with Retriever.load(copy) as retriever:
-        store = retriever._snapshot.folder / directory.STORE
+        store = retriever._engine.snapshot.folder / directory.STORE
     db = sqlite3.connect(store, isolation_level=None)
     db.execute(sql)
     db.close()

@@ -43,7 +43,7 @@ STORAGES = ("int8", "1bit")
 
 
 def snapshot(retriever: Retriever) -> Snapshot:
-    return retriever._snapshot
+    return retriever._engine.snapshot
 
 
 def stored(root: Path, embedder: Any) -> dict[str, list[np.ndarray]]:

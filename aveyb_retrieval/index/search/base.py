@@ -1,4 +1,4 @@
-"""`Search`: one search of one version of an index, as far as documents and passages share it."""
+"""`Search`: one search of one state of an engine, as far as documents and passages share it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.search import fusion, rerank
+from aveyb_retrieval.index.search.candidates import unit_queries
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from aveyb_retrieval.index.engines.base import EngineView
+    from aveyb_retrieval.index.search.candidates import Match
     from aveyb_retrieval.index.search.hits import Hit
     from aveyb_retrieval.index.search.options import Options
-    from aveyb_retrieval.index.search.snapshot import Match, Snapshot
     from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
     from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Kind
 
@@ -50,16 +52,17 @@ class Ranked:
 
 
 class Search(ABC):
-    """One search: what is asked of which version of an index, and where the model comes from if it is needed."""
+    """One search: what is asked of which state of an engine, and where the model comes from (and runs) if needed."""
 
-    def __init__(self, snapshot: Snapshot, options: Options, model: Callable[[], EmbedderLike]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, view: EngineView, options: Options, model: Callable[[], EmbedderLike], device: str) -> None:
+        self._view = view
         self._options = options
         self._model = model
-        self._allowed = snapshot.allowed(options.filter)
-        if options.rerank == rerank.STORED_MAXSIM and snapshot.tokens is None:
+        self._device = device
+        self._selection = view.select(options.filter)
+        if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
-                f"{snapshot.folder.parent}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
+                f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
                 "with token_vectors='int8' (--token-vectors int8), or use rerank='maxsim', which encodes texts again"
             )
 
@@ -72,7 +75,7 @@ class Search(ABC):
         """Rank documents or passages for each text."""
         if self._options.mode == "lexical":
             return [self._rank(Query(text, None), []) for text in texts]
-        vectors = self._snapshot.unit_vectors(self._model().encode_queries(texts))
+        vectors = unit_queries(self._model().encode_queries(texts), self._view.info.dim)
         found = self._nearest(vectors)
         return [self._rank(Query(t, v), near) for t, v, near in zip(texts, vectors, found, strict=True)]
 
@@ -124,7 +127,7 @@ class Search(ABC):
         else:
             assert options.rerank is not None  # else there is nothing to do
             name, texts = "cross-encoder", self._closest_texts(ranked)
-            values = rerank.cross_encode(options.rerank, self._snapshot.device, query, list(texts.values()))
+            values = rerank.cross_encode(options.rerank, self._device, query, list(texts.values()))
             scores = found = dict(zip(texts, values, strict=True))
         by_key = {self._key(match): match for match in ranked.matches}
         matches = [by_key[key]._replace(score=score) for key, score in fusion.ranked(scores)]
@@ -132,7 +135,7 @@ class Search(ABC):
 
     def _maxsim(self, ranked: Ranked, query: str) -> dict[int, float]:
         """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""
-        tokens, device = self._snapshot.tokens, self._snapshot.device
+        tokens, device = self._view.tokens, self._device
         if tokens is None:
             texts = self._closest_texts(ranked)
             return dict(zip(texts, rerank.maxsim(self._model(), device, query, list(texts.values())), strict=True))
@@ -144,40 +147,37 @@ class Search(ABC):
         """A passage with its neighbors, as text and span; None where they are not asked for."""
         if self._options.context is None:
             return None, None
-        with self._snapshot.store() as store:
-            ids, spans = store.passages([passage >> PASSAGE_BITS])
+        ids, spans = self._view.passage_spans([passage >> PASSAGE_BITS])
         shown = spans[np.abs(ids - passage) <= self._options.context]
         start, stop = int(shown[0, 0]), int(shown[-1, 1])
         return text[start:stop], (start, stop)
 
-    def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> dict[int, StoredDocument]:
-        """Fetch documents by number; raises IndexFormatError where the store lacks one."""
+    def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
+        """Fetch documents by number; raises IndexFormatError where one is not stored."""
         wanted = list(dict.fromkeys(docs))
-        with self._snapshot.store() as store:
-            found = store.documents(wanted, texts=texts)
+        found = self._view.documents(wanted, texts=texts)
         self._check_stored("document", wanted, found)
         return found
 
-    def _stored_passages(self, passages: Iterable[int]) -> dict[int, StoredPassage]:
-        """Fetch passages by number; raises IndexFormatError where the store lacks one."""
+    def _stored_passages(self, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
+        """Fetch passages by number; raises IndexFormatError where one is not stored."""
         wanted = list(passages)
-        with self._snapshot.store() as store:
-            found = store.some_passages(wanted)
+        found = self._view.passages(wanted)
         self._check_stored("passage", wanted, found)
         return found
 
     def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Container[int]) -> None:
         missing = next((number for number in wanted if number not in found), None)
         if missing is not None:
+            info = self._view.info
             raise IndexFormatError(
-                f"{self._snapshot.folder}: the index has {kind} number {missing}, which the store does not have; run "
-                f"`aveyb-index verify {self._snapshot.folder.parent}`"
+                f"{info.name}: the index has {kind} number {missing}, which the store does not have; {info.remedy}"
             )
 
     def _check_passage_words(self) -> None:
         """Raise IndexFormatError where passages cannot be scored by words: in an index of format 1."""
-        if not self._snapshot.has_passage_words:
-            root = self._snapshot.folder.parent
+        if not self._view.info.passage_words:
+            root = self._view.info.name
             raise IndexFormatError(
                 f"{root}: made by an older version, without the words of its passages; run `aveyb-index upgrade "
                 f"{root}`, or search with mode='dense'"

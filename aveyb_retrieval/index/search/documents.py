@@ -9,12 +9,14 @@ import numpy as np
 
 from aveyb_retrieval.index.search import fusion, word_scores
 from aveyb_retrieval.index.search.base import Query, Ranked, Search
+from aveyb_retrieval.index.search.candidates import Match, background, nearest_documents, score_documents
 from aveyb_retrieval.index.search.hits import Hit, Passage, make_passage
 from aveyb_retrieval.index.search.relevance import PassageScores, score_by_vector, score_by_words, score_hybrid
-from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aveyb_retrieval.index.storage.store import StoredDocument
     from aveyb_retrieval.index.types import FloatArray
 
@@ -64,8 +66,8 @@ class DocumentSearch(Search):
 
     def _nearest(self, vectors: FloatArray) -> list[list[Match]]:
         options = self._options
-        return self._snapshot.nearest_documents(
-            options.kinds, vectors, options.depth, self._allowed, exact=options.exact
+        return nearest_documents(
+            self._view, options.kinds, vectors, options.depth, self._selection, exact=options.exact
         )
 
     def _key(self, match: Match) -> int:
@@ -79,21 +81,21 @@ class DocumentSearch(Search):
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
         """Rank by vectors, by words, or by both fused: all candidates, before reranking."""
-        options, snapshot = self._options, self._snapshot
+        options, view = self._options, self._view
         dense = {match.doc: match.score for match in near}
         if options.mode == "dense":
             return Ranked(query, near, {"dense": dense})
         assert query.text is not None  # only the dense mode takes queries without text
-        found = snapshot.documents_by_words(query.text, options.depth, self._allowed)
-        words = {match.doc: match.score for match in found}
+        found = view.by_words("document", query.text, options.depth, self._selection)
+        words = dict(found)
         if options.mode == "lexical":
-            return Ranked(query, found, {"lexical": words})
+            return Ranked(query, [Match(doc, score) for doc, score in found], {"lexical": words})
         if options.fusion == "rrf":
             fused = fusion.reciprocal_rank([list(dense.items()), list(words.items())])
         else:
             assert query.vector is not None  # a hybrid search has encoded its query
-            dense |= snapshot.score_documents(options.kinds, [doc for doc in words if doc not in dense], query.vector)
-            fused = fusion.weighted(dense, words, background=snapshot.background(query.vector), weight=options.weight)
+            dense |= score_documents(view, options.kinds, [doc for doc in words if doc not in dense], query.vector)
+            fused = fusion.weighted(dense, words, background=background(view, query.vector), weight=options.weight)
         matches = [Match(doc, score) for doc, score in fusion.ranked(fused)]
         return Ranked(query, matches, {"dense": dense, "lexical": words})
 
@@ -111,7 +113,7 @@ class DocumentSearch(Search):
 
     def _closest(self, ranked: Ranked) -> dict[int, int]:
         """Return the best passage of each document, or the document where the index has no passages."""
-        if "passage" not in self._snapshot.kinds:
+        if "passage" not in self._view.info.kinds:
             return {match.doc: match.doc for match in ranked.matches}
         scored = self._score_passages_of(ranked, {}, 1)
         order = np.lexsort((scored.ids, -scored.score, scored.ids >> PASSAGE_BITS))
@@ -144,10 +146,10 @@ class DocumentSearch(Search):
         return dict(zip(docs.tolist(), np.maximum.reduceat(scored.shown, first).tolist(), strict=True))
 
     def _best_passages(
-        self, ranked: Ranked, documents: dict[int, StoredDocument], count: int
+        self, ranked: Ranked, documents: Mapping[int, StoredDocument], count: int
     ) -> dict[int, list[_Chosen]]:
         """Choose the `count` best passages of each document, best first; none where it has no passages."""
-        if "passage" not in self._snapshot.kinds:
+        if "passage" not in self._view.info.kinds:
             return {}
         scored = self._score_passages_of(ranked, documents, count)
         if not len(scored.ids):
@@ -168,30 +170,28 @@ class DocumentSearch(Search):
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 
-    def _score_passages_of(self, ranked: Ranked, documents: dict[int, StoredDocument], count: int) -> PassageScores:
+    def _score_passages_of(self, ranked: Ranked, documents: Mapping[int, StoredDocument], count: int) -> PassageScores:
         """Score the passages of the matches, to choose `count` of each, in the way that the mode asks for.
 
         `documents` are only read in an index of format 1, which has its words nowhere else.
         """
-        snapshot, query, mode = self._snapshot, ranked.query, self._options.mode
+        view, query, mode = self._view, ranked.query, self._options.mode
         docs = sorted(match.doc for match in ranked.matches)
         if query.vector is not None:
-            by_words = mode == "hybrid" and snapshot.has_passage_words
-            with snapshot.store() as store:
-                if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
-                    ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
-                else:
-                    ids = store.passage_ids(np.array(docs, dtype=np.int64))
+            by_words = mode == "hybrid" and view.info.passage_words
+            if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
+                ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
+            else:
+                ids = view.passage_numbers(docs)
             if not by_words:
-                return score_by_vector(snapshot, ids, query.vector)
+                return score_by_vector(view, ids, query.vector)
             assert query.text is not None  # a hybrid search has one
-            return score_hybrid(snapshot, ids, query.vector, query.text)
+            return score_hybrid(view, ids, query.vector, query.text)
         assert query.text is not None  # a query has a text or a vector
-        with snapshot.store() as store:
-            ids, spans = store.passages(docs)
-        if snapshot.has_passage_words:
-            return score_by_words(snapshot, ids, spans[:, 1] - spans[:, 0], query.text)
-        words = snapshot.language.words(query.text)
+        ids, spans = view.passage_spans(docs)
+        if view.info.passage_words:
+            return score_by_words(view, ids, spans[:, 1] - spans[:, 0], query.text)
+        words = view.language.words(query.text)
         counts = [
             word_scores.count_words(words, documents[doc].text, spans[ids >> PASSAGE_BITS == doc])
             for doc in np.unique(ids >> PASSAGE_BITS).tolist()

@@ -1,4 +1,4 @@
-"""Documents of an index without a search: by id, or all that satisfy a filter."""
+"""Documents without a search: by id, or all that satisfy a filter."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.index.storage.filters import compile_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from aveyb_retrieval.index.search.snapshot import Snapshot
+    from aveyb_retrieval.index.engines.base import EngineView
     from aveyb_retrieval.index.storage.filters import Filter
 
 BATCH = 256  # documents that are read at once
@@ -37,7 +39,7 @@ class Document:
         return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
 
 
-def get(snapshot: Snapshot, ids: Sequence[str], *, missing_ok: bool) -> list[Document]:
+def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Document]:
     """Fetch documents by id, in the order of `ids`.
 
     Raises:
@@ -45,27 +47,27 @@ def get(snapshot: Snapshot, ids: Sequence[str], *, missing_ok: bool) -> list[Doc
     """
     if isinstance(ids, str):
         raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-    numbers = []
-    with snapshot.store() as store:
-        for document_id in ids:
-            if not isinstance(document_id, str):
-                raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
-            found = store.find(document_id)
-            if found is not None:
-                numbers.append(found[0])
-            elif not missing_ok:
-                raise InputError(f"{snapshot.folder.parent}: no document has the id {document_id!r}")
-    return list(_fetch(snapshot, numbers))
+    for document_id in ids:
+        if not isinstance(document_id, str):
+            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+    found = view.find(ids)
+    if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+        raise InputError(f"{view.info.name}: no document has the id {missing!r}")
+    return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
 
 
-def count(snapshot: Snapshot, where: Filter | None) -> int:
+def count(view: EngineView, where: Filter | None) -> int:
     """Count the documents that satisfy a filter; None counts all."""
-    allowed = snapshot.allowed(where)
-    return snapshot.manifest.counts["documents"] if allowed is None else len(allowed.docs)
+    selection = view.select(where)
+    return view.info.documents if selection is None else len(view.matching(selection))
 
 
-def documents(snapshot: Snapshot, where: Filter | None, limit: int | None, offset: int) -> Iterator[Document]:
+def documents(
+    viewing: AbstractContextManager[EngineView], where: Filter | None, limit: int | None, offset: int
+) -> Iterator[Document]:
     """Yield the documents that satisfy a filter, oldest first, in constant memory but for their numbers.
+
+    The view is entered when the first document is asked for, and left after the last one.
 
     Raises:
         ConfigError: `limit` or `offset` is not a whole number of at least 0, or the filter means nothing.
@@ -75,21 +77,21 @@ def documents(snapshot: Snapshot, where: Filter | None, limit: int | None, offse
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
-    allowed = snapshot.allowed({} if where is None else where)
-    assert allowed is not None  # there is a filter
-    return _fetch(snapshot, allowed.docs[offset : None if limit is None else offset + limit].tolist())
+    compile_filter({} if where is None else where)  # only for its errors
+    return _documents(viewing, {} if where is None else where, slice(offset, None if limit is None else offset + limit))
 
 
-def _fetch(snapshot: Snapshot, numbers: Sequence[int]) -> Iterator[Document]:
+def _documents(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+    with viewing as view:
+        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+
+
+def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
     for start in range(0, len(numbers), BATCH):
         some = numbers[start : start + BATCH]
-        with snapshot.store() as store:
-            found = store.documents(some)
+        found = view.documents(some)
         for number in some:
             if number not in found:
-                raise IndexFormatError(
-                    f"{snapshot.folder}: document number {number} has no text; run `aveyb-index verify "
-                    f"{snapshot.folder.parent}`"
-                )
+                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
             stored = found[number]
             yield Document(stored.id, stored.text, stored.title, stored.metadata)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.index.search.base import Query, Ranked, Search
+from aveyb_retrieval.index.search.candidates import Match, nearest_passages
 from aveyb_retrieval.index.search.hits import Hit, make_passage
 from aveyb_retrieval.index.search.relevance import score_by_words, score_hybrid, with_maxsim
-from aveyb_retrieval.index.search.snapshot import Match
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PassageSearch(Search):
         return self._nearest_to(vectors, self._options.depth)
 
     def _nearest_to(self, vectors: FloatArray, depth: int) -> list[list[Match]]:
-        return self._snapshot.nearest_passages(vectors, depth, self._allowed, exact=self._options.exact)
+        return nearest_passages(self._view, vectors, depth, self._selection, exact=self._options.exact)
 
     def _key(self, match: Match) -> int:
         return match.passage
@@ -101,26 +101,25 @@ class PassageSearch(Search):
 
     def _score_candidates(self, query: Query, near: list[Match], depth: int) -> Ranked:
         """Score the candidates of both rankings, best first."""
-        mode, snapshot = self._options.mode, self._snapshot
+        mode, view = self._options.mode, self._view
         if mode == "dense":
             return Ranked(query, near, {"dense": {match.passage: match.score for match in near}})
         self._check_passage_words()
         assert query.text is not None  # only the dense mode takes queries without text
         candidates = {match.passage for match in near}
-        candidates.update(snapshot.passages_by_words(query.text, depth, self._allowed))
+        candidates.update(i for i, _ in view.by_words("passage", query.text, depth, self._selection))
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         beside = {i + step for i in candidates for step in (-1, 1)} if mode == "hybrid" else set()
-        with snapshot.store() as store:
-            stored = store.some_passages(sorted(candidates | beside))
+        stored = view.passages(sorted(candidates | beside))
         self._check_stored("passage", candidates, stored)
         if not stored:
             return Ranked(query, [], {})
         ids = np.array(sorted(stored), dtype=np.int64)
         lengths = np.array([stop - start for (start, stop), _ in map(stored.__getitem__, ids.tolist())], dtype=np.int64)
         if query.vector is None:
-            scored = score_by_words(snapshot, ids, lengths, query.text)
+            scored = score_by_words(view, ids, lengths, query.text)
         else:
-            scored = score_hybrid(snapshot, ids, query.vector, query.text)
+            scored = score_hybrid(view, ids, query.vector, query.text)
         rows = np.flatnonzero(np.isin(ids, list(candidates)))
         rows = rows[np.argsort(-scored.score[rows], kind="stable")]  # ties by the lower number: they ascend
         matches = [
@@ -177,8 +176,8 @@ class PassageSearch(Search):
             return
         ids = np.array([match.passage for match in matches], dtype=np.int64)
         order = np.argsort(ids)
-        vectors = np.empty((len(ids), self._snapshot.manifest.dim), dtype=np.float32)
-        vectors[order] = self._snapshot.tables["passage"].gather(ids[order])
+        vectors = np.empty((len(ids), self._view.info.dim), dtype=np.float32)
+        vectors[order] = self._view.vectors("passage", ids[order])
         scores = np.array([match.score for match in matches], dtype=np.float32)
         relevance = scores / max(float(np.abs(scores).max()), 1e-9)
         weight, nearest = self._options.diversity, np.zeros(len(ids), dtype=np.float32)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.index.search.candidates import background
 from aveyb_retrieval.index.search.word_scores import WordScores, inverse_frequency
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.index.search.snapshot import Snapshot
+    from aveyb_retrieval.index.engines.base import EngineView
     from aveyb_retrieval.index.types import FloatArray, IntArray
 
 COSINE = 0.75
@@ -60,28 +61,28 @@ class PassageScores:
         return [dict(zip(parts, values, strict=True)) for values in np.stack(list(parts.values()), axis=1).tolist()]
 
 
-def score_hybrid(snapshot: Snapshot, ids: IntArray, vector: FloatArray, text: str) -> PassageScores:
+def score_hybrid(view: EngineView, ids: IntArray, vector: FloatArray, text: str) -> PassageScores:
     """Score passages, numbers `[n]` ascending, by a query's unit vector `[d]` and its words.
 
     Neighbors only count if they are among the passages.
     """
-    cosine = snapshot.tables["passage"].gather(ids) @ vector
-    words = _score_words(snapshot, ids, text)
-    own = COSINE * (cosine - snapshot.background(vector)) + words.coverage
+    cosine = view.vectors("passage", ids) @ vector
+    words = _score_words(view, ids, text)
+    own = COSINE * (cosine - background(view, vector)) + words.coverage
     score = own + NEIGHBOR * better_neighbor(ids, own)
     confidence = 1 / (1 + np.exp(-(SLOPE * score + OFFSET)))
     return PassageScores(ids, score, cosine, words, confidence.astype(np.float32))
 
 
-def score_by_vector(snapshot: Snapshot, ids: IntArray, vector: FloatArray) -> PassageScores:
+def score_by_vector(view: EngineView, ids: IntArray, vector: FloatArray) -> PassageScores:
     """Score passages, numbers `[n]` ascending, by their cosine with a unit vector `[d]`."""
-    cosine = snapshot.tables["passage"].gather(ids) @ vector
+    cosine = view.vectors("passage", ids) @ vector
     return PassageScores(ids, cosine, cosine=cosine)
 
 
-def score_by_words(snapshot: Snapshot, ids: IntArray, lengths: IntArray, text: str) -> PassageScores:
+def score_by_words(view: EngineView, ids: IntArray, lengths: IntArray, text: str) -> PassageScores:
     """Score passages, numbers `[n]` ascending with lengths `[n]` in characters, by BM25."""
-    words = _score_words(snapshot, ids, text)
+    words = _score_words(view, ids, text)
     return PassageScores(ids, words.bm25(lengths), words=words)
 
 
@@ -103,8 +104,8 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     return best
 
 
-def _score_words(snapshot: Snapshot, ids: IntArray, text: str) -> WordScores:
+def _score_words(view: EngineView, ids: IntArray, text: str) -> WordScores:
     """Weigh the words of a query that each passage holds, passages `[n]` ascending by number."""
-    counts, held = snapshot.word_occurrences(text, ids)
-    weights = inverse_frequency(counts, snapshot.manifest.counts["passages"])
-    return WordScores(weights @ held, float(weights.sum()), snapshot.mean_passage_length)
+    counts, held = view.occurrences(text, ids)
+    weights = inverse_frequency(counts, view.info.passages)
+    return WordScores(weights @ held, float(weights.sum()), view.mean_passage_length)

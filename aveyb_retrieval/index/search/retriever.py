@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, overload
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
 from aveyb_retrieval.index.search import lookup
+from aveyb_retrieval.index.search.candidates import unit_queries
 from aveyb_retrieval.index.search.documents import DocumentSearch
+from aveyb_retrieval.index.search.local import LocalEngine
 from aveyb_retrieval.index.search.options import Options, SearchOptions
 from aveyb_retrieval.index.search.passages import PassageSearch
-from aveyb_retrieval.index.search.snapshot import Snapshot
-from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
+    from aveyb_retrieval.index.engines.base import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.index.search.base import Search
     from aveyb_retrieval.index.search.hits import Hit
     from aveyb_retrieval.index.search.lookup import Document
@@ -39,9 +40,11 @@ class Retriever:
     `reopen` moves to the newest one.
     """
 
-    def __init__(self, path: str | Path, snapshot: Snapshot, embedder: EmbedderLike | None, opening: _Opening) -> None:
+    def __init__(
+        self, path: str | Path, engine: VectorEngine, embedder: EmbedderLike | None, opening: _Opening
+    ) -> None:
         self.path = Path(path)
-        self._snapshot = snapshot
+        self._engine = engine
         self._embedder = embedder
         self._opening = opening
         self._model_lock = threading.Lock()
@@ -76,10 +79,10 @@ class Retriever:
         if embedder is not None:
             # `device` says where vectors are searched, too, and so it may be given beside a loaded model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
-        opening = _Opening(source, device, precision, mapped)
-        retriever = cls(path, Snapshot.open(path, mapped=mapped, full_check=verify, device=device), None, opening)
+        opening = _Opening(source, device, precision)
+        retriever = cls(path, LocalEngine(path, mapped=mapped, full_check=verify, device=device), None, opening)
         if embedder is not None:
-            _check_model(retriever._snapshot, embedder)
+            _check_model(retriever._info(), embedder)
             retriever._embedder = embedder
         elif source is not None:
             retriever._model()
@@ -88,12 +91,12 @@ class Retriever:
     @property
     def version(self) -> str:
         """Name of the version that is open."""
-        return self._snapshot.manifest.version
+        return self._info().version
 
     @property
     def granularity(self) -> str:
         """The vectors that were made: "document", "passage" or "both"."""
-        return self._snapshot.manifest.granularity
+        return self._info().granularity
 
     @property
     def model(self) -> EmbedderLike:
@@ -108,19 +111,16 @@ class Retriever:
     @property
     def is_stale(self) -> bool:
         """Whether a newer version is there to be reopened."""
-        return IndexDirectory(self.path).current() != self.version
+        return self._engine.is_stale
 
     def reopen(self) -> None:
         """Move to the newest version. Searches that are running end on the one they began with."""
         if self.is_stale:
-            snapshot = Snapshot.open(self.path, mapped=self._opening.mapped, device=self._opening.device)
-            if self._embedder is not None:
-                _check_model(snapshot, self._embedder)
-            self._snapshot = snapshot  # the old one lets go of its files when the last search on it ends
+            self._engine.reopen(self._check_model)
 
     def close(self) -> None:
         """Let go of the index's files. Searching afterwards is an error."""
-        self._snapshot.close()
+        self._engine.close()
 
     def __enter__(self) -> Retriever:
         return self
@@ -130,7 +130,7 @@ class Retriever:
 
     def __len__(self) -> int:
         """Number of documents."""
-        return self._snapshot.manifest.counts["documents"]
+        return self._info().documents
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,8 @@ class Retriever:
         Raises:
             InputError: an id is not in the index, or `ids` is not a list of strings.
         """
-        return lookup.get(self._snapshot, ids, missing_ok=missing_ok)
+        with self._engine.view() as view:
+            return lookup.get(view, ids, missing_ok=missing_ok)
 
     def documents(
         self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
@@ -152,7 +153,7 @@ class Retriever:
         Raises:
             ConfigError: the filter, `limit` or `offset` is not one.
         """
-        return lookup.documents(self._snapshot, filter, limit, offset)
+        return lookup.documents(self._engine.view(), filter, limit, offset)
 
     def count(self, filter: Filter | None = None) -> int:
         """Count the documents that satisfy a filter; without one, all.
@@ -160,7 +161,8 @@ class Retriever:
         Raises:
             ConfigError: the filter means nothing.
         """
-        return lookup.count(self._snapshot, filter)
+        with self._engine.view() as view:
+            return lookup.count(view, filter)
 
     # --- searching ---------------------------------------------------------------------------------------------------
 
@@ -189,8 +191,9 @@ class Retriever:
             IndexFormatError: the model is not the one that made the index.
         """
         texts = _as_list(query)
-        search = self._prepare(k, options)
-        hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
@@ -218,61 +221,74 @@ class Retriever:
             ConfigError: an option needs the text of a query.
         """
         options.setdefault("mode", "dense")
-        search = self._prepare(k, options)
-        if search.needs_text:
-            raise ConfigError("search_vectors: lexical search, fusion and reranking need queries of text; use search")
-        return [search.hits(ranked) for ranked in search.rank_vectors(self._snapshot.unit_vectors(vectors))]
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            if search.needs_text:
+                raise ConfigError(
+                    "search_vectors: lexical search, fusion and reranking need queries of text; use search"
+                )
+            return [search.hits(ranked) for ranked in search.rank_vectors(unit_queries(vectors, view.info.dim))]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[list[tuple[str, float]]]:
         """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs."""
-        search = self._prepare(k, options)
-        return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
 
     def words(self, query: str) -> list[str]:
         """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""
-        return self._snapshot.language.words(query)
+        with self._engine.view() as view:
+            return view.language.words(query)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, k: int, options: SearchOptions) -> Search:
-        snapshot = self._snapshot
-        parsed = Options.parse(snapshot.manifest.granularity, k, **options)
-        return (PassageSearch if parsed.unit == "passage" else DocumentSearch)(snapshot, parsed, self._model)
+    def _prepare(self, view: EngineView, k: int, options: SearchOptions) -> Search:
+        parsed = Options.parse(view.info.granularity, k, **options)
+        kind = PassageSearch if parsed.unit == "passage" else DocumentSearch
+        return kind(view, parsed, self._model, self._opening.device)
+
+    def _info(self) -> EngineInfo:
+        with self._engine.view() as view:
+            return view.info
 
     def _model(self) -> EmbedderLike:
         """The model, loaded when it is first needed."""
         with self._model_lock:
             if self._embedder is None:
-                embedder = self._opening.embedder(self._snapshot)
-                _check_model(self._snapshot, embedder)
+                info = self._info()
+                embedder = self._opening.embedder(info)
+                _check_model(info, embedder)
                 self._embedder = embedder
             return self._embedder
+
+    def _check_model(self, info: EngineInfo) -> None:
+        """Raise IndexFormatError where the model that is loaded, if any, is not that of a version."""
+        if self._embedder is not None:
+            _check_model(info, self._embedder)
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """How to open the model and later versions."""
+    """How to open the model."""
 
     model: str | Path | None
     device: str
     precision: str
-    mapped: bool
 
-    def embedder(self, snapshot: Snapshot) -> EmbedderLike:
-        manifest = snapshot.manifest
-        if self.model is None and manifest.model is None:
+    def embedder(self, info: EngineInfo) -> EmbedderLike:
+        if self.model is None and info.model is None:
             raise ConfigError(
-                f"{snapshot.folder.parent}: made from ready-made vectors of a model that was not named; search it with "
+                f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
-        source = self.model if self.model is not None else manifest.settings["model_source"]
+        source = self.model if self.model is not None else info.model_source
         return load_model(source, device=self.device, precision=self.precision)
 
 
-def _check_model(snapshot: Snapshot, embedder: EmbedderLike) -> None:
-    check_fingerprint(snapshot.manifest.model, snapshot.manifest.dim, embedder, snapshot.folder.parent)
+def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:
+    check_fingerprint(info.model, info.dim, embedder, info.name)
 
 
 def _as_list(query: str | Sequence[str]) -> list[str]:

@@ -9,45 +9,37 @@ import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from aveyb_retrieval.errors import AveyBError, IndexFormatError, InputError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.index.engines.base import BoolArray, EngineInfo
 from aveyb_retrieval.index.nearest import devices, faiss_file
 from aveyb_retrieval.index.nearest.exact import search as search_exactly
 from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
-from aveyb_retrieval.index.search.word_scores import BoolArray, Postings
+from aveyb_retrieval.index.search.word_scores import Postings
 from aveyb_retrieval.index.storage import directory, filters, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.filter_advice import warn_of_filter
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
-from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 from aveyb_retrieval.index.storage.shards import VectorTable, open_shard
 from aveyb_retrieval.index.storage.store import Store, check_readable, dead_ids
 from aveyb_retrieval.index.storage.tokens import TokenTable, open_tokens, token_codec
-from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind, unit_rows
+from aveyb_retrieval.index.types import KINDS, FloatArray, IntArray, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.index.storage.filters import Condition, Filter
     from aveyb_retrieval.index.storage.language import Language
+    from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
 
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
 FILTERS_KEPT = 16
 MEAN_SAMPLE = 1024  # vectors whose mean stands for that of all
-
-
-class Match(NamedTuple):
-    """A document with its score and, where a passage decided it, that passage's number (else -1)."""
-
-    doc: int
-    score: float
-    passage: int = -1
 
 
 class Allowed:
@@ -65,18 +57,17 @@ class Snapshot:
 
     Attributes:
         manifest: What the version says about itself.
+        info: The same, as every engine says it.
         folder: Where it is.
         kinds: The kinds of vectors it can search.
         tables: The vectors of each kind.
         tokens: The vectors of tokens, for late interaction; None where the index does not keep them.
-        device: Where vectors are searched.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str) -> None:
         self.folder = folder
         self.manifest = manifest
         self.kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind in manifest.indexes)
-        self.device = device
         self._stores: queue.LifoQueue[Store] = queue.LifoQueue()
         self._postings = Postings()
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
@@ -89,6 +80,7 @@ class Snapshot:
             check_files(manifest, folder, full=full_check)
             with self.store() as store:
                 check_readable(store)
+                self.info = _info(folder, manifest, passage_words=store.words.has_passages)
                 removed = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
             self.tables = _open_tables(folder, manifest)
             self.tokens = _open_tokens(folder, manifest)
@@ -163,7 +155,7 @@ class Snapshot:
 
     # --- filters -----------------------------------------------------------------------------------------------------
 
-    def allowed(self, where: Filter | None) -> Allowed | None:
+    def select(self, where: Filter | None) -> Allowed | None:
         """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes."""
         if where is None:
             return None
@@ -174,169 +166,109 @@ class Snapshot:
                 return self._filters[key]
         condition = filters.compile_filter(where, self.manifest.index_fields)
         with self.store() as store:
-            allowed = Allowed(store.matching(condition), condition)
-            if not len(allowed.docs):
+            selection = Allowed(store.matching(condition), condition)
+            if not len(selection.docs):
                 warn_of_filter(store, where)
         with self._filters_lock:
-            self._filters[key] = allowed
+            self._filters[key] = selection
             while len(self._filters) > FILTERS_KEPT:
                 self._filters.popitem(last=False)
-        return allowed
+        return selection
 
-    def _ids(self, allowed: Allowed, kind: Kind) -> IntArray:
-        if kind not in allowed.ids:
+    def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
+        if kind not in selection.ids:
             with self.store() as store:
-                allowed.ids[kind] = store.passage_ids(allowed.docs)
-        return allowed.ids[kind]
+                selection.ids[kind] = store.passage_ids(selection.docs)
+        return selection.ids[kind]
 
-    def _selector(self, allowed: Allowed | None, kind: Kind) -> Any:
-        if allowed is None:
+    def _selector(self, selection: Allowed | None, kind: Kind) -> Any:
+        if selection is None:
             return self._without_removed.get(kind)
-        if kind not in allowed.selectors:
-            allowed.selectors[kind] = self._searchers[kind].select(self._ids(allowed, kind), dense=kind == "document")
-        return allowed.selectors[kind]
+        if kind not in selection.selectors:
+            selection.selectors[kind] = self._searchers[kind].select(
+                self._ids(selection, kind), dense=kind == "document"
+            )
+        return selection.selectors[kind]
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 
-    def unit_vectors(self, vectors: npt.NDArray[np.floating]) -> FloatArray:
-        """Scale query vectors `[n, d]` to unit length.
-
-        Raises:
-            InputError: they are of another dimension, or not finite.
-        """
-        dim = self.manifest.dim
-        try:
-            rows = np.ascontiguousarray(vectors, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"query vectors are not an array of numbers ({error}); this index needs [n, {dim}]"
-            ) from error
-        if rows.ndim != 2 or rows.shape[1] != dim:
-            raise InputError(f"query vectors of shape {rows.shape}; this index needs [n, {dim}]")
-        if not np.isfinite(rows).all():
-            raise InputError("a query vector holds NaN or infinity")
-        return unit_rows(rows)
-
-    def count(self, kind: Kind, allowed: Allowed | None = None) -> int:
+    def count(self, kind: Kind, selection: Allowed | None = None) -> int:
         """How many vectors of a kind can be found."""
-        if allowed is not None:
-            return len(self._ids(allowed, kind))
+        if selection is not None:
+            return len(self._ids(selection, kind))
         info = self.manifest.indexes[kind]
         return info.count - info.tombstones
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, allowed: Allowed | None = None, *, exact: bool = False
+        self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
         """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; as many as `k` if so many exist.
 
         A filter that lets few vectors through, an index that cannot be limited to some ids, and `exact` score all of
         them exactly; otherwise the index is searched, a quantised one for more candidates, then scored exactly.
         """
-        k = min(k, self.count(kind, allowed))
+        k = min(k, self.count(kind, selection))
         searcher = self._searchers[kind]
         if k == 0:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        share = self.count(kind, allowed) / max(searcher.count, 1)
-        selective = allowed is not None and (self.count(kind, allowed) <= EXACT_ROWS or share <= EXACT_SHARE)
-        needs_selector = allowed is not None or self.manifest.indexes[kind].tombstones > 0
+        share = self.count(kind, selection) / max(searcher.count, 1)
+        selective = selection is not None and (self.count(kind, selection) <= EXACT_ROWS or share <= EXACT_SHARE)
+        needs_selector = selection is not None or self.manifest.indexes[kind].tombstones > 0
         if exact or selective or (needs_selector and not searcher.takes_selector):
-            return search_exactly(self._blocks(kind, allowed), queries, k)
-        effort = None if allowed is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
-        selector = self._selector(allowed, kind)
+            return search_exactly(self._blocks(kind, selection), queries, k)
+        effort = None if selection is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
+        selector = self._selector(selection, kind)
         scores, ids = search_rescored(searcher, self.tables[kind], queries, k, selector=selector, effort=effort)
         short = np.flatnonzero((ids < 0).any(axis=1))
         if len(short):
-            scores[short], ids[short] = search_exactly(self._blocks(kind, allowed), queries[short], k)
+            scores[short], ids[short] = search_exactly(self._blocks(kind, selection), queries[short], k)
         return scores, ids
 
-    def _blocks(self, kind: Kind, allowed: Allowed | None) -> Iterator[tuple[IntArray, FloatArray]]:
-        if allowed is None:
+    def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
+        return self.tables[kind].gather(numbers)
+
+    def _blocks(self, kind: Kind, selection: Allowed | None) -> Iterator[tuple[IntArray, FloatArray]]:
+        if selection is None:
             with self.store() as store:
                 ids = store.ids(kind)
         else:
-            ids = self._ids(allowed, kind)
+            ids = self._ids(selection, kind)
         for start in range(0, len(ids), 16384):
             some = ids[start : start + 16384]
             yield some, self.tables[kind].gather(some)
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
-    def nearest_documents(
-        self,
-        kinds: tuple[Kind, ...],
-        queries: FloatArray,
-        k: int,
-        allowed: Allowed | None = None,
-        *,
-        exact: bool = False,
-    ) -> list[list[Match]]:
-        """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one.
+    def find(self, ids: Sequence[str]) -> dict[str, int]:
+        """Numbers of documents by their ids; those that are not there are left out."""
+        with self.store() as store:
+            found = {document_id: store.find(document_id) for document_id in ids}
+        return {document_id: row[0] for document_id, row in found.items() if row is not None}
 
-        With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
-        is among the `k` best by that score.
-        """
-        if len(kinds) == 1:
-            return self._by_kind(kinds[0], queries, k, allowed, exact)
-        results: list[dict[int, Match]] = [{} for _ in queries]
-        for kind in kinds:
-            for result, matches in zip(results, self._by_kind(kind, queries, k, allowed, exact), strict=True):
-                for match in matches:
-                    if match.doc not in result or match.score > result[match.doc].score:
-                        result[match.doc] = match
-        return [sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results]
+    def matching(self, selection: Allowed) -> IntArray:
+        """Numbers of the documents of a selection, ascending."""
+        return selection.docs
 
-    def _by_kind(
-        self, kind: Kind, queries: FloatArray, k: int, allowed: Allowed | None, exact: bool
-    ) -> list[list[Match]]:
-        if kind == "document":
-            scores, ids = self.nearest(kind, queries, k, allowed, exact=exact)
-            return [
-                [Match(doc, score) for doc, score in zip(row_ids, row, strict=True)]
-                for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
-            ]
-        return self._by_passage(queries, k, allowed, exact)
+    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
+        with self.store() as store:
+            return store.documents(docs, texts=texts)
 
-    def _by_passage(self, queries: FloatArray, k: int, allowed: Allowed | None, exact: bool) -> list[list[Match]]:
-        """Documents by their best passage: fetches passages until they are of `k` documents or there are no more."""
-        results: list[list[Match]] = [[] for _ in queries]
-        open_rows, wanted, available = np.arange(len(queries)), 4 * k, self.count("passage", allowed)
-        while len(open_rows):
-            scores, ids = self.nearest("passage", queries[open_rows], wanted, allowed, exact=exact)
-            for row, row_ids, row_scores in zip(open_rows.tolist(), ids.tolist(), scores.tolist(), strict=True):
-                results[row] = _group(row_ids, row_scores, k)
-            if wanted >= available:
-                break
-            open_rows = np.array([row for row in open_rows if len(results[row]) < k], dtype=np.int64)
-            wanted *= 4
-        return results
+    def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
+        """Passages by number; those that are not there are left out. Looking one up is an IndexFormatError."""
+        with self.store() as store:
+            return store.some_passages(passages)
 
-    def nearest_passages(
-        self, queries: FloatArray, k: int, allowed: Allowed | None = None, *, exact: bool = False
-    ) -> list[list[Match]]:
-        """The `k` best passages for each query `[n, d]`."""
-        scores, ids = self.nearest("passage", queries, k, allowed, exact=exact)
-        return [
-            [Match(i >> PASSAGE_BITS, score, i) for i, score in zip(row_ids, row, strict=True)]
-            for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
-        ]
+    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
+        """Numbers of the passages of some documents, `[n]`, ascending."""
+        with self.store() as store:
+            return store.passage_ids(np.array(docs, dtype=np.int64))
 
-    def score_documents(self, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> dict[int, float]:
-        """Score documents against one query `[d]` as `nearest_documents` does; leave out those without a vector."""
-        found: dict[int, float] = {}
-        if "document" in kinds and docs:
-            scores = self.tables["document"].gather(np.array(docs, dtype=np.int64)) @ query
-            found = dict(zip(docs, scores.tolist(), strict=True))
-        if "passage" in kinds and docs:
-            with self.store() as store:
-                ids = store.passage_ids(np.array(docs, dtype=np.int64))
-            scores = self.tables["passage"].gather(ids) @ query if len(ids) else np.empty(0, np.float32)
-            for doc, score in zip((ids >> PASSAGE_BITS).tolist(), scores.tolist(), strict=True):
-                found[doc] = max(score, found.get(doc, score))
-        return found
-
-    def background(self, query: FloatArray) -> float:
-        """The mean cosine of all vectors with a query `[d]`: what a document scores at random."""
-        return float(self.mean_vector @ query)
+    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
+        with self.store() as store:
+            return store.passages(docs)
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -357,40 +289,25 @@ class Snapshot:
         with self.store() as store:
             return store.words.language
 
-    @cached_property
-    def has_passage_words(self) -> bool:
-        """Whether passages can be found by words: not so in a version of format 1."""
-        with self.store() as store:
-            return store.words.has_passages
-
-    def documents_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[Match]:
-        """The `k` best documents by BM25 over title and text; fewer where fewer hold any of the words."""
+    def by_words(self, kind: Kind, text: str, k: int, selection: Allowed | None = None) -> list[tuple[int, float]]:
+        """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
         expression = self._any_word(text)
         if not expression:
             return []
-        condition = allowed.condition if allowed else None
-        k = min(k, self.manifest.counts["documents"])
+        condition = selection.condition if selection else None
         with self.store() as store:
-            return [Match(doc, score) for doc, score in store.words.match(expression, k, condition)]
-
-    def passages_by_words(self, text: str, k: int, allowed: Allowed | None = None) -> list[int]:
-        """Find the `k` best passages by BM25; fewer where fewer hold any of the words."""
-        expression = self._any_word(text)
-        if not expression:
-            return []
-        condition = allowed.condition if allowed else None
-        k = min(k, self.manifest.counts["passages"])
-        with self.store() as store:
-            return [passage for passage, _ in store.words.match_passages(expression, k, condition)]
+            if kind == "document":
+                return store.words.match(expression, min(k, self.info.documents), condition)
+            return store.words.match_passages(expression, min(k, self.info.passages), condition)
 
     def _any_word(self, text: str) -> str:
         """The FTS5 expression for what holds any word of a text; "" where it has none."""
         return " OR ".join(self.language.terms(text))
 
-    def word_occurrences(self, text: str, ids: IntArray) -> tuple[IntArray, BoolArray]:
+    def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
         with self.store() as store:
-            return self._postings.look_up(store, self.language.terms(text), ids)
+            return self._postings.look_up(store, self.language.terms(text), passages)
 
     @cached_property
     def mean_passage_length(self) -> float:
@@ -405,16 +322,19 @@ def _release(hold: int, stores: queue.LifoQueue[Store]) -> None:
     os.close(hold)
 
 
-def _group(ids: list[int], scores: list[float], k: int) -> list[Match]:
-    """The best passage of each document, of passages in descending order."""
-    best: dict[int, Match] = {}
-    for passage, score in zip(ids, scores, strict=True):
-        doc = passage >> PASSAGE_BITS
-        if doc not in best:
-            if len(best) == k:
-                break
-            best[doc] = Match(doc, score, passage)
-    return list(best.values())
+def _info(folder: Path, manifest: Manifest, *, passage_words: bool) -> EngineInfo:
+    return EngineInfo(
+        name=str(folder.parent),
+        version=manifest.version,
+        dim=manifest.dim,
+        granularity=manifest.granularity,
+        documents=manifest.counts["documents"],
+        passages=manifest.counts["passages"],
+        model=manifest.model,
+        model_source=manifest.settings["model_source"],
+        remedy=f"run `aveyb-index verify {folder.parent}`",
+        passage_words=passage_words,
+    )
 
 
 def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:

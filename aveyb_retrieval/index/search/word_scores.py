@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aveyb_retrieval.index.engines.base import BoolArray
     from aveyb_retrieval.index.storage.store import Store
     from aveyb_retrieval.index.types import FloatArray, IntArray
-
-BoolArray = npt.NDArray[np.bool_]
 
 K1, B = 1.2, 0.75  # those of FTS5's bm25()
 FREQUENT = 50_000  # passages: reading their numbers takes about ten milliseconds

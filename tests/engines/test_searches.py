@@ -1,0 +1,314 @@
+"""Every engine answers searches as our own files do: the same hits, for the same options and filters."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
+from tests.engines.stands import EMBEDDER
+from tests.index.conftest import assert_best, true_scores
+from tests.index.fake import FakeEmbedder
+from tests.index.test_filters import holds
+
+if TYPE_CHECKING:
+    from aveyb_retrieval import Hit, Retriever
+    from tests.engines.stands import Collection, Documents, Stand
+
+QUERY = "zinc hull word1 word17"
+TOLERANCE = 1e-4
+
+
+def plain(value: Any, *, about: bool = False) -> Any:
+    """A hit's fields as lists and dicts; `about`: with numbers that equal those of sums in another order."""
+    if isinstance(value, float) and about:
+        return pytest.approx(value, abs=TOLERANCE)
+    if isinstance(value, dict):
+        return {key: plain(item, about=about) for key, item in value.items()}
+    return [plain(item, about=about) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def assert_same(found: list[Hit], wanted: list[Hit]) -> None:
+    """The same scores in the same order, and the same hits; equals may stand in any order."""
+    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in wanted], abs=TOLERANCE)
+    if not wanted:
+        return
+    last = wanted[-1].score + TOLERANCE  # those that tie with the last one may be others
+    theirs = {(hit.id, hit.span): hit for hit in found}
+    for hit in wanted:
+        if hit.score > last:
+            other = theirs[hit.id, hit.span]
+            assert plain(other.to_dict(text=True)) == plain(hit.to_dict(text=True), about=True)
+
+
+# --- rankings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", ["document", "passage", "both"])
+def test_scores_are_cosines(library: Retriever, rows: Documents, granularity: Any) -> None:
+    hits = library.search(QUERY, 10, mode="dense", granularity=granularity)
+    assert_best(hits, true_scores(rows, EMBEDDER, QUERY, granularity), 10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "dense"},
+        {"mode": "dense", "exact": True},
+        {"mode": "dense", "passages": 3, "context": 1},
+        {"mode": "dense", "granularity": "document"},
+        {"mode": "dense", "min_score": 0.3},
+        {"mode": "dense", "rerank": "maxsim", "candidates": 20},
+        {"mode": "dense", "filter": {"year": {"$gte": 2010}}},
+        {"mode": "dense", "unit": "passage"},
+        {"mode": "dense", "unit": "passage", "per_document": 1},
+        {"mode": "dense", "unit": "passage", "diversity": 0.5, "fold": False},
+        {"mode": "dense", "unit": "passage", "context": 2, "filter": {"tags": "a"}},
+        {"mode": "dense", "unit": "passage", "min_score": 0.2},
+    ],
+    ids=str,
+)
+def test_hits_by_vectors_are_those_of_our_own_files(
+    library: Retriever, ours: Retriever, options: dict[str, Any]
+) -> None:
+    assert_same(library.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fusion": "rrf"},
+        {"weight": 0.9, "passages": 2},
+        {"min_score": 0.05},
+        {"rerank": "maxsim", "candidates": 20},
+        {"filter": {"year": {"$gte": 2010}}, "context": 1},
+        {"unit": "passage"},
+        {"unit": "passage", "per_document": 2, "fold": False},
+        {"unit": "passage", "rerank": "maxsim", "candidates": 20},
+        {"unit": "passage", "diversity": 0.3, "filter": {"tags": {"$in": ["a", "b"]}}},
+        {"mode": "lexical"},
+        {"mode": "lexical", "passages": 2, "filter": {"year": {"$lt": 2010}}},
+        {"mode": "lexical", "unit": "passage"},
+    ],
+    ids=str,
+)
+def test_hits_with_words_are_those_of_our_own_files(
+    words: None, library: Retriever, ours: Retriever, options: dict[str, Any]
+) -> None:
+    assert_same(library.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
+
+
+@pytest.mark.parametrize(
+    "query", ["京都", "都", "creme brulee", "ships' hulls", "word1 word1", '"; DROP TABLE x', "of"]
+)
+def test_words_are_found_by_the_rules_of_our_own_files(
+    words: None, library: Retriever, ours: Retriever, query: str
+) -> None:
+    assert library.words(query) == ours.words(query)
+    assert_same(library.search(query, 5, mode="lexical"), ours.search(query, 5, mode="lexical"))
+
+
+def test_an_engine_without_words_says_so(stand: Stand, library: Retriever) -> None:
+    if "words" not in stand.lacks:
+        assert library.search("nosuchwordatall", 5, mode="lexical") == []
+        return
+    for options in ({}, {"mode": "lexical"}, {"unit": "passage"}):
+        with pytest.raises(ConfigError, match="mode='dense'"):
+            library.search(QUERY, 5, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", ["document", "passage"])
+def test_more_than_there_are_gives_all(library: Retriever, rows: Documents, unit: Any) -> None:
+    hits = library.search(QUERY, 5000, mode="dense", unit=unit, **({} if unit == "document" else {"fold": False}))
+    if unit == "document":
+        assert sorted(hit.id for hit in hits) == sorted(row["_id"] for row in rows)
+    else:
+        encoded = EMBEDDER.encode_documents(((f"{r['title']}\n" if r["title"] else ""), r["text"]) for r in rows)
+        assert len(hits) == sum(len(each.passages) for each in encoded)
+
+
+def test_vectors_can_be_searched_for(library: Retriever) -> None:
+    vectors = EMBEDDER.encode_queries([QUERY, "word3"])
+    found = library.search_vectors(vectors * 7, 5)
+    assert [[h.id for h in hits] for hits in found] == [
+        [h.id for h in library.search(query, 5, mode="dense")] for query in (QUERY, "word3")
+    ]
+
+
+def test_several_queries_are_answered_as_one_by_one(library: Retriever) -> None:
+    queries = [QUERY, "word2 word8", "sea"]
+    together = library.search(queries, 4, mode="dense")
+    for query, hits in zip(queries, together, strict=True):
+        assert_same(hits, library.search(query, 4, mode="dense"))
+
+
+def test_many_threads_get_the_same_answers(library: Retriever) -> None:
+    queries = [f"word{i} word{i + 1}" for i in range(24)]
+    alone = [[hit.id for hit in library.search(query, 5, mode="dense")] for query in queries]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda query: [hit.id for hit in library.search(query, 5, mode="dense")], queries))
+    assert found == alone
+
+
+def test_rank_gives_ids_and_scores(library: Retriever) -> None:
+    (pairs,) = library.rank([QUERY], 5, mode="dense")
+    assert pairs == [(hit.id, hit.score) for hit in library.search(QUERY, 5, mode="dense")]
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"year": 2004},
+    {"year": 2004.0},
+    {"year": "2004"},
+    {"year": {"$ne": 2004}},
+    {"year": {"$gt": 2010}},
+    {"year": {"$gte": 2010, "$lt": 2013}},
+    {"year": {"$lte": 2001.5}},
+    {"tags": {"$gt": "e"}},
+    {"tags": "a"},
+    {"tags": {"$in": ["a", "f", 3, None]}},
+    {"tags": {"$nin": ["a", "d"]}},
+    {"year": {"$in": []}},
+    {"tags": {"$contains": "b"}},
+    {"tags": {"$any": ["c", "f"]}},
+    {"tags": {"$all": ["a", "d"]}},
+    {"tags": {"$not": {"$all": ["a", "d"]}}},
+    {"tags": {"$exists": False}},
+    {"tags": {"$is_empty": True}},
+    {"missing": None},
+    {"missing": {"$ne": 1}},
+    {"$and": [{"year": {"$gt": 2003}}, {"tags": "a"}]},
+    {"$or": [{"year": 2004}, {"tags": {"$all": ["b", "e"]}}]},
+    {"$not": {"year": {"$gt": 2003}, "tags": "a"}},
+    {"tags": "é"},
+]
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=str)
+def test_a_filter_lets_through_what_plain_python_does(library: Retriever, rows: Documents, where: Any) -> None:
+    wanted = [row["_id"] for row in rows if holds(where, row)]
+    assert sorted(document.id for document in library.documents(where)) == sorted(wanted)
+    assert library.count(where) == len(wanted)
+    hits = library.search(QUERY, 500, mode="dense", filter=where)
+    assert sorted(hit.id for hit in hits) == sorted(wanted)
+
+
+VALUES: list[dict[str, Any]] = [
+    {"x": value}
+    for value in (None, True, False, 0, 1, -1.5, 2**53, 1e300, "", "a", "1", "null", [], {}, [1, "a"], [[1]], [None])
+] + [{"x": {"y": [1, {"z": "deep"}]}}, {"x": {"y": {"z": "deep"}}}, {"a.b": 1}, {"x": {"0": "zero"}}, {}]
+QUESTIONS: list[dict[str, Any]] = [
+    *({"x": value} for value in (None, True, False, 0, 1, 1.0, -1.5, 2**53, 2.0**53, 1e300, "", "a", "1", "null")),
+    {"x": {"$gt": 0}},
+    {"x": {"$lte": "a"}},
+    {"x": {"$exists": True}},
+    {"x": {"$is_empty": True}},
+    {"x": {"$is_empty": False}},
+    {"x": {"$contains": ""}},
+    {"x": {"$contains": 1}},
+    {"x": {"$all": []}},
+    {"x": {"$any": [1, "a", None]}},
+    {"x": {"$not": {"$gt": 0}}},
+    {"x.y.z": "deep"},
+    {"x.y": 1},
+    {"x.0": "zero"},
+    {"x.0": 1},
+    {"a\\.b": 1},
+    {"a.b": 1},
+]
+
+
+def test_filters_compare_every_type_as_plain_python_does(collection: Collection) -> None:
+    documents = [{"_id": str(n), "text": f"word{n}", "metadata": each} for n, each in enumerate(VALUES)]
+    collection.publish(documents)
+    with collection.load() as retriever:
+        for where in QUESTIONS:
+            plain = {"a.b": 1} if where == {"a\\.b": 1} else None
+            wanted = [
+                row["_id"]
+                for row in documents
+                if (row["metadata"].get("a.b") == 1 if plain else holds(where, row["metadata"]))
+            ]
+            assert sorted(d.id for d in retriever.documents(where)) == sorted(wanted), where
+            assert sorted(h.id for h in retriever.search("word1", 50, mode="dense", filter=where)) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    "where", [{"year": {"$near": 3}}, {"year": {"$gt": None}}, {"": 1}, {"year": {"$gt": math.nan}}]
+)
+def test_a_filter_that_means_nothing_is_an_error(library: Retriever, where: Any) -> None:
+    with pytest.raises(ConfigError, match="filter"):
+        library.search(QUERY, 3, mode="dense", filter=where)
+    with pytest.raises(ConfigError, match="filter"):
+        library.count(where)
+    with pytest.raises(ConfigError, match="filter"):
+        library.documents(where)
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def test_documents_are_fetched_by_id(library: Retriever, rows: Documents) -> None:
+    wanted = ["zinc", "doc-3", "kyoto", "doc-3"]
+    by_id = {row["_id"]: row for row in rows}
+    assert [(d.id, d.title, d.text) for d in library.get(wanted)] == [
+        (i, by_id[i]["title"], by_id[i]["text"]) for i in wanted
+    ]
+    assert [d.id for d in library.get(["nobody", "zinc"], missing_ok=True)] == ["zinc"]
+    with pytest.raises(InputError, match="nobody"):
+        library.get(["zinc", "nobody"])
+    assert library.get([]) == []
+
+
+def test_documents_are_listed_in_parts(library: Retriever, rows: Documents) -> None:
+    whole = [document.id for document in library.documents()]
+    assert len(whole) == len(set(whole)) == len(rows) == len(library) == library.count()
+    assert [d.id for d in library.documents(limit=7, offset=50)] == whole[50:57]
+    assert list(library.documents(offset=5000)) == []
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_vectors_of_another_dimension_are_refused(library: Retriever) -> None:
+    with pytest.raises(InputError, match="shape"):
+        library.search_vectors(np.ones((1, 3)))
+
+
+def test_another_model_is_refused(collection: Collection) -> None:
+    collection.publish([{"_id": "a", "text": "word1"}])
+    with pytest.raises(IndexFormatError, match="fake-a"):
+        collection.load(model=FakeEmbedder(seed="b"))
+
+
+def test_unknown_options_are_refused(library: Retriever) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'k'"):
+        library.search(QUERY, top_k=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="token"):
+        library.search(QUERY, 3, mode="dense", rerank="token-vectors")
+
+
+def test_documents_alone_have_no_passages(collection: Collection) -> None:
+    collection.publish([{"_id": str(n), "text": f"word{n}"} for n in range(5)], granularity="document")
+    with collection.load() as retriever:
+        assert retriever.granularity == "document"
+        (hit,) = retriever.search("word3", 1, mode="dense")
+        assert (hit.id, hit.passage, hit.passages) == ("3", None, ())
+        with pytest.raises(ConfigError, match="granularity"):
+            retriever.search("word3", unit="passage")
+
+
+def test_a_closed_retriever_is_an_error(collection: Collection) -> None:
+    collection.publish([{"_id": "a", "text": "word1"}])
+    retriever = collection.load()
+    retriever.close()
+    retriever.close()
+    with pytest.raises(AveyBError, match="closed"):
+        retriever.search("word1", mode="dense")
