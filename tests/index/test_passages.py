@@ -24,6 +24,7 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.index.search import relevance, word_scores
 from aveyb_retrieval.index.search.prompt import estimate_tokens
 from aveyb_retrieval.index.search.relevance import MAXSIM, OFFSET, SLOPE
+from aveyb_retrieval.index.search.snapshot import Snapshot
 from aveyb_retrieval.index.storage.language import language
 from aveyb_retrieval.index.storage.manifest import FORMAT
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
@@ -130,6 +131,22 @@ def test_frequent_words_are_looked_up_one_by_one(root: Path, monkeypatch: pytest
     monkeypatch.setattr(word_scores, "KEPT", 0)
     with Retriever.load(root, model=FakeEmbedder()) as forgetting:
         assert [forgetting.search(queries, k=9), forgetting.search(queries, k=9, unit="passage")] == expected
+
+
+def test_words_that_no_passage_holds_are_not_remembered_without_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_scores, "KEPT", 20 * word_scores.WORD)
+    snapshot, postings = Snapshot.open(root), word_scores.Postings()
+    none = np.empty(0, dtype=np.int64)
+    with snapshot.store() as store:
+        for number in range(500):
+            counts, _ = postings.look_up(store, [f'"unheard{number}"'], none)
+            assert counts.tolist() == [0]
+            assert len(postings._known) <= 21
+        postings.look_up(store, ['"' + "x" * 10_000 + '"', '"zinc"'], none)
+    assert list(postings._known) == ['"zinc"']  # the long one was too much to keep
+    snapshot.close()
 
 
 def test_near_copies_are_folded(retriever: Retriever) -> None:

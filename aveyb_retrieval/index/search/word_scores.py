@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 K1, B = 1.2, 0.75  # those of FTS5's bm25()
 FREQUENT = 50_000  # passages: reading their numbers takes about ten milliseconds
 KEPT = 4_000_000  # numbers of passages, 32 MiB
+WORD = 50  # numbers that a remembered word takes the room of, beside its letters, however few passages hold it
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Postings:
             if self._kept > KEPT:
                 self._known, self._kept = {}, 0
             self._known[term] = known
-            self._kept += 1 + (0 if known[1] is None else len(passages))
+            self._kept += WORD + len(term) + (0 if known[1] is None else len(passages))
         return known
 
 
