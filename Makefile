@@ -31,9 +31,9 @@ test-slow: $(VENV)/.installed-dev
 test-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -v tests/kernels
 
-# Adapters and servers, with the frameworks' own suites, and the snippets of their pages.
-test-integrations: $(VENV)/.installed-integrations
-	$(BIN)/python -m pytest $(wildcard tests/integrations tests/server) tests/test_docs.py
+# Adapters and servers, with the frameworks' own suites, and the snippets of their pages; a part of `make test`.
+test-integrations: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/integrations tests/server tests/test_docs.py
 
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed
@@ -56,10 +56,6 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev]'
-	touch $@
-
-$(VENV)/.installed-integrations: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations]'
 	touch $@
 
