@@ -66,7 +66,7 @@ def mean(system: str, sets: Sequence[str]) -> float:
 
 
 def quality_summary() -> str:
-    """Return README's table and the sentences that follow from it."""
+    """Return the table of docs/measurements.md and the sentences that follow from it."""
     scores, sets = ndcg(), (*SHORT, *LONG)
     systems = {
         "aveyb-mini-en, vectors and words (default)": HYBRID,
@@ -96,6 +96,17 @@ def quality_summary() -> str:
             f"On the two sets of long texts they score {cut} for MiniLM cut at its 256 tokens;",
             f"MiniLM on chunks scores {chunks}. Words are scored by bm25s here; the index's own BM25 differs slightly.",
         ]
+    )
+
+
+def quality_sentence() -> str:
+    """Return what README says of the default search."""
+    scores, sets = ndcg(), (*SHORT, *LONG)
+    better = sum(scores[name, HYBRID] > scores[name, BM25] for name in sets)
+    return (
+        f"Over {len(sets)} English sets the default search scores {mean(HYBRID, sets):.3f} (mean NDCG@10), BM25 "
+        f"{mean(BM25, sets):.3f},\nBM25 fused with all-MiniLM-L6-v2 {mean(RRF, sets):.3f}; it finds more than BM25 on "
+        f"{better} of them, and than the fusion on {sum(scores[name, HYBRID] > scores[name, RRF] for name in sets)}."
     )
 
 
@@ -172,10 +183,127 @@ def passages() -> str:
     return "\n".join(lines).rstrip()
 
 
+IDLE = 0.5  # load of a machine that does nothing else
+EXTRAS = {
+    "files": "PDF, DOCX, HTML and EPUB files",
+    "server": "`aveyb-serve`",
+    "mcp": "`aveyb-mcp`",
+    "langchain": "the adapters for LangChain (its core)",
+    "llama-index": "the adapters for LlamaIndex (its core)",
+    "haystack": "the adapters for Haystack",
+    "eval": "metrics of `aveyb-eval`",
+    "bm25": "stemmers of languages other than English",
+    "hub": "data sets of the Hugging Face hub",
+    "train": "`aveyb-train`",
+    "minilm": "the model all-MiniLM-L6-v2",
+}
+
+
+def extras() -> str:
+    """Return the table of extras.json: what each extra is for and how large it is."""
+    found = results("extras.json")
+    base = found["base"]
+    sizes = {row["extra"]: row for row in found["extras"]}
+    rows = [
+        [
+            f"`{name}`",
+            meaning,
+            str(sizes[name]["packages"]),
+            f"{sizes[name]['megabytes']:,.1f}",
+            ", ".join(f"{package} {megabytes:,.1f}" for package, megabytes in sizes[name]["largest"].items()),
+        ]
+        for name, meaning in EXTRAS.items()
+    ]
+    return "\n".join(
+        [
+            table(["extra", "for", "packages", "MB", "largest"], rows),
+            "",
+            f"Measured by `benchmarks/extras.py` in an environment with all of them (Python {found['python']}, "
+            f"{found['machine']}): packages on top",
+            f"of the base with `cpu`, which has {base['packages']} packages and {base['megabytes']:,.0f} MB, "
+            f"{base['torch']:,.0f} MB of them torch {base['torch_version']}. Extras share",
+            "packages, so several together take less than their sum.",
+        ]
+    )
+
+
+def files() -> str:
+    """Return the table of files.json: a folder of 200 files, beside markitdown."""
+    found = results("files.json")
+    rows = []
+    for kind, row in found["readers"].items():
+        megabytes = row["bytes"] / 1e6
+        rows.append(
+            [
+                kind,
+                f"{row['files']:.0f}",
+                f"{megabytes:.2f}",
+                f"{row['seconds'] / megabytes:.2f}",
+                f"{row['markitdown_seconds'] / megabytes:.2f}",
+                f"{row.get('unreadable', 0):.0f} / {row['markitdown_unreadable']:.0f}",
+            ]
+        )
+    head = ["kind", "files", "MB", "s/MB", "markitdown, s/MB", "unreadable, ours / markitdown's"]
+    build, pages, sync = found["build"], found["pages"], found["sync"]
+    return "\n".join(
+        [
+            f"{sum(int(row[1]) for row in rows)} files: PDF, HTML, Markdown and text of Debian packages, DOCX and EPUB "
+            "made of such texts",
+            "(`benchmarks/cpu/files.py`). Seconds are processor time of reading alone, on one busy machine.",
+            "",
+            table(head, rows),
+            "",
+            f"Building the index of them took {build['cpu_seconds']:.0f} s of processor time for {build['tokens']:,} "
+            f"tokens. {pages['passages on their page']} of",
+            f"{pages['passages']} PDF passages that {pages['queries']} searches found begin with words that are on the "
+            "page of their number, as",
+            f"PDFium reads it. A sync after {sync['deleted']} deletions and {sync['renamed']} renamings took "
+            f"{sync['cpu_seconds']:.1f} s and left {sync['after']} documents, each with its file.",
+        ]
+    )
+
+
+def server() -> str:
+    """Return the table of cpu_serve.json: one client, many, and one again."""
+    found = results("cpu_serve.json")
+    rows = []
+    for name in ("one_client", "many_clients", "one_client_again"):
+        row = found[name]
+        memory = row["resident_mib"]
+        shown = (memory[0], memory[1], memory[len(memory) // 2], memory[-1])
+        rows.append(
+            [
+                str(row["clients"]),
+                f"{row['requests']:,}",
+                f"{row['requests_per_second']:.0f}",
+                *(f"{row['milliseconds'][q]:.0f}" for q in ("p50", "p99")),
+                ", ".join(f"{value:.0f}" for value in shown),
+            ]
+        )
+    head = ["clients", "requests", "per second", "p50, ms", "p99, ms", "memory, MiB"]
+    busy = found["load_before"] > IDLE
+    return "\n".join(
+        [
+            table(head, rows),
+            "",
+            f"`benchmarks/cpu/serve.py`: searches for ten documents among {found['documents']} long ones (this "
+            "project's pages), for",
+            f"{found['one_client']['seconds']:.0f} seconds in each phase, with {found['threads']} threads on "
+            f"{found['cores']} {found['processor']} cores, which the clients share"
+            + (f"; other work kept the machine busy (load {found['load_before']:.1f})." if busy else "."),
+            "Memory is the server's resident set at the beginning of a phase, after a twelfth, half and all of it.",
+        ]
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "quality-sentence": quality_sentence,
     "quality-summary": quality_summary,
     "quality-card": quality_card,
     "quality-recipe": quality_recipe,
+    "extras": extras,
+    "files": files,
+    "server": server,
     "precision": precision,
     "passages": passages,
 }

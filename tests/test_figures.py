@@ -26,7 +26,7 @@ def test_every_block_has_a_page():
 
 
 def test_a_stale_figure_is_found():
-    [page] = [page for page in readme.pages() if page.parent == ROOT]
+    page = ROOT / "docs" / "measurements.md"
     text = page.read_text(encoding="utf-8")
     figure = f"{readme.ndcg()['qmsum-long', readme.HYBRID]:.3f}"
     assert figure in text

@@ -1,12 +1,12 @@
-"""A running server under load: many clients at once beside one, for a minute each, and its memory meanwhile.
+"""A running server under load: one client, many at once, and one again, for a minute each; its memory meanwhile.
 
-    python benchmarks/cpu/serve.py                                  # this project's documentation, two minutes
+    python benchmarks/cpu/serve.py                                  # this project's documentation, three minutes
     python benchmarks/cpu/serve.py INDEX --clients 32 --seconds 60  # an index of yours
 
 Every client keeps one connection open and asks the next question when the last one is answered. Questions are the words
-of sentences of the documents themselves, drawn with a fixed seed, so that no two requests are alike. Times are from
+of sentences of the documents themselves, drawn with a fixed seed; after 5,000 requests they come again. Times are from
 sending a request to having read its answer, in the client; clients and server share the machine's processors. Memory is
-the resident set that the server reports, at the first and the last second of the load.
+the resident set that the server reports: before the load, and twelve times during it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.server.limits import Limits
 
 ROOT = Path(__file__).parents[2]
+SAMPLES = 12  # of the server's memory
 RESULTS = ROOT / "benchmarks" / "results" / "cpu_serve.json"
 
 
@@ -78,16 +79,17 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
         connection.close()
 
     memory = [resident(url)]
+    step = seconds / SAMPLES
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
     began = time.perf_counter()
     for thread in threads:
         thread.start()
-    time.sleep(min(1.0, seconds / 2))
-    memory.append(resident(url))
+    for _ in range(SAMPLES):
+        time.sleep(step)
+        memory.append(resident(url))
     for thread in threads:
         thread.join()
     took = time.perf_counter() - began
-    memory.append(resident(url))
     values = np.concatenate([np.array(each) for each in times])
     return {
         "clients": clients,
@@ -96,7 +98,7 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
         "requests_per_second": round(len(values) / took, 1),
         "milliseconds": {f"p{q}": round(1000 * float(np.percentile(values, q)), 1) for q in (50, 95, 99)},
         "statuses": sorted(set().union(*statuses)),
-        "resident_mib": {"before": memory[0], "first_second": memory[1], "end": memory[2]},
+        "resident_mib": memory,
     }
 
 
@@ -121,6 +123,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=Limits.threads, help="searches that the server runs at once")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         index = options.index or documentation(Path(folder) / "documentation")
         questions = draw_questions(index, 5000)
@@ -134,6 +137,7 @@ def main() -> None:
             before = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
             together = load(url, questions, options.clients, options.seconds)
             after = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
+            again = load(url, questions[::-1], 1, options.seconds)
         finally:
             server.terminate()
             server.wait()
@@ -143,6 +147,7 @@ def main() -> None:
     result = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
+        "load_before": load_before,
         "python": platform.python_version(),
         "index": str(options.index or "documentation of this project"),
         "documents": documents,
@@ -150,6 +155,7 @@ def main() -> None:
         "exit_code": server.returncode,
         "one_client": alone,
         "many_clients": together,
+        "one_client_again": again,
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))
