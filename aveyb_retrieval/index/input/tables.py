@@ -57,7 +57,10 @@ def _separator(open_blocks: OpenBlocks, source: str, reading: Reading) -> str:
     first = next(split_lines(open_blocks(), reading.max_line), b"")
     line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
     for separator in SEPARATORS:
-        header = next(csv.reader([line], delimiter=separator), [])
+        try:
+            header = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:  # reading the rows says what is wrong, and in which line
+            continue
         if reading.names.text in header:
             return separator
     return max(SEPARATORS, key=line.count)  # the message shows the columns as they would be
