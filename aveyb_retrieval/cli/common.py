@@ -13,6 +13,8 @@ from aveyb_retrieval.cli.processors import respect_processors
 from aveyb_retrieval.errors import AveyBError, ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from aveyb_retrieval.index.types import Progress
 
 
@@ -28,6 +30,13 @@ def together(*decorators: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+def make_console() -> Console:
+    """Return where tables are printed."""
+    from rich.console import Console
+
+    return Console()
 
 
 PRECISION = click.option(

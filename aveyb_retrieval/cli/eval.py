@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import Commands
+from aveyb_retrieval.cli import probes
+from aveyb_retrieval.cli.common import Commands, make_console
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.index.search.options import Mode
@@ -29,13 +26,7 @@ MODES = click.Choice(["hybrid", "dense", "lexical"])
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency, needle-lm, perplexity."""
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
+    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency, needle, perplexity."""
 
 
 @main.command()
@@ -151,7 +142,7 @@ def run(
     from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
     load_trec_eval()  # not found missing only after hours of encoding
-    console = _console()
+    console = make_console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
     settings = Settings(depth=depth, metrics=metrics, ignore_identical_ids=ignore_identical_ids)
     load = LoadOptions(device=device, precision=precision, max_tokens=max_tokens)
@@ -270,7 +261,7 @@ def compare(
     if as_json:
         click.echo(json.dumps({"metric": metric, "a": str(run_a), "b": str(run_b), **asdict(comparison)}, indent=1))
         return
-    console = _console()
+    console = make_console()
     for notice in judged.notices:
         console.print(f"note: {notice}", highlight=False, markup=False)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
@@ -340,7 +331,7 @@ def passages(
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
-        print_passages(scores, task, _console())
+        print_passages(scores, task, make_console())
 
 
 @main.command()
@@ -389,7 +380,7 @@ def latency(
         return
     from aveyb_retrieval.eval.report import print_latency
 
-    print_latency(rows, f"{index}, k {k}, mode {mode}, loaded in {load_seconds:.2f} s", _console())
+    print_latency(rows, f"{index}, k {k}, mode {mode}, loaded in {load_seconds:.2f} s", make_console())
 
 
 def _run_paths(path: Path, results: list[Result]) -> list[Path]:
@@ -409,136 +400,8 @@ def _command() -> str:
     return shlex.join(["aveyb-eval", *sys.argv[1:]])
 
 
-TEXT_FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-@main.command("needle-lm")
-@click.argument("model")
-@click.option(
-    "--task",
-    "tasks",
-    multiple=True,
-    type=click.Choice(["passkey", "niah-1", "niah-2"]),
-    default=("passkey", "niah-1"),
-    show_default=True,
-    help="passkey and niah-1 hide a number in sentences that repeat, niah-2 in the texts of --haystack. Repeatable.",
-)
-@click.option(
-    "--length",
-    "lengths",
-    multiple=True,
-    type=click.IntRange(min=1),
-    default=(1024, 2048, 4096, 8192, 16384, 32768, 65536),
-    show_default=True,
-    help="Tokens of a prompt. Repeatable.",
-)
-@click.option(
-    "--depth",
-    "depths",
-    multiple=True,
-    type=click.IntRange(0, 100),
-    default=(10, 30, 50, 70, 90),
-    show_default=True,
-    help="Where the number is, in percent. Repeatable.",
-)
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Prompts of each cell.")
-@click.option("--haystack", multiple=True, type=TEXT_FILE, help="Texts (.jsonl, .txt) for niah-2. Repeatable.")
-@click.option("--device", default="cpu", show_default=True, help="Torch device of the model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def needle_lm(
-    model: str,
-    tasks: tuple[str, ...],
-    lengths: tuple[int, ...],
-    depths: tuple[int, ...],
-    seeds: int,
-    haystack: tuple[Path, ...],
-    device: str,
-    as_json: bool,
-) -> None:
-    """Hide a number in long texts and have MODEL, an Avey language model, say it; also times the first token."""
-    from aveyb_retrieval.eval.needle_lm import run_needles
-    from aveyb_retrieval.training.texts import read_texts
-
-    loaded, tokenizer = _language_model(model, device)
-    cells = run_needles(
-        loaded,
-        tokenizer,
-        tasks=tasks,
-        lengths=lengths,
-        depths=depths,
-        seeds=seeds,
-        haystack=list(read_texts(haystack)),
-    )
-    if as_json:
-        click.echo(json.dumps({"model": model, "seeds": seeds, "cells": [asdict(cell) for cell in cells]}, indent=1))
-    else:
-        from aveyb_retrieval.eval.report import print_needles
-
-        print_needles(cells, seeds, _console())
-
-
-@main.command()
-@click.argument("model")
-@click.option(
-    "--texts", "files", required=True, multiple=True, type=TEXT_FILE, help="Texts (.jsonl, .txt). Repeatable."
-)
-@click.option("--field", default="text", show_default=True, help="Field of a JSON line with the text.")
-@click.option(
-    "--length",
-    "lengths",
-    multiple=True,
-    type=click.IntRange(min=1),
-    default=(512, 1024, 2048, 4096),
-    show_default=True,
-    help="Tokens of a window. Repeatable.",
-)
-@click.option("--windows", type=click.IntRange(min=1), default=4, show_default=True, help="Windows of each length.")
-@click.option(
-    "--positions", type=click.IntRange(min=1), default=64, show_default=True, help="Positions of a window, for strict."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of those positions.")
-@click.option("--device", default="cpu", show_default=True, help="Torch device of the model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def perplexity(
-    model: str,
-    files: tuple[Path, ...],
-    field: str,
-    lengths: tuple[int, ...],
-    windows: int,
-    positions: int,
-    seed: int,
-    device: str,
-    as_json: bool,
-) -> None:
-    """Perplexity of MODEL, an Avey language model, by length: as trained, and strict as in generation."""
-    from aveyb_retrieval.eval.perplexity import perplexities, token_stream
-    from aveyb_retrieval.training.clm import end_of_text
-    from aveyb_retrieval.training.texts import read_texts
-
-    loaded, tokenizer = _language_model(model, device)
-    stream = read_texts(files, field=field)
-    tokens = token_stream(stream, tokenizer, end_of_text(tokenizer), max(lengths) * windows + 1)
-    rows = perplexities(loaded, tokens, lengths, windows=windows, positions=positions, seed=seed)
-    if as_json:
-        click.echo(json.dumps({"model": model, "rows": [asdict(row) for row in rows]}, indent=1))
-        return
-    click.echo("length  windows  as trained  as trained, sampled  strict, sampled")
-    for row in rows:
-        click.echo(
-            f"{row.length:>6}  {row.windows:>7}  {row.as_trained:>10.3f}  {row.as_trained_sampled:>19.3f}  "
-            f"{row.strict:>15.3f}"
-        )
-
-
-def _language_model(model: str, device: str) -> tuple[AveyForCausalLM, AveyBTokenizer]:
-    """Open an Avey language model and its tokenizer."""
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-    from aveyb_retrieval.encoder.device import check_device
-    from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
-
-    folder = model_folder(model)
-    loaded = AveyForCausalLM.from_pretrained(folder).eval().to(check_device(device))
-    return loaded, load_tokenizer(folder, loaded.config.vocab_size)
+for probe in (probes.needle, probes.needle_lm, probes.perplexity):
+    main.add_command(probe)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One self-contained HTML page per evaluation: scores, query by query against each other, and by document length.
+"""One self-contained HTML page per evaluation: scores, query by query and by document length; heat maps of needles.
 
 No external resources: the page can be mailed, archived, and opened without a network. The tables are plain HTML and
 read without JavaScript; the two plots are drawn as SVG by `report.js`.
@@ -11,13 +11,14 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.eval.report import group, setting_text, write_text
+from aveyb_retrieval.eval.report import group, heat_maps, setting_text, write_text
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.eval.needle import Cell
     from aveyb_retrieval.eval.runner import Result
 
 
@@ -28,9 +29,7 @@ def write_html(path: Path, results: Sequence[Result], title: str = "Retrieval ev
 
 def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> str:
     """Return the page as one string."""
-    assets = files("aveyb_retrieval.eval")
-    style = assets.joinpath("report.css").read_text(encoding="utf-8")
-    script = assets.joinpath("report.js").read_text(encoding="utf-8")
+    script = files("aveyb_retrieval.eval").joinpath("report.js").read_text(encoding="utf-8")
     groups = group(results)
     tables = "\n".join(_table(key, members) for key, members in groups.items())
     data = [_plot_data(key, members) for key, members in groups.items()]
@@ -41,6 +40,35 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
         .replace("\u2028", "\\u2028")
         .replace("\u2029", "\\u2029")
     )
+    body = f"""{tables}
+<section aria-labelledby="plots">
+<h2 id="plots">Query by query</h2>
+<p class="controls">
+<label>Data set <select id="group"></select></label>
+<label>Horizontal <select id="first"></select></label>
+<label>Vertical <select id="second"></select></label>
+</p>
+<div class="plots">
+<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
+<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
+</div>
+<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
+</section>"""
+    return _page(
+        title, body, f'<script type="application/json" id="data">{payload}</script>\n<script>\n{script}</script>'
+    )
+
+
+def write_needles(path: Path, cells: Sequence[Cell], seeds: int, model: str) -> None:
+    """Write heat maps of needles that were searched for; `path` is replaced in one step."""
+    maps = "\n".join(_heat_map(*each) for each in heat_maps(cells))
+    body = f'<p class="facts">Model {escape(model)}; shares of {plural(seeds, "needle")} in each cell.</p>\n{maps}'
+    write_text(path, _page("Needles in an index", body))
+
+
+def _page(title: str, body: str, scripts: str = "") -> str:
+    """Return a whole page."""
+    style = files("aveyb_retrieval.eval").joinpath("report.css").read_text(encoding="utf-8")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -54,27 +82,27 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
 <body>
 <header><h1>{escape(title)}</h1></header>
 <main>
-{tables}
-<section aria-labelledby="plots">
-<h2 id="plots">Query by query</h2>
-<p class="controls">
-<label>Data set <select id="group"></select></label>
-<label>Horizontal <select id="first"></select></label>
-<label>Vertical <select id="second"></select></label>
-</p>
-<div class="plots">
-<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
-<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
-</div>
-<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
-</section>
+{body}
 </main>
-<script type="application/json" id="data">{payload}</script>
-<script>
-{script}</script>
+{scripts}
 </body>
 </html>
 """
+
+
+def _heat_map(title: str, depths: Sequence[int], rows: Mapping[int, Sequence[float]]) -> str:
+    """Return a table whose cells are filled by their shares, which they also show as numbers."""
+    head = "".join(f'<th scope="col" class="number">{depth} %</th>' for depth in depths)
+    lines = "".join(
+        f'<tr><th scope="row">{length:,} tokens</th>'
+        + "".join(f'<td class="number heat" style="--share: {share:.3f}">{share:.2f}</td>' for share in shares)
+        + "</tr>"
+        for length, shares in rows.items()
+    )
+    return f"""<section><h2>{escape(title)}</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">
+<table><thead><tr><th scope="col">Length, depth of the needle</th>{head}</tr></thead><tbody>{lines}</tbody></table>
+</div></section>"""
 
 
 def _table(key: tuple[str, str, str], members: Sequence[Result]) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.haystack import sentences_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,8 @@ def make_needle(
     room = length - len(opening) - len(needle) - len(question)
     if room < 0:
         raise InputError(f"length {length}: {task} needs {length - room} tokens for its needle and question")
-    pieces = _pieces(tokenizer, room, _real(haystack, random) if task == "niah-2" else cycle(_NOISE))
+    sentences = (f" {each}" for each in sentences_of(haystack, random)) if task == "niah-2" else cycle(_NOISE)
+    pieces = _pieces(tokenizer, room, sentences)
     ends = np.cumsum([0, *map(len, pieces)])
     place = int(np.abs(ends - depth / 100 * room).argmin())
     return Needle(
@@ -151,15 +153,6 @@ def answer_greedily(
         said.append(int(out.logits[0, -1].argmax()))
     ids = {*tokenizer.ranks.values(), *tokenizer.special_tokens.values()}  # the embedding may have rows beyond them
     return tokenizer.decode([token for token in said if token in ids]), first
-
-
-def _real(texts: Sequence[str], random: np.random.Generator) -> Iterator[str]:
-    """Sentences of real texts, in a random order of the texts, over and over."""
-    while True:
-        for i in random.permutation(len(texts)):
-            for sentence in texts[i].replace("\n", " ").split(". "):
-                if sentence.strip():
-                    yield f" {sentence.strip().rstrip('.')}."
 
 
 def _pieces(tokenizer: AveyBTokenizer, room: int, sentences: Iterator[str]) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from aveyb_retrieval.eval.latency import Latency
+    from aveyb_retrieval.eval.needle import Cell as NeedleCell
     from aveyb_retrieval.eval.needle_lm import Cell
     from aveyb_retrieval.eval.passages import PassageScores
     from aveyb_retrieval.eval.significance import Comparison
@@ -159,6 +160,37 @@ def print_needles(cells: Sequence[Cell], seeds: int, console: Console) -> None:
             shares = [f"{row[depth].found:.2f}" for depth in depths]
             seconds = sorted(cell.first_token_seconds for cell in row.values())[len(row) // 2]
             table.add_row(f"{length:,}", *shares, f"{seconds:.3f} s")
+        console.print(table)
+
+
+def heat_maps(cells: Sequence[NeedleCell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
+    """Arrange cells as maps: a title, the depths, and the shares found at them by length.
+
+    Each way to search has two maps: the right document first of the corpus, and its needle in the first passage.
+    """
+    maps = []
+    for system in dict.fromkeys(cell.system for cell in cells):
+        own = [cell for cell in cells if cell.system == system]
+        depths = sorted({cell.depth for cell in own})
+        for what, measure in (("document first", "document_first"), ("passage first", "passage_first")):
+            shares = {(cell.length, cell.depth): getattr(cell, measure) for cell in own}
+            if None not in shares.values():
+                lengths = sorted({cell.length for cell in own})
+                rows = {length: [shares[length, depth] for depth in depths] for length in lengths}
+                maps.append((f"{system}: {what}", depths, rows))
+    return maps
+
+
+def print_found_needles(cells: Sequence[NeedleCell], seeds: int, console: Console) -> None:
+    """Print a table of each way to search, lengths by depths: shares of the needles found."""
+    from rich.table import Table
+
+    for title, depths, rows in heat_maps(cells):
+        table = Table(title=f"{title}, share of {seeds}, by depth")
+        for name in ("tokens", *(f"{depth} %" for depth in depths)):
+            table.add_column(name, justify="right")
+        for length, shares in rows.items():
+            table.add_row(f"{length:,}", *(f"{share:.2f}" for share in shares))
         console.print(table)
 
 
