@@ -74,6 +74,8 @@ def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
     flag, text = f"--{name.replace('_', '-')}", about["help"]
     if isinstance(default, bool):
         return click.option(flag, name, is_flag=True, default=default, help=text)
+    if isinstance(default, tuple) and about["kind"] is None:
+        return click.option(flag, name, nargs=len(default), type=float, default=default, show_default=True, help=text)
     if isinstance(default, tuple):
         return click.option(flag, name, multiple=True, type=about["kind"], default=default, help=text)
     kind = click.Choice(about["choices"]) if about["choices"] else about["kind"] or type(default)

@@ -162,16 +162,12 @@ class SentenceTransformerEncoder:
         batch_size: int = 32,
     ) -> None:
         """Measure a loaded `SentenceTransformer` under the given name."""
-        limit = model.max_seq_length
-        if limit is not None:
-            limit = round(protocol.length_fraction * limit)
         self.cut_texts = 0
         self.dim = int(model.get_embedding_dimension())
         self._model = model
         self._protocol = protocol
         self._chunker = chunker
         self._batch_size = batch_size
-        self._limit = limit
         if protocol.query_prefix is None:
             names = [name for name in ("document", "passage", "corpus") if name in model.prompts]  # as encode_document
             prompts = {
@@ -186,7 +182,7 @@ class SentenceTransformerEncoder:
             kind="dense",
             model=name,
             fingerprint=_model_fingerprint(model),
-            max_tokens=limit,
+            max_tokens=model.max_seq_length,
             prompts=prompts,
             precision=str(next(model.parameters()).dtype).removeprefix("torch."),
             settings={"title_separator": protocol.title_separator, "chunks": chunks if chunker else "none"},
@@ -211,28 +207,24 @@ class SentenceTransformerEncoder:
         return self._encode(texts, "document")
 
     def _encode(self, texts: list[str], kind: str) -> np.ndarray:
-        own_limit = self._model.max_seq_length
-        self._model.max_seq_length = self._limit
         options = {"batch_size": self._batch_size, "normalize_embeddings": True, "show_progress_bar": False}
-        try:
-            if self._protocol.query_prefix is not None:
-                vectors = self._model.encode([self._prompts[kind] + text for text in texts], prompt="", **options)
-            elif kind == "query":
-                vectors = self._model.encode_query(texts, **options)
-            else:
-                vectors = self._model.encode_document(texts, **options)
-        finally:
-            self._model.max_seq_length = own_limit
+        if self._protocol.query_prefix is not None:
+            vectors = self._model.encode([self._prompts[kind] + text for text in texts], prompt="", **options)
+        elif kind == "query":
+            vectors = self._model.encode_query(texts, **options)
+        else:
+            vectors = self._model.encode_document(texts, **options)
         return np.asarray(vectors, dtype=np.float32)
 
     def _count_cut(self, texts: list[str]) -> int:
         """Count the texts that are longer than the model's limit, which it truncates silently."""
-        if self._limit is None:
+        limit = self._model.max_seq_length
+        if limit is None:
             return 0
         lengths = self._model.tokenizer(texts, truncation=False, verbose=False, return_attention_mask=False)[
             "input_ids"
         ]
-        return sum(len(ids) > self._limit for ids in lengths)
+        return sum(len(ids) > limit for ids in lengths)
 
 
 def _encode_chunks(
@@ -327,7 +319,7 @@ def load_encoder(
     *,
     chunk_words: int | None = None,
 ) -> CorpusEncoder:
-    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, at its limit.
+    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -339,8 +331,6 @@ def load_encoder(
     ours = is_ours(model)
     if not ours and (chunker or protocol.query_prefix is not None):
         return load_peer(model, protocol, options, chunker=chunker, chunks=chunks)
-    if ours and options.max_tokens is not None:
-        options = replace(options, max_tokens=round(protocol.length_fraction * options.max_tokens))
     return EmbedderEncoder(
         load_embedder(model, options),
         protocol,

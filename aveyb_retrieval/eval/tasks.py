@@ -5,8 +5,9 @@ up to the model's limit, nDCG is trec_eval's.
 
 `paper` repeats the evaluation behind table 2 of the Avey-B paper (the code it builds on measures all models this way):
 prefixes "Query: " and "Document: ", title and text joined by ". ", the corpus cut down to the documents judged in the
-dev and test splits, 0.99 of the model's length limit, binary relevance, and nDCG over the ten retrieved documents
-only. Its numbers are much higher than the standard ones and comparable only with each other.
+dev and test splits, binary relevance, and nDCG over the ten retrieved documents only. MS MARCO is measured on TREC DL
+2019, which that code calls its test split. The numbers are much higher than standard ones and comparable only with
+each other.
 
 Where a set has a single judged split (NQ), the original halves its queries with an unseeded shuffle, so its halves
 cannot be had again; here the shuffle is seeded, and the report says so.
@@ -38,7 +39,6 @@ class EvalProtocol:
     query_prefix: str | None
     document_prefix: str | None
     title_separator: str
-    length_fraction: float
 
 
 STANDARD = EvalProtocol(
@@ -47,7 +47,6 @@ STANDARD = EvalProtocol(
     query_prefix=None,
     document_prefix=None,
     title_separator=" ",
-    length_fraction=1.0,
 )
 PAPER = EvalProtocol(
     name="paper",
@@ -55,8 +54,8 @@ PAPER = EvalProtocol(
     query_prefix="Query: ",
     document_prefix="Document: ",
     title_separator=". ",
-    length_fraction=0.99,
 )
+_PAPER_SPLITS = ("test", "dl19")  # the first that is there; dl19 is what the paper's code calls MS MARCO's test split
 PROTOCOLS = {protocol.name: protocol for protocol in (STANDARD, PAPER)}
 
 
@@ -161,7 +160,7 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
             f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
             "does not seed this shuffle, so its halves cannot be reproduced"
         )
-    split = split or ("test" if "test" in judged_splits else next(iter(judged_splits)))
+    split = split or next((name for name in _PAPER_SPLITS if name in judged_splits), next(iter(judged_splits)))
     if split not in judged_splits:
         raise InputError(
             f"{dataset.source}: no split {split!r} under the paper protocol; there are {sorted(judged_splits)}"

@@ -14,7 +14,7 @@ from aveyb_retrieval.training.pretraining import pretrain
 from aveyb_retrieval.training.settings import CLMSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -35,14 +35,16 @@ def end_of_text(tokenizer: AveyBTokenizer) -> int:
     return tokenizer.special_tokens.get(END_OF_TEXT, tokenizer.sep_id)
 
 
-def causal_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int) -> AveyForCausalLM:
+def causal_model(
+    model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
+) -> AveyForCausalLM:
     """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training.
 
     Raises:
-        ConfigError: unknown preset.
+        ConfigError: unknown preset or field, or fields for a saved model.
         ModelError: the saved model's embeddings are not those of the vocabulary.
     """
-    made = starting_model(AveyForCausalLM, PRESETS, model, preset, tokenizer, seed=seed)
+    made = starting_model(AveyForCausalLM, PRESETS, model, preset, tokenizer, seed=seed, fields=fields)
     if made.generation_config is None:
         raise ModelError(f"{model or preset}: transformers made no generation configuration; update transformers")
     made.generation_config.eos_token_id = end_of_text(tokenizer)

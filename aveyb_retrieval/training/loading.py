@@ -35,9 +35,11 @@ def open_vocabulary(name: str) -> AveyBTokenizer:
     return AveyBTokenizer.p50k_base() if name == "p50k_base" else AveyBTokenizer.load(name)
 
 
-def masked_model(model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int) -> AveyBForMaskedLM:
+def masked_model(
+    model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
+) -> AveyBForMaskedLM:
     """Return the model that masked-language modeling starts from (see `starting_model`)."""
-    return starting_model(AveyBForMaskedLM, PRESETS, model, preset, tokenizer, seed=seed)
+    return starting_model(AveyBForMaskedLM, PRESETS, model, preset, tokenizer, seed=seed, fields=fields)
 
 
 def starting_model(
@@ -48,6 +50,7 @@ def starting_model(
     tokenizer: AveyBTokenizer,
     *,
     seed: int,
+    fields: Mapping[str, Any] | None = None,
 ) -> M:
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
@@ -58,16 +61,22 @@ def starting_model(
         preset: a key of `presets`.
         tokenizer: the vocabulary.
         seed: of a new model's parameters.
+        fields: of a new model's configuration, in place of the preset's.
 
     Raises:
-        ConfigError: unknown preset.
+        ConfigError: unknown preset or field, or fields for a saved model.
         ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
         if preset not in presets:
             raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
+        defaults = presets[preset]()
+        if unknown := [name for name in fields or {} if name not in type(defaults).__annotations__]:
+            raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
         torch.manual_seed(seed)
-        return kind(presets[preset](vocab_size=tokenizer.vocab_size))
+        return kind(presets[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
+    if fields:
+        raise ConfigError(f"{model} has its own configuration; {', '.join(fields)} can be set for a new model only")
     loaded: M = kind.from_pretrained(model, dtype=torch.float32)
     tokenizer.check_embeddings(loaded.config.vocab_size, model)
     return loaded

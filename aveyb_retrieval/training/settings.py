@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
+MLM_RATES = {"paper-large": 2.5e-4}
 
 
 def setting(default: Any, text: str, *, choices: Sequence[str] = (), kind: type | None = None) -> Any:
@@ -35,9 +36,7 @@ def setting(default: Any, text: str, *, choices: Sequence[str] = (), kind: type 
 class RunSettings:
     """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive fine-tuning.
 
-    `batch_size` counts rows over all processes, `warmup` is a share of the steps, `floor` is where a schedule that
-    falls ends (a share of the peak), `betas` and `eps` are Adam's, `clip` limits the norm of the gradient (0: no limit)
-    and `keep` is the number of checkpoints kept.
+    `batch_size` counts rows over all processes; `warmup` and `floor` are shares of the steps and of the peak.
     """
 
     steps: int = setting(1000, "Optimizer steps.")
@@ -47,15 +46,15 @@ class RunSettings:
     warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.")
     floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.")
     optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-5
+    betas: tuple[float, float] = setting((0.9, 0.95), "Adam's decay rates of the gradient's mean and square.")
+    eps: float = setting(1e-5, "Adam's epsilon.")
     weight_decay: float = setting(0.1, "Weight decay of matrices; biases, norms and scalars have none.")
-    clip: float = 1.0
+    clip: float = setting(1.0, "Limit of the gradient's norm (0: none).")
     precision: str = setting("bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS)
     seed: int = setting(0, "Seed of every random choice.")
     log_every: int = setting(10, "Steps between lines of metrics.jsonl.")
     save_every: int = setting(500, "Steps between checkpoints.")
-    keep: int = 2
+    keep: int = setting(2, "Checkpoints to keep.")
 
     def check(self, *more: str) -> None:
         """Validate the numbers.
@@ -64,11 +63,16 @@ class RunSettings:
             more: further fields that must be above 0.
 
         Raises:
-            ConfigError: a number that must be above 0 is not, or the precision is unknown.
+            ConfigError: a number is out of range, or the precision is unknown.
         """
         for name in ("steps", "batch_size", "learning_rate", "log_every", "save_every", "keep", *more):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("warmup", "floor", "eps", "weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas are {self.betas}; they must be two numbers from 0 to below 1")
         check_precision(self.precision)
 
 
@@ -89,10 +93,13 @@ class PretrainSettings(RunSettings):
 
 @dataclass(frozen=True)
 class MLMSettings(PretrainSettings):
-    """Masked-language modeling; the defaults are the paper's recipe, 512K tokens a step."""
+    """Masked-language modeling; the defaults are the paper's recipe for its base model.
+
+    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need another one.
+    """
 
     mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].")
-    steps: int = 90_000
+    steps: int = 343_323
     batch_size: int = 256
     learning_rate: float = 5e-4
     schedule: str = "cosine"

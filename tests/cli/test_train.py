@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,6 +93,41 @@ def test_tokenizer_writes_both_views_and_overwrites_nothing(text: Path, vocabula
     result = call("tokenizer", text, "-o", vocabulary, "--vocab-size", 300)
     assert result.exit_code == 2 and "add --overwrite" in result.output
     assert (vocabulary / "vocab.tiktoken").read_bytes() == before
+
+
+def test_the_rate_is_the_presets_unless_one_is_given(
+    monkeypatch: pytest.MonkeyPatch, text: Path, vocabulary: Path, tmp_path: Path
+) -> None:
+    """The paper trains its large model at half the rate of its base model; fields of a new model can be set."""
+    started: list[Any] = []
+
+    def train_mlm(model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any) -> Any:
+        started.append((settings, model.config))
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        return {}
+
+    monkeypatch.setattr("aveyb_retrieval.training.mlm.train_mlm", train_mlm)
+    small = ("--set", "hidden_size=8", "--set", "num_hidden_layers=2", "--set", "mix_activation=none")
+    common = ("mlm", text, "--vocabulary", vocabulary, "-o", tmp_path / "run", *small)
+    for more, rate, steps in (
+        (("--preset", "paper-base"), 5e-4, 343_323),
+        (("--preset", "paper-large"), 2.5e-4, 343_323),
+        (("--preset", "paper-large", "--learning-rate", 1e-3, "--betas", 0.8, 0.9), 1e-3, 343_323),
+    ):
+        result = call(*common, *more)
+        assert result.exit_code == 0, result.output
+        settings, config = started[-1]
+        assert (settings.learning_rate, settings.steps) == (rate, steps)
+        assert (config.hidden_size, config.num_hidden_layers, config.mix_activation) == (8, 2, "none")
+    assert settings.betas == (0.8, 0.9)
+    for more, words in (
+        (("--set", "no_such=1"), "'no_such' is not a field of AveyBConfig"),
+        (("--set", "mix_bias"), "'mix_bias' is not FIELD=VALUE"),
+        (("--set", "mix_bias=perhaps"), "AveyBConfig.mix_bias is 'perhaps'; it must be True or False"),
+        (("--model", "somewhere"), "hidden_size, num_hidden_layers, mix_activation can be set for a new model only"),
+    ):
+        result = call(*common, *more)
+        assert (result.exit_code, words in result.output.replace("\n", " ")) == (2, True), result.output
 
 
 def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path: Path) -> None:

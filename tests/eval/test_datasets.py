@@ -172,6 +172,7 @@ def test_msmarco_schema(tmp_path, datasets_cache):
     assert [document.id for document in dataset.corpus] == [d for d, _, _ in DOCUMENTS]
     assert dataset.corpus.get("d2").title == "Bread"
     assert make_task(dataset).split == "dev"
+    assert make_task(dataset, PAPER).split == "dl19"  # that code's "test"
 
 
 def test_nq_schema(tmp_path, datasets_cache):

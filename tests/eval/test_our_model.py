@@ -39,7 +39,7 @@ def test_report_names_what_the_scores_depend_on(run):
     assert limited.system.max_tokens == 20
     assert any("5 of 5 texts cut at 20 tokens" in notice for notice in limited.notices)
     paper, _ = run("--max-tokens", 20, "--protocol", "paper")
-    assert paper.system.max_tokens == 20  # round(0.99 * 20)
+    assert paper.system.max_tokens == 20
     assert paper.system.prompts == {"query": "Query: ", "document": "Document: "}
 
 

@@ -76,7 +76,7 @@ def test_one_judged_split_is_halved_by_seed(tmp_path):
     assert set(first.corpus.ids) == {"d1", "d2", "d3"}  # the corpus is that of both halves
 
 
-def test_length_limit_is_lowered(tmp_path):
+def test_protocols_choose_prompts_and_keep_the_limit(tmp_path):
     import torch
 
     from aveyb_retrieval.eval.encoders import SentenceTransformerEncoder
@@ -88,7 +88,6 @@ def test_length_limit_is_lowered(tmp_path):
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones(2))
             self.tokenizer = lambda texts, **_: {"input_ids": [text.split() for text in texts]}
-            self.limits = []
             self.prompts = {"query": "find: ", "document": None}
 
         def __iter__(self):
@@ -99,7 +98,6 @@ def test_length_limit_is_lowered(tmp_path):
 
         def encode(self, texts, prompt=None, **_):
             assert prompt == ""
-            self.limits.append(self.max_seq_length)
             self.texts = texts
             return np.ones((len(texts), 2), dtype=np.float32)
 
@@ -108,11 +106,9 @@ def test_length_limit_is_lowered(tmp_path):
 
     model = Model()
     paper = SentenceTransformerEncoder(model, "m", PAPER)
-    assert paper.info.max_tokens == 253
+    assert paper.info.max_tokens == 256
     paper.encode_queries(["x"])
     assert model.texts == ["Query: x"]
-    assert model.limits == [253]
-    assert model.max_seq_length == 256
     standard = SentenceTransformerEncoder(model, "m")
     standard.encode_queries(["x"])
     assert model.texts == ["find: x"]
