@@ -28,12 +28,6 @@ DOCUMENTS = [
 ]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest-asyncio run every coroutine: LangChain's suite does not mark its own."""
-    if hasattr(config.option, "asyncio_mode"):
-        config.option.asyncio_mode = "auto"
-
-
 @pytest.fixture(scope="session")
 def embedder() -> Embedder:
     """The embedded model, loaded once."""
