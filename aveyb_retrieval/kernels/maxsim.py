@@ -6,7 +6,7 @@ All sums, scores and cosines are float32.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,14 +15,15 @@ import torch
 from aveyb_retrieval.kernels.dispatch import Backend, use_triton
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 from aveyb_retrieval.kernels.transfer import to_device
-from aveyb_retrieval.kernels.vocabulary import bounded_vocabulary, vocabulary_of
+from aveyb_retrieval.kernels.vocabulary import batch_vocabulary, most_ids, vocabulary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
-# On a GPU the token-id shortcut costs about 25 launches per document, which more splits than this repay (an estimate).
+# On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays alone (an estimate).
 SHORTCUT_SPLITS = 64
+_PASS_ELEMENTS = 1 << 28  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
 
 
 def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -65,8 +66,8 @@ def split_scores(
 ) -> torch.Tensor:
     """Score every split of a batch against the earlier splits of its own document, without gradient.
 
-    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all short documents; long
-    ones use the shortcut. Both give each document the scores it would get alone.
+    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all short documents, and
+    the long ones take the shortcut together. Both give each document the scores it would get alone.
 
     Args:
         ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
@@ -86,21 +87,25 @@ def split_scores(
     scores = torch.full(
         (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
     )
-    fused = use_triton(backend, table, operation="split_scores")
-    short = [d for d in documents if fused and d.stop - d.start <= SHORTCUT_SPLITS]
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
-        if short:
-            _score_short(ids, lengths, short, table, eps, scores)
-        for document in documents:
-            size = document.stop - document.start
-            if size > 1 and not (fused and size <= SHORTCUT_SPLITS):
-                scores[document, :size] = maxsim_by_token(ids[document], lengths[document], table, eps, backend=backend)
+        if use_triton(backend, table, operation="split_scores"):
+            splits = ids, lengths
+            if short := [d for d in documents if d.stop - d.start <= SHORTCUT_SPLITS]:
+                _score_short(splits, short, table, eps, scores)
+            long = [d for d in documents if d.stop - d.start > SHORTCUT_SPLITS]
+            for together in _passes(long, ids.shape[1], len(table), scores.shape[1]):
+                _score_long(splits, together, table, eps, scores)
+        else:
+            for document in documents:
+                size = document.stop - document.start
+                if size > 1:
+                    found = maxsim_by_token(ids[document], lengths[document], table, eps, backend=backend)
+                    scores[document, :size] = found
     return scores
 
 
 def _score_short(
-    ids: torch.Tensor,
-    lengths: torch.Tensor,
+    splits: tuple[torch.Tensor, torch.Tensor],
     documents: Sequence[slice],
     table: torch.Tensor,
     eps: float,
@@ -109,15 +114,61 @@ def _score_short(
     """Score every pair of splits of some documents by one kernel, into their rows of `scores`."""
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
-    rows = np.concatenate([np.arange(d.start, d.stop) for d in documents])
-    splits_of = [d.stop - d.start for d in documents]
-    begin = np.repeat(np.cumsum(splits_of) - splits_of, splits_of)  # the document's first split, among these
-    chosen, begins = to_device([rows, begin], ids.device)
-    if len(rows) < len(ids):
-        ids, lengths = ids[chosen], lengths[chosen]
+    ids, lengths, chosen = _splits_of(splits, documents)
+    starts = _starts(documents)
+    (first,) = to_device([np.repeat(starts[:-1], np.diff(starts))], ids.device)
     vectors = table[ids]
-    found = kernels.all_pairs(vectors, inverse_norms(vectors, eps), lengths, begins, scores.shape[1])
+    found = kernels.all_pairs(vectors, inverse_norms(vectors, eps), lengths, first, scores.shape[1])
     scores.index_copy_(0, chosen, found)
+
+
+def _score_long(
+    splits: tuple[torch.Tensor, torch.Tensor],
+    documents: Sequence[slice],
+    table: torch.Tensor,
+    eps: float,
+    scores: torch.Tensor,
+) -> None:
+    """Score some documents by the token-id shortcut, all in one pass, into their rows of `scores`."""
+    from aveyb_retrieval.kernels.triton import maxsim as kernels
+
+    ids, lengths, chosen = _splits_of(splits, documents)
+    vocabulary = batch_vocabulary(ids, lengths, _starts(documents), len(table))
+    found = kernels.by_token(table, inverse_norms(table, eps), vocabulary, scores.shape[1])
+    scores.index_copy_(0, chosen, found)
+
+
+def _splits_of(
+    splits: tuple[torch.Tensor, torch.Tensor], documents: Sequence[slice]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return ids and lengths of some documents' splits, and which splits those are, int64 on their device."""
+    (ids, lengths), rows = splits, np.concatenate([np.arange(d.start, d.stop) for d in documents])
+    (chosen,) = to_device([rows], ids.device)
+    return (ids, lengths, chosen) if len(rows) == len(ids) else (ids[chosen], lengths[chosen], chosen)
+
+
+def _starts(documents: Sequence[slice]) -> list[int]:
+    """Return the first split of each document, counted among the splits of these documents, and their number."""
+    return [0, *accumulate(d.stop - d.start for d in documents)]
+
+
+def _passes(documents: Sequence[slice], size: int, rows: int, width: int) -> Iterator[list[slice]]:
+    """Yield documents in groups whose best cosines stay below `_PASS_ELEMENTS`; one that has more is alone.
+
+    Args:
+        documents: their splits.
+        size: S.
+        rows: V.
+        width: columns of the scores.
+    """
+    group: list[slice] = []
+    for document in documents:
+        if group and most_ids(_starts([*group, document]), size, rows) * width > _PASS_ELEMENTS:
+            yield group
+            group = []
+        group.append(document)
+    if group:
+        yield group
 
 
 def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -151,9 +202,7 @@ def maxsim_by_token(
     if use_triton(backend, table, operation="maxsim_by_token"):
         from aveyb_retrieval.kernels.triton import maxsim as kernels
 
-        vocabulary = bounded_vocabulary(ids, lengths, len(table))
-        rows = table[vocabulary.ids]
-        return kernels.by_token(rows, inverse_norms(rows, eps), vocabulary)
+        return kernels.by_token(table, inverse_norms(table, eps), batch_vocabulary(ids, lengths, [0, n], len(table)), n)
     vocabulary = vocabulary_of(ids, lengths)
     unit = unit_rows(table[vocabulary.ids], eps)
     # Ids with a last occurrence after split j, for every j.

@@ -74,9 +74,9 @@ POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
     "column_scales scores best_out best counts",
     "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
-    "last_seen entries starts begins",
+    "ids entries starts begins asked_from asked_to",
     "*i32": "arguments",
-    "i32": "T S n_rows n_splits n_ids n_candidates n_query",
+    "i32": "T S n_rows n_splits n_candidates n_query n_vocabulary width",
     "fp32": "eps",
 }
 # What is None where a switch is off.

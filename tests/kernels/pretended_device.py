@@ -138,9 +138,9 @@ def _no_scores(vectors: torch.Tensor, *arguments: Any) -> torch.Tensor:
     return vectors.new_zeros(len(vectors), arguments[-1], dtype=torch.float32)
 
 
-def _no_scores_by_token(vectors: torch.Tensor, scales: torch.Tensor, vocabulary: Any) -> torch.Tensor:
-    n = len(vocabulary.starts) - 1
-    return vectors.new_zeros(n, n, dtype=torch.float32)
+def no_scores_by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: Any, width: int) -> torch.Tensor:
+    """What stands for `kernels.triton.maxsim.by_token`."""
+    return table.new_zeros(len(vocabulary.first), width, dtype=torch.float32)
 
 
 def _tensor(data: Any, *, device: Any = None, make: Any = torch.tensor, **options: Any) -> torch.Tensor:
@@ -164,7 +164,7 @@ def pretended_device() -> Iterator[Counter[str]]:
             mock.patch.object(torch, "inference_mode", torch.no_grad),  # its tensors have no versions, views need one
             mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),  # there is none for this device
             mock.patch.object(maxsim, "all_pairs", _no_scores),
-            mock.patch.object(maxsim, "by_token", _no_scores_by_token),
+            mock.patch.object(maxsim, "by_token", no_scores_by_token),
             mock.patch.object(transfer, "_FROM_PAGE_LOCKED", (DEVICE.type,)),
         ]
         for patch in patches:

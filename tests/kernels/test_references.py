@@ -12,7 +12,7 @@ from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.static_mix import static_mix
-from aveyb_retrieval.kernels.vocabulary import bounded_vocabulary, vocabulary_of
+from aveyb_retrieval.kernels.vocabulary import batch_vocabulary, most_ids, vocabulary_of
 
 PRESETS = pytest.mark.parametrize("preset", ["released", "paper"])
 LENGTHS = pytest.mark.parametrize("length", [1, 15, 16, 17, 40], ids="length{}".format)
@@ -140,18 +140,41 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
         assert bool(scores[start : start + n, n:].isneginf().all())
 
 
-@pytest.mark.parametrize(("n", "last", "vocabulary"), [(1, 3, 50), (5, 1, 50), (7, 16, 500), (9, 15, 12), (3, 16, 48)])
-def test_the_vocabulary_of_bounded_size_begins_with_the_exact_one(n: int, last: int, vocabulary: int) -> None:
-    torch.manual_seed(n)
-    ids, lengths = splits(n, 16, last, vocabulary)
-    exact, bounded = vocabulary_of(ids, lengths), bounded_vocabulary(ids, lengths, vocabulary)
-    for name in ("ids", "last_seen", "entries", "counts"):
-        wanted = getattr(exact, name)
-        assert torch.equal(getattr(bounded, name)[: len(wanted)], wanted)
-    assert torch.equal(bounded.starts, exact.starts)
-    assert len(bounded.ids) == min(ids.numel(), vocabulary) + 1
-    assert bool((bounded.last_seen[len(exact.ids) :] == -1).all())
-    assert int(bounded.ids.max()) < vocabulary
+@pytest.mark.parametrize("documents", [[1], [5], [7, 1, 3], [2, 9]])
+@pytest.mark.parametrize("vocabulary", [12, 48, 500])
+def test_the_vocabulary_of_a_batch_is_that_of_each_document(documents: list[int], vocabulary: int) -> None:
+    torch.manual_seed(len(documents))
+    starts = [sum(documents[:i]) for i in range(len(documents) + 1)]
+    parts = [splits(n, 16, 1 + 5 * i, vocabulary) for i, n in enumerate(documents)]
+    ids, lengths = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    batch = batch_vocabulary(ids, lengths, starts, vocabulary)
+    assert len(batch.ids) == most_ids(starts, 16, vocabulary)
+    assert int(batch.ids.max()) < vocabulary
+    for first, (own_ids, own_lengths) in zip(starts, parts, strict=False):
+        n, exact = len(own_ids), vocabulary_of(own_ids, own_lengths)
+        position, entry = int(batch.asked_from[first]), int(batch.starts[first])
+        assert batch.first[first : first + n].tolist() == [first] * n
+        here = slice(position, position + len(exact.ids))
+        assert torch.equal(batch.ids[here], exact.ids)
+        assert torch.equal(batch.last_seen[here], exact.last_seen + first)
+        held = slice(entry, entry + len(exact.entries))
+        assert torch.equal(batch.entries[held], exact.entries + position)
+        assert torch.equal(batch.counts[held], exact.counts)
+        assert torch.equal(batch.starts[first : first + n + 1], exact.starts + entry)
+        asked = [position + int((exact.last_seen > split).sum()) for split in range(n)]
+        assert batch.asked_from[first : first + n].tolist() == [position] * n
+        assert batch.asked_to[first : first + n].tolist() == asked
+    used = position + len(exact.ids)
+    assert bool((batch.last_seen[used:] == -1).all())
+
+
+def test_documents_share_a_pass_of_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maxsim, "_PASS_ELEMENTS", 1000)
+    documents = [slice(0, 3), slice(3, 5), slice(5, 25), slice(25, 26)]
+    # 16 tokens a split, 40 rows of the table, 10 columns: at most 99 ids in a pass
+    groups = list(maxsim._passes(documents, 16, 40, 10))
+    assert groups == [documents[:2], documents[2:]]
+    assert list(maxsim._passes(documents, 16, 40, 50)) == [[d] for d in documents]
 
 
 def test_no_split_has_no_scores() -> None:

@@ -104,7 +104,7 @@ _TABLE: dict[str, dict[tuple[str, int], Config]] = {
         ("maxsim_selected", _WIDE): Config(64, 128, 32, 8, 3),
         ("maxsim_input", _HALF): Config(64, 64, 64, 4, 1),
         ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("best_by_id", _HALF): Config(128, 128, 64, 8, 3),
+        ("best_by_id", _HALF): Config(128, 256, 64, 8, 3),
         ("best_by_id", _WIDE): Config(64, 128, 32, 8, 3),
         ("count_by_id", _WIDE): Config(0, 128, 0, 4, 3),
         ("late_interaction", _HALF): Config(64, 64, 64, 4, 3),

@@ -19,7 +19,11 @@ from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.tiles import blocks, larger, largest, load_tile, power_of_two, precision, store_tile
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.kernels.vocabulary import Vocabulary
+    from aveyb_retrieval.kernels.vocabulary import BatchVocabulary
+
+# How many distinct ids there are only the device knows; so programs take turns at them. 65 splits, the fewest that come
+# here, make 1,040 programs.
+_PROGRAMS_OF_A_SPLIT = 16
 
 
 @triton.jit
@@ -133,49 +137,58 @@ def selected_backward_kernel(
     store_tile(grad_vectors + split * S * D, rows, d, D, value, S, D, D % N == 0)
 
 
-@triton.jit(do_not_specialize=["n_ids", "n_splits"])
+@triton.jit(do_not_specialize=["best_row"])
 def best_by_id_kernel(
-    vectors, scales, last_seen, entries, starts, best_out, n_ids, n_splits,
+    table, scales, ids, entries, starts, asked_from, asked_to, first_split, best_out, n_vocabulary, best_row,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of M distinct ids, splits). best_out float32 `[U, n]`: each id's best cosine in each split.
+    """Grid (splits, programs of a split). best_out float32 `[U, best_row]`: each id's best cosine in each split.
 
-    The distinct ids of split j are `entries[starts[j] : starts[j + 1]]`, rows of `vectors`. Rows come by their last
-    occurrence, latest first; a block whose ids are all gone by split j + 1 has nothing to ask of j.
+    From ids to asked_to: fields of `BatchVocabulary`. table `[n_vocabulary, D]`; scales float32 `[n_vocabulary]`: what
+    each row is multiplied by. A column of best_out is a split counted in its document. Only ids that a later split can
+    ask of a split are written; the programs of a split take turns at blocks of M of them.
     """
-    split = tl.program_id(1)
-    rows = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
-    if tl.load(last_seen + tl.program_id(0).to(tl.int64) * M) > split:
-        start = tl.load(starts + split).to(tl.int64)
-        n_columns = (tl.load(starts + split + 1).to(tl.int64) - start).to(tl.int32)
+    split = tl.program_id(0).to(tl.int64)
+    column = split - tl.load(first_split + split)
+    start = tl.load(starts + split)
+    n_columns = (tl.load(starts + split + 1) - start).to(tl.int32)
+    begin, end = tl.load(asked_from + split).to(tl.int32), tl.load(asked_to + split).to(tl.int32)
+    for block in range(begin + tl.program_id(1) * M, end, tl.num_programs(1) * M):
+        rows = block + tl.arange(0, M)
+        own = tl.load(ids + rows, mask=rows < end, other=0)
         best = tl.full((M,), float("-inf"), dtype=tl.float32)
         for first in range(0, n_columns, N):
             columns = first + tl.arange(0, N)
-            ids = tl.load(entries + start + columns, mask=columns < n_columns, other=0).to(tl.int64)
+            held = tl.load(entries + start + columns, mask=columns < n_columns, other=0)
+            theirs = tl.load(ids + held)
             products = tl.zeros((M, N), dtype=tl.float32)
             for k in range(0, D, K):
                 d = k + tl.arange(0, K)
-                a = load_tile(vectors, rows, d, D, n_ids, D, D % K == 0)
-                b = load_tile(vectors, ids, d, D, n_ids, D, D % K == 0)
+                a = load_tile(table, own, d, D, n_vocabulary, D, D % K == 0)
+                b = load_tile(table, theirs, d, D, n_vocabulary, D, D % K == 0)
                 products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-            products *= tl.load(scales + ids)[None, :]
+            products *= tl.load(scales + theirs)[None, :]
             best = larger(best, largest(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1))
-        best *= tl.load(scales + rows, mask=rows < n_ids, other=0.0)
-        tl.store(best_out + rows * n_splits + split, best, mask=rows < n_ids)
+        best *= tl.load(scales + own)
+        tl.store(best_out + rows.to(tl.int64) * best_row + column, best, mask=rows < end)
 
 
-@triton.jit(do_not_specialize=["n_splits"])
-def count_kernel(best, entries, counts, starts, scores, n_splits, N: tl.constexpr):
-    """Grid (splits, blocks of N columns): `score(i, j) = sum over ids of split i of count * best[id, j]`, j < i."""
+@triton.jit(do_not_specialize=["width"])
+def count_kernel(best, entries, counts, starts, first_split, scores, width, N: tl.constexpr):
+    """Grid (splits, blocks of N columns): `score(i, j) = sum over ids of split i of count * best[id, j]`, j < i.
+
+    best and scores have rows of `width`; columns are splits counted in the document of split i.
+    """
     split = tl.program_id(0).to(tl.int64)
+    earlier = split - tl.load(first_split + split)
     columns = tl.program_id(1) * N + tl.arange(0, N)
     value = tl.zeros((N,), dtype=tl.float32)
-    if tl.program_id(1) * N < split:
+    if tl.program_id(1) * N < earlier:
         for entry in range(tl.load(starts + split).to(tl.int32), tl.load(starts + split + 1).to(tl.int32)):
-            row = best + tl.load(entries + entry).to(tl.int64) * n_splits
-            value += tl.load(counts + entry) * tl.load(row + columns, mask=columns < split, other=0.0)
-    value = tl.where(columns < split, value, float("-inf"))
-    tl.store(scores + split * n_splits + columns, value, mask=columns < n_splits)
+            row = best + tl.load(entries + entry) * width
+            value += tl.load(counts + entry) * tl.load(row + columns, mask=columns < earlier, other=0.0)
+    value = tl.where(columns < earlier, value, float("-inf"))
+    tl.store(scores + split * width + columns, value, mask=columns < width)
 
 
 def all_pairs(
@@ -205,33 +218,34 @@ def all_pairs(
     return scores
 
 
-def by_token(vectors: torch.Tensor, scales: torch.Tensor, vocabulary: Vocabulary) -> torch.Tensor:
-    """Scores of one document's splits from its distinct ids.
+def by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabulary, width: int) -> torch.Tensor:
+    """Scores of the splits of some documents from their distinct ids.
 
     Args:
-        vectors: `[U, D]`, the embeddings of `vocabulary.ids`; scales: float32 `[U]`, their 1 / norm.
-        vocabulary: the document's distinct ids and which split holds which.
+        table: `[V, D]` contiguous, the embeddings; scales: float32 `[V]`, their 1 / norm.
+        vocabulary: the documents' distinct ids and which split holds which.
+        width: W, at least the splits of the longest document.
 
     Returns:
-        float32 `[n, n]`; -inf where the column is not an earlier split.
+        float32 `[n, W]`; column j is the document's split j; -inf where that is not an earlier split.
     """
-    n, (n_ids, dim), device = len(vocabulary.starts) - 1, vectors.shape, vectors.device
-    entries, starts = vocabulary.entries, vocabulary.starts
-    tile = config_for("best_by_id", architecture(device), vectors.element_size())
-    m = min(tile.m, power_of_two(n_ids))
+    n, n_ids, (n_vocabulary, dim), device = len(vocabulary.first), len(vocabulary.ids), table.shape, table.device
+    entries, starts, first = vocabulary.entries, vocabulary.starts, vocabulary.first
+    tile = config_for("best_by_id", architecture(device), table.element_size())
     count_tile = config_for("count_by_id", architecture(device), 4)  # its scores are always float32
-    side = min(count_tile.n, power_of_two(n))
-    best = torch.empty((n_ids, n), dtype=torch.float32, device=device)
-    scores = torch.empty((n, n), dtype=torch.float32, device=device)
+    side = min(count_tile.n, power_of_two(width))
+    best = torch.empty((n_ids, width), dtype=torch.float32, device=device)
+    scores = torch.empty((n, width), dtype=torch.float32, device=device)
     if n:
-        with torch.cuda.device_of(vectors):
-            best_by_id_kernel[blocks(n_ids, m), n](
-                vectors, scales, vocabulary.last_seen, entries, starts, best, n_ids, n,
-                D=dim, M=m, N=tile.n, K=min(tile.k, power_of_two(dim)), PRECISION=precision(vectors.dtype),
+        with torch.cuda.device_of(table):
+            best_by_id_kernel[n, _PROGRAMS_OF_A_SPLIT](
+                table, scales, vocabulary.ids, entries, starts, vocabulary.asked_from, vocabulary.asked_to, first, best,
+                n_vocabulary, width,
+                D=dim, M=tile.m, N=tile.n, K=min(tile.k, power_of_two(dim)), PRECISION=precision(table.dtype),
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
-            count_kernel[n, blocks(n, side)](
-                best, entries, vocabulary.counts, starts, scores, n,
+            count_kernel[n, blocks(width, side)](
+                best, entries, vocabulary.counts, starts, first, scores, width,
                 N=side, num_warps=count_tile.warps, num_stages=count_tile.stages,
             )  # fmt: skip
     return scores

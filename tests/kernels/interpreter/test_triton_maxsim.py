@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -55,13 +57,26 @@ def test_by_token(tokens: int) -> None:
     assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
 
 
-def test_long_documents_take_the_shortcut_beside_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("elements", [1 << 28, 1000], ids=["one pass", "several passes"])
+def test_long_documents_take_the_shortcut_together(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
     monkeypatch.setattr(maxsim, "SHORTCUT_SPLITS", 3)
-    ids, lengths, starts = batch([20, 16 * 5 + 2, 40], 16)
+    monkeypatch.setattr(maxsim, "_PASS_ELEMENTS", elements)
+    ids, lengths, starts = batch([20, 16 * 5 + 2, 40, 16 * 7, 16 * 3 + 1], 16)
     table = torch.randn(60, 12)
     got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
     wanted = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="torch")
+    assert torch.equal(got.isneginf(), wanted.isneginf())
     assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maxsim, "SHORTCUT_SPLITS", 3)
+    ids, lengths, starts = batch([16 * 5 + 2, 16 * 6, 16 * 4 + 9], 16)
+    table = torch.randn(60, 12)
+    together = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
+    for start, stop in pairwise(starts):
+        alone = maxsim.maxsim_by_token(ids[start:stop], lengths[start:stop], table, EPS, backend="triton")
+        assert torch.equal(together[start:stop, : stop - start], alone)
 
 
 @pytest.mark.parametrize(("split", "last"), [(16, 1), (17, 15), (80, 33)])
