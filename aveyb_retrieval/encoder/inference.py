@@ -1,4 +1,4 @@
-"""Inference-only forms of the layers: weights packed for the CPU, or quantized to float8.
+"""Inference-only forms of the layers: weights packed for the CPU, quantized to float8, or passes fused for a GPU.
 
 An inference form is never saved, copied or pickled with its model. The model makes it at the first use and again
 after a parameter changed. Packed weights take as much memory as the layers' own, float8 weights one byte per element.
@@ -7,21 +7,26 @@ after a parameter changed. Packed weights take as much memory as the layers' own
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import cpu
-from aveyb_retrieval.kernels.enrich import enrich
+from aveyb_retrieval.kernels.activations import activate_around
+from aveyb_retrieval.kernels.add_norm import add_norm
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_over_gate
 from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantize_weight
-from aveyb_retrieval.kernels.fuse import fuse_joined
+from aveyb_retrieval.kernels.fuse import project_joined
 from aveyb_retrieval.kernels.packed import pack
+from aveyb_retrieval.kernels.static_mix import static_mix_over_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import nn
+    from typing_extensions import Self
 
     from aveyb_retrieval.encoder.layers import AveyBLayer
 
@@ -79,20 +84,33 @@ class InferenceLayer(ABC):
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
         """Return whether this form can run `layer` on inputs of `dtype`; if not, the layer itself has to run."""
 
-    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the layer.
+    @classmethod
+    @abstractmethod
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run layers of this form, one after another.
 
         Args:
+            layers: one at least.
             x: `[n, T, D]`.
             lengths: int `[n]`, valid tokens of each split; None when all T are.
 
         Returns:
             `[n, T, D]`.
         """
-        mixed, gate, bypass = self._settings.parts(self._enrich(x))
-        context = self._mix(mixed, gate, lengths)
-        parts = (context, bypass) if self._settings.fuser_order == "context_bypass" else (bypass, context)
-        return self._fuse(parts, x)
+
+
+class SeparateLayer(InferenceLayer):
+    """A form whose layers run each by itself, in the three steps of `AveyBLayer.forward`."""
+
+    @classmethod
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """See `InferenceLayer.run`."""
+        for layer in layers:
+            mixed, gate, bypass = layer._settings.parts(layer._enrich(x))
+            context = layer._mix(mixed, gate, lengths)
+            parts = (context, bypass) if layer._settings.fuser_order == "context_bypass" else (bypass, context)
+            x = layer._fuse(parts, x)
+        return x
 
     @abstractmethod
     def _enrich(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,7 +125,7 @@ class InferenceLayer(ABC):
         """Fuse parts `[n, T, m]` and `[n, T, 2 m]`, in the order of the matrix's columns, -> `[n, T, D]`."""
 
 
-class PackedLayer(InferenceLayer):
+class PackedLayer(SeparateLayer):
     """A layer run by the operations of `kernels/cpu.py`, for inputs that `packed.usable` accepts."""
 
     def __init__(self, layer: AveyBLayer) -> None:
@@ -152,7 +170,7 @@ class PackedLayer(InferenceLayer):
         return cpu.fuse(parts, self._fuser, self._fuser_bias, residual, self._alpha)
 
 
-class Float8Layer(InferenceLayer):
+class Float8Layer(SeparateLayer):
     """A layer with float8 operands in both linear maps (`kernels/float8.py`); mixing keeps the dtype of the input."""
 
     def __init__(self, layer: AveyBLayer) -> None:
@@ -191,15 +209,18 @@ class Float8Layer(InferenceLayer):
         return fuse_float8(parts, self._fuser, self._fuser_bias, residual, self._alpha)
 
 
-class JoinedLayer(InferenceLayer):
-    """A layer whose context is written over the gate, beside the bypass, so that the fuser is one product.
+class FusedLayer(InferenceLayer):
+    """A layer in five launches, for devices with kernels; nothing is copied or prepared.
 
-    For devices with kernels, which write through strides. Nothing is copied or prepared.
+    Of the passes over memory around its two products and the mixing two are left. One activates all columns but the
+    gate's, and takes the norms that dynamic mixing needs; the mixing activates the gate on its way and writes the
+    context over it, beside the bypass, so that the fuser is one product of strided rows. The other adds the residual
+    and is the next layer's RMSNorm.
     """
 
     def __init__(self, layer: AveyBLayer) -> None:
         super().__init__(layer)
-        self._layer = layer
+        self._layer, self._norm = layer, layer.norm
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -207,25 +228,58 @@ class JoinedLayer(InferenceLayer):
         usable = all(p.dtype == dtype and not p.is_inference() for p in layer.parameters())
         return layer.settings.joinable and not _intercepted(layer) and usable
 
-    def _enrich(self, x: torch.Tensor) -> torch.Tensor:
-        settings, layer = self._settings, self._layer
-        return enrich(
-            x,
-            layer.norm.weight,
-            layer.enricher.weight,
-            self._enricher_bias,
-            eps=settings.norm_eps,
-            activation=settings.enricher_activation,
+    @classmethod
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """See `InferenceLayer.run`."""
+        normed = layers[0]._norm(x)
+        for layer, following in pairwise(layers):
+            norm = following._norm
+            x, normed = add_norm(layer._branch(normed, lengths), x, layer._alpha, norm.weight, eps=norm.eps)
+        last = layers[-1]
+        branch = last._branch(normed, lengths)
+        return branch.add_(x) if last._alpha is None else branch.addcmul_(last._alpha, x)
+
+    def _branch(self, normed: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
+        settings, enricher, fuser = self._settings, self._layer.enricher, self._layer.fuser
+        enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
+        mixed, gate, bypass = settings.parts(enriched)
+        inverse_norms = activate_around(
+            enriched,
+            settings.enricher_activation,
+            *settings.gate_columns,
+            norms="head" if settings.mixed_first else "tail",
         )
+        self._mix(mixed, gate, inverse_norms, lengths)
+        first = gate if settings.mixed_first else bypass
+        size = (*first.shape[:-1], 3 * settings.mixed_size)
+        # Gate and bypass stand side by side: see `LayerSettings.joinable`.
+        return project_joined(first.as_strided(size, first.stride()), fuser.weight, fuser.bias)
 
-    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        return self._layer.mix(mixed, gate, lengths, over_gate=True)
-
-    def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
-        first, second = parts
-        size = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
-        joined = first.as_strided(size, first.stride())  # they stand side by side: see `LayerSettings.joinable`
-        return fuse_joined(joined, self._layer.fuser.weight, self._fuser_bias, residual, self._alpha)
+    def _mix(
+        self, mixed: torch.Tensor, gate: torch.Tensor, inverse_norms: torch.Tensor, lengths: torch.Tensor | None
+    ) -> None:
+        """Write the context over the gate."""
+        settings, layer, width = self._settings, self._layer, mixed.shape[1]
+        bias = None if layer.mix_bias is None else layer.mix_bias[:width]
+        sigma, name = settings.mix_activation, settings.enricher_activation
+        if layer.spatial_proj is not None:
+            weight = layer.spatial_proj[:width, :width]
+            static_mix_over_gate(
+                mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma, gate_activation=name
+            )
+            return
+        dynamic_mix_over_gate(
+            mixed,
+            gate,
+            inverse_norms,
+            normalization=settings.similarity_norm,
+            eps=settings.similarity_eps,
+            lengths=lengths,
+            bias=bias,
+            activation=sigma,
+            gate_activation=name,
+        )
 
 
 class InferenceLayers:
@@ -267,9 +321,7 @@ class InferenceLayers:
         Returns:
             `[n, T, D]`.
         """
-        for layer in self._prepared:
-            x = layer(x, lengths)
-        return x
+        return self._form.run(self._prepared, x, lengths)
 
 
 def _layers_of(layers: nn.ModuleList) -> Iterator[AveyBLayer]:

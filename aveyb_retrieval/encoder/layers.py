@@ -50,7 +50,7 @@ class LayerSettings:
     def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Split `[n, T, 4 m]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, 2 m]`."""
         m = self.mixed_size
-        if self.enriched_order == "mixed_gate_bypass":
+        if self.mixed_first:
             mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, 2 * m), dim=-1)
         else:
             bypass, gate, mixed = torch.split_with_sizes(enriched, (2 * m, m, m), dim=-1)
@@ -61,6 +61,17 @@ class LayerSettings:
         """Whether gate and bypass stand side by side in an enriched vector, in the order of the fuser's columns."""
         orders = self.enriched_order, self.fuser_order
         return orders in (("mixed_gate_bypass", "context_bypass"), ("bypass_gate_mixed", "bypass_context"))
+
+    @property
+    def mixed_first(self) -> bool:
+        """Whether an enriched vector begins with the part that is mixed; otherwise it ends with it."""
+        return self.enriched_order == "mixed_gate_bypass"
+
+    @property
+    def gate_columns(self) -> tuple[int, int]:
+        """The gate's first column in an enriched vector, and the one after its last."""
+        start = self.mixed_size if self.mixed_first else 2 * self.mixed_size
+        return start, start + self.mixed_size
 
 
 class AveyBLayer(nn.Module):
@@ -112,16 +123,13 @@ class AveyBLayer(nn.Module):
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
-    def mix(
-        self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, *, over_gate: bool = False
-    ) -> torch.Tensor:
+    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`.
 
         Args:
             mixed: the half of the tail that is mixed across tokens.
             gate: the half that gates.
             lengths: as in `forward`.
-            over_gate: write the result over `gate`; for inference.
         """
         settings, width = self.settings, mixed.shape[1]
         bias = None if self.mix_bias is None else self.mix_bias[:width]
@@ -133,7 +141,6 @@ class AveyBLayer(nn.Module):
                 lengths=lengths,
                 bias=bias,
                 activation=settings.mix_activation,
-                over_gate=over_gate,
             )
         return dynamic_mix(
             mixed,
@@ -143,7 +150,6 @@ class AveyBLayer(nn.Module):
             lengths=lengths,
             bias=bias,
             activation=settings.mix_activation,
-            over_gate=over_gate,
         )
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,12 +24,12 @@ from aveyb_retrieval.encoder.checkpoints import (
 )
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
-from aveyb_retrieval.encoder.inference import Float8Layer, InferenceLayer, InferenceLayers, JoinedLayer, PackedLayer
+from aveyb_retrieval.encoder.inference import Float8Layer, FusedLayer, InferenceLayer, InferenceLayers, PackedLayer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, group_widths, padded_table, split_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
-from aveyb_retrieval.kernels.dispatch import writes_over_gate
+from aveyb_retrieval.kernels.dispatch import fuses_passes
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 from aveyb_retrieval.kernels.packed import usable
 
@@ -258,7 +258,7 @@ class SplitEncoder(_Module):
 
     def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
         if not self._float8:
-            return PackedLayer if usable(x) else JoinedLayer if writes_over_gate(x) else None
+            return PackedLayer if usable(x) else FusedLayer if fuses_passes(x) else None
         if torch.is_grad_enabled():
             raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
         return Float8Layer

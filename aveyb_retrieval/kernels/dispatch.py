@@ -77,8 +77,8 @@ def use_triton(
     return reason is None and (wanted == "triton" or (tensor.is_cuda and not opt_in))
 
 
-def writes_over_gate(x: torch.Tensor) -> bool:
-    """Return whether inference on `x` `[n, T, D]` uses the mixing kernels, which can write over the gate."""
+def fuses_passes(x: torch.Tensor) -> bool:
+    """Return whether inference on `x` `[n, T, D]` uses kernels that take over the passes around products and mixing."""
     return (
         x.is_cuda
         and forced_backend() != "triton"  # enricher and fuser as kernels, too: the fuser's takes its two inputs apart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from aveyb_retrieval.kernels.activations import mix_activation
+from aveyb_retrieval.kernels.activations import enricher_activation, mix_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 from aveyb_retrieval.kernels.masking import zero_padding
 
@@ -63,7 +63,6 @@ def dynamic_mix(
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     activation: str = "none",
-    over_gate: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
@@ -71,25 +70,59 @@ def dynamic_mix(
     The kernel reads `mixed` and `gate` through their strides (only the last axis must be contiguous), so both may be
     views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
 
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
+    """
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
+        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
+
+        l1, relu = normalization == "l1", activation == "relu"
+        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
+    return dynamic_mix_reference(
+        mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
+    )
+
+
+def dynamic_mix_over_gate(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    inverse_norms: torch.Tensor,
+    *,
+    normalization: str,
+    eps: float,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str,
+    gate_activation: str,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`dynamic_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
+
     Args:
-        over_gate: write the result over `gate` and return that; for inference.
+        mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
+        inverse_norms: float32 `[n, T]`, `1 / |z|` of the rows of `mixed`, 0 where there is no direction. The kernel
+            does not make them again; plain torch does.
+        normalization: as for `dynamic_mix_reference`, as are eps, lengths, bias and activation.
+        gate_activation: "gelu" or "relu2".
+
+    Returns:
+        `gate`; rows at or beyond `lengths` are zero.
 
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
-        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
+        from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op
 
         l1, relu = normalization == "l1", activation == "relu"
-        if over_gate and gate.stride(-1) == 1:
-            dynamic_mix_over_gate_op(inner_contiguous(mixed), gate, lengths, bias, eps, l1, relu)
-            return gate
-        out = dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
-    else:
-        out = dynamic_mix_reference(
-            mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
+        dynamic_mix_over_gate_op(mixed, gate, inverse_norms, lengths, bias, eps, l1, relu, gate_activation)
+        return gate
+    own = enricher_activation(gate, gate_activation)
+    return gate.copy_(
+        dynamic_mix_reference(
+            mixed, own, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
         )
-    return gate.copy_(out) if over_gate else out
+    )
 
 
 def _limit(mixed: torch.Tensor) -> str | None:

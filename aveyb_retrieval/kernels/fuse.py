@@ -34,28 +34,19 @@ def fuse_reference(
     return out + (residual if alpha is None else alpha * residual)
 
 
-def fuse_joined(
-    joined: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    residual: torch.Tensor,
-    alpha: torch.Tensor | None,
-) -> torch.Tensor:
-    """`fuse` for inference, where context and bypass stand side by side: one product instead of two, and no copy.
+def project_joined(joined: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """`fuse` without the residual, where context and bypass stand side by side: one product, and no copy.
 
     Args:
         joined: `[n, T, Dc + Db]`, both in the order of the matrix's columns; rows may be strided.
         weight: `[D, Dc + Db]`, the fuser's matrix.
         bias: `[D]`.
-        residual: `[n, T, D]`.
-        alpha: scalar tensor, or None for a plain residual.
 
     Returns:
         `[n, T, D]` in the dtype of `joined`.
     """
     # addmm on two axes, whose rows may be strided: linear on three would copy them.
-    out = torch.addmm(bias, joined.flatten(0, 1), weight.T).view(residual.shape)
-    return out.add_(residual) if alpha is None else out.addcmul_(alpha, residual)
+    return torch.addmm(bias, joined.flatten(0, 1), weight.T).view(*joined.shape[:-1], len(bias))
 
 
 def fuse(

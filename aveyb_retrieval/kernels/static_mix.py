@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from aveyb_retrieval.kernels.activations import mix_activation
+from aveyb_retrieval.kernels.activations import enricher_activation, mix_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 from aveyb_retrieval.kernels.masking import zero_padding
 
@@ -45,7 +45,6 @@ def static_mix(
     lengths: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     activation: str = "none",
-    over_gate: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
@@ -53,20 +52,48 @@ def static_mix(
     The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous. It
     multiplies in the dtype of `mixed`, whatever the weight is kept in.
 
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, mixed, operation="static_mix"):
+        from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
+
+        weight = inner_contiguous(weight.to(mixed.dtype))
+        return static_mix_op(
+            inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, activation == "relu"
+        )
+    return static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)
+
+
+def static_mix_over_gate(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str,
+    gate_activation: str,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """`static_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
+
     Args:
-        over_gate: write the result over `gate` and return that; for inference.
+        mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
+        weight: as for `static_mix_reference`, as are lengths, bias and activation.
+        gate_activation: "gelu" or "relu2".
+
+    Returns:
+        `gate`; rows at or beyond `lengths` are zero.
 
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, mixed, operation="static_mix"):
-        from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
+        from aveyb_retrieval.kernels.triton.static_mix import static_mix_over_gate_op
 
-        weight, relu = inner_contiguous(weight.to(mixed.dtype)), activation == "relu"
-        if over_gate and gate.stride(-1) == 1:
-            static_mix_over_gate_op(inner_contiguous(mixed), gate, weight, lengths, bias, relu)
-            return gate
-        out = static_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, relu)
-    else:
-        out = static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)
-    return gate.copy_(out) if over_gate else out
+        weight = inner_contiguous(weight.to(mixed.dtype))
+        static_mix_over_gate_op(mixed, gate, weight, lengths, bias, activation == "relu", gate_activation)
+        return gate
+    own = enricher_activation(gate, gate_activation)
+    return gate.copy_(static_mix_reference(mixed, own, weight, lengths=lengths, bias=bias, activation=activation))

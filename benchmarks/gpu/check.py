@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from common import Clock, Journal, Row, about, attempt, ceilings, options
+from passes import pass_rows
+from verdicts import BOUNDS, PRESETS, REPETITIONS, Load, Outputs, line, relative_error, verdict
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
@@ -30,21 +32,6 @@ from aveyb_retrieval.kernels.static_mix import static_mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-# Largest relative error (norm of the difference over norm) of an output or gradient against float64.
-BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-PRESETS: dict[str, dict[str, Any]] = {
-    "released": {"normalization": "l1", "activation": "none", "bias": False},
-    "paper": {"normalization": "sum", "activation": "relu", "bias": True},
-}
-Outputs = dict[str, torch.Tensor]
-REPETITIONS = 50
-
-
-def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """|got - wanted| / |wanted|, NaN counting as infinite."""
-    error = float((got.double().cpu() - wanted.double().cpu()).norm() / wanted.double().norm().cpu().clamp_min(1e-30))
-    return error if error == error else float("inf")
 
 
 def mixing(
@@ -77,25 +64,6 @@ def mixing(
         return {"out": out.detach()} | dict(zip(used, grads, strict=True))
 
     return leaves, run
-
-
-class Load:
-    """Products on a stream of their own, queued before a check, so that its programs share the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._a = torch.randn(4096, 4096, device=device).bfloat16() if self._stream else None
-
-    def repeat(self, run: Callable[[], Outputs], first: Outputs) -> bool:
-        """Whether `REPETITIONS` further runs under load give the bits of the first."""
-        for repetition in range(REPETITIONS):
-            if self._stream is not None and repetition % 5 == 0:
-                with torch.cuda.stream(self._stream):
-                    for _ in range(10):
-                        torch.mm(self._a, self._a)
-            if not equal(first, run()):
-                return False
-        return True
 
 
 def mixing_rows(device: torch.device, backend: Backend, size: int, width: int, toy: bool) -> Iterator[Row]:
@@ -187,12 +155,7 @@ def linear_rows(device: torch.device, backend: Backend, size: int, width: int, s
             yield line(f"float8 {activation} {dtype}", worst, max(5e-3, BOUNDS[dtype] / 4), same)
 
 
-def equal(got: Outputs, other: Outputs) -> bool:
-    """Whether all tensors agree bit for bit."""
-    return all(torch.equal(got[k], other[k]) for k in got)
-
-
-def form_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[Row]:
+def form_rows(device: torch.device, toy: bool) -> Iterator[Row]:
     """Forms of a model's inference against its plain one: CUDA graphs on the same device, float8 on the CPU."""
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "split_size": 16} if toy else {"num_hidden_layers": 4}
     for preset, make in (("released", AveyBConfig.released_base), ("paper", AveyBConfig.paper_base)):
@@ -202,7 +165,7 @@ def form_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[Row
         texts = [torch.randint(0, 1000, (n, t)) for n, t in ((1, 10), (3, 10), (1, size), (4, size), (2, 3 * size + 5))]
 
         def encode(ids: torch.Tensor, model: AveyBModel = model) -> torch.Tensor:
-            with torch.inference_mode(), force_backend(backend if model.device.type == "cuda" else "torch"):
+            with torch.inference_mode(), force_backend("auto" if model.device.type == "cuda" else "torch"):
                 return model(ids.to(model.device)).last_hidden_state
 
         model.use_float8()
@@ -315,13 +278,14 @@ def model_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[Ro
 
         got = encode(padded, mask)
         same = all(torch.equal(got, encode(padded, mask)) for _ in range(REPETITIONS))
-        yield line(f"model {preset} float32, CPU against {device.type}", relative_error(got, wanted), 1e-4, same)
+        name = f"model {preset} {backend} float32"
+        yield line(f"{name}, CPU against {device.type}", relative_error(got, wanted), 1e-4, same)
         alone = [encode(i[None], None)[0] for i in ids]
         together = [got[row, : len(i)] for row, i in enumerate(ids)]
         worst = max(relative_error(a, b) for a, b in zip(alone, together, strict=True))
         bitwise = all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
         # cuBLAS may choose another algorithm for another number of rows: equal bits are reported, not required.
-        yield line(f"model {preset} float32, alone against batched", worst, 1e-5, True) | {"bitwise": bitwise}
+        yield line(f"{name}, alone against batched", worst, 1e-5, True) | {"bitwise": bitwise}
 
 
 def training_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator[Row]:
@@ -365,16 +329,6 @@ def training_rows(device: torch.device, backend: Backend, toy: bool) -> Iterator
             yield line(name, worst, bound, same) | {"torch_error": torch_error}
 
 
-def verdict(error: float, bound: float, deterministic: bool) -> Row:
-    """The columns of a row that decide."""
-    return {"error": error, "bound": bound, "deterministic": deterministic, "ok": error <= bound and deterministic}
-
-
-def line(name: str, error: float, bound: float, deterministic: bool) -> Row:
-    """One row."""
-    return {"check": name} | verdict(error, bound, deterministic)
-
-
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     device = torch.device(chosen.device)
@@ -392,9 +346,11 @@ def main() -> None:
     sources = {
         "mixing": mixing_rows(device, backend, size, width, chosen.toy),
         "ranking": ranking_rows(device, backend, size, width, chosen.toy),
-        "model": model_rows(device, models, chosen.toy),
+        "passes": pass_rows(device, backend, size, width, chosen.toy),
+        "model": model_rows(device, "auto", chosen.toy),
+        "model, all kernels": model_rows(device, models, chosen.toy),
         "training": training_rows(device, models, chosen.toy),
-        "forms": form_rows(device, backend, chosen.toy),
+        "forms": form_rows(device, chosen.toy),
         "linear": linear_rows(device, backend, size, width, 4),
         "linear, 64 splits": linear_rows(device, backend, size, width, 8 if chosen.toy else 64),
         "linear, 512 splits": linear_rows(device, backend, size, width, 16 if chosen.toy else 512),

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from common import Ceilings, Clock, Journal, Row, about, attempt, ceilings, options
 
+from aveyb_retrieval.kernels.activations import activate_around
+from aveyb_retrieval.kernels.add_norm import add_norm
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix, dynamic_mix_over_gate
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.float8 import (
     Float8Rows,
@@ -33,7 +35,7 @@ from aveyb_retrieval.kernels.float8 import (
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, split_scores
-from aveyb_retrieval.kernels.static_mix import static_mix
+from aveyb_retrieval.kernels.static_mix import static_mix, static_mix_over_gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +97,32 @@ def mixing_cases(splits: int, size: int, width: int, device: torch.device, backw
     library = partial(torch.nn.functional.linear, enriched[..., width:], fuser)
     run = both(fused, mixed, bypass, fuser, x)
     cases.append(Case("fuse", run, 3 * dense, 5 * moved, None if backward else library))
+    return cases
+
+
+def pass_cases(splits: int, size: int, width: int, device: torch.device) -> list[Case]:
+    """The passes of a layer in inference that kernels take over, and mixing with the gate's activation on the way."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, device=device) / shape[-1] ** 0.5).bfloat16()
+
+    enriched, branch, residual = make(splits, size, 4 * width), make(splits, size, width), make(splits, size, width)
+    scale, matrix, norms = make(width), make(size, size), torch.ones(splits, size, device=device)
+    mixed, gate, _ = enriched.split((width, width, 2 * width), dim=-1)
+    rows = splits * size
+    mixing, moved = 2.0 * rows * size * width, 2.0 * rows * width
+    common: dict[str, Any] = {"lengths": None, "bias": None}
+    cases = [Case("add_norm", partial(add_norm, branch, residual, None, scale, eps=1e-6), 0.0, 4 * moved)]
+    for name, normalization, sigma in (("gelu", "l1", "none"), ("relu2", "sum", "relu")):
+        around = partial(activate_around, enriched, name, width, 2 * width, norms="head")
+        options = common | {"activation": sigma, "gate_activation": name}
+        static = partial(static_mix_over_gate, mixed, gate, matrix, **options)
+        dynamic = partial(dynamic_mix_over_gate, mixed, gate, norms, normalization=normalization, eps=1e-12, **options)
+        cases += [
+            Case(f"activate_around {name}", around, 0.0, 6 * moved, compiled=False),
+            Case(f"static_mix over gate {name}", static, mixing, 3 * moved, compiled=False),
+            Case(f"dynamic_mix over gate {name}", dynamic, 2 * mixing, 3 * moved, compiled=False),
+        ]
     return cases
 
 
@@ -233,6 +261,7 @@ def main() -> None:
     for tokens in (large, small):
         splits, moved = tokens // size, 2.0 * 8 * tokens * width
         run(tokens, False, partial(mixing_cases, splits, size, width, device, False), moved, tokens == large)
+        run(tokens, False, partial(pass_cases, splits, size, width, device), moved, tokens == large)
         run(tokens, False, partial(float8_cases, splits, size, width, device), moved, False)
     for documents, splits in ((2, 3), (1, 6)) if chosen.toy else ((8, 8), (8, 32), (2, 128), (1, 384)):
         make = partial(ranking_cases, documents, splits, size, width, device)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 
 from aveyb_retrieval.kernels.triton import (
+    activate,
     coupled_mix,
     dynamic_mix,
     late_interaction,
@@ -37,6 +38,9 @@ WIDTH, SPLIT = 768, 256  # the base model
 # What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU squared).
 RELEASED = {"RELEASED": True, "L1": True, "RELU": False, "BIAS": False}
 PAPER = {"RELEASED": False, "L1": False, "RELU": True, "BIAS": True}
+# As training calls them, and as inference does: the gate comes without its activation.
+TRAINED = [RELEASED | {"GATE": "none"}, PAPER | {"GATE": "none"}]
+ENCODING = [RELEASED | {"GATE": "gelu"}, PAPER | {"GATE": "relu2"}]
 LINEAR = {"ROW_SCALED": False, "COLUMN_SCALED": False, "RESIDUAL": False, "ALPHA": False, "B": 0, "A": WIDTH}
 SCALED = {"ROW_SCALED": True, "COLUMN_SCALED": True}
 ENRICH = LINEAR | {"COLUMNS": 4 * WIDTH, "ROW_SCALED": True}
@@ -45,6 +49,9 @@ FUSE = LINEAR | {"COLUMNS": WIDTH, "B": 2 * WIDTH, "RESIDUAL": True, "ACTIVATION
 FUSE_FLOAT8 = FUSE | {"A": 3 * WIDTH, "B": 0} | SCALED
 GELU, RELU2 = RELEASED | {"ACTIVATION": "gelu"}, PAPER | {"ACTIVATION": "relu2"}
 SCALAR, PLAIN = RELEASED | {"ALPHA": True}, PAPER | {"ALPHA": False}
+GAP = {"COLUMNS": 4 * WIDTH, "START": WIDTH, "STOP": 2 * WIDTH, "NORMS": "head"}
+PAPER_GAP = {"COLUMNS": 4 * WIDTH, "START": 2 * WIDTH, "STOP": 3 * WIDTH, "NORMS": "tail"}
+NORM = {"A": WIDTH, "BLOCK_A": 1024}
 
 KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "enrich": [(linear.linear_kernel, [ENRICH | GELU, ENRICH | RELU2])],
@@ -52,14 +59,21 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "fuse": [(linear.linear_kernel, [FUSE | SCALAR, FUSE | PLAIN])],
     "fuse_float8": [(linear.linear_kernel, [FUSE_FLOAT8 | SCALAR, FUSE_FLOAT8 | PLAIN])],
     "quantize": [(quantize.quantize_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048, "NORM": False}])],
-    "inverse_rms": [(norm.inverse_rms_kernel, [{"A": WIDTH, "BLOCK_A": 1024}])],
-    "dynamic_mix": [(dynamic_mix.forward_kernel, [RELEASED, PAPER])],
+    "inverse_rms": [(norm.inverse_rms_kernel, [NORM])],
+    "add_norm": [(norm.add_norm_kernel, [NORM | SCALAR, NORM | PLAIN])],
+    "activate": [
+        (activate.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
+        (activate.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
+    ],
+    "dynamic_mix": [(dynamic_mix.forward_kernel, [v | {"NORMED": False} for v in TRAINED])],
+    "dynamic_mix_normed": [(dynamic_mix.forward_kernel, [v | {"NORMED": True} for v in ENCODING])],
     "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
     "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [RELEASED, PAPER])],
     "coupled_mix": [(coupled_mix.shares_kernel, [{}])],
     "coupled_mix_backward": [(coupled_mix.backward_kernel, [{}])],
-    "static_mix": [(static_mix.forward_kernel, [RELEASED, PAPER])],
+    "static_mix": [(static_mix.forward_kernel, TRAINED)],
+    "static_mix_activating": [(static_mix.forward_kernel, ENCODING)],
     "static_mix_input": [(static_mix.backward_input_kernel, [RELEASED, PAPER])],
     "static_mix_weight": [(static_mix.backward_weight_kernel, [RELEASED, PAPER])],
     "maxsim": [(maxsim.all_pairs_kernel, [{"SCALED": True}])],
@@ -69,7 +83,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"count_by_id", "inverse_rms", "quantize"}  # they gather, add and round
+WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id", "inverse_rms", "quantize"}  # they gather, add and round
 POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
     "column_scales scores best_out best counts",
@@ -81,9 +95,15 @@ POINTERS = {
 }
 # What is None where a switch is off.
 ABSENT = {
-    "BIAS": "bias", "RAGGED": "lengths", "RESIDUAL": "residual", "ALPHA": "alpha", "B": "b b_weight",
-    "ROW_SCALED": "row_scales", "COLUMN_SCALED": "column_scales",
-}  # fmt: skip
+    "BIAS": "bias",
+    "RAGGED": "lengths",
+    "RESIDUAL": "residual",
+    "ALPHA": "alpha",
+    "B": "b b_weight",
+    "ROW_SCALED": "row_scales",
+    "COLUMN_SCALED": "column_scales",
+}
+UNUSED = {"NORMED": "denominators"}  # None where a switch is on  # fmt: skip
 FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantize": ("out",)}
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
@@ -104,7 +124,8 @@ class Case:
     def key(self) -> str:
         preset = {True: " released", False: " paper"}.get(self.switches.get("RELEASED"), "")
         rows = {True: " ragged", False: " full"}.get(self.switches.get("RAGGED"), "")
-        return f"{self.name}{preset}{rows} {self.arch} {self.element}"
+        backward = " backward" if self.kernel is activate.relu2_backward_kernel else ""
+        return f"{self.name}{backward}{preset}{rows} {self.arch} {self.element}"
 
     def compile(self) -> Report:
         """The report of this case, compiled once in a process."""
@@ -121,6 +142,9 @@ class Case:
         constants = {k: v for k, v in constants.items() if k in names}
         for switch, tensors in ABSENT.items():
             if switch in constants and not constants[switch]:
+                constants |= dict.fromkeys(tensors.split())
+        for switch, tensors in UNUSED.items():
+            if constants.get(switch):
                 constants |= dict.fromkeys(tensors.split())
         return compile_kernel(
             self.kernel,
@@ -188,11 +212,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the committed table")
-    parser.add_argument("--only", default="", help="compile cases that match this expression; the others stay")
+    parser.add_argument(
+        "--only", default="", help="compile new cases and those that match this expression; the others stay"
+    )
     options = parser.parse_args()
     before = {line["case"]: line for line in json.loads(TABLE.with_suffix(".json").read_text())["rows"]}
-    rows = [row(case, case.compile()) if re.search(options.only, case.key) else before[case.key] for case in cases()]
-    print(markdown([line for line in rows if re.search(options.only, line["case"])]))
+    chosen = [case for case in cases() if re.search(options.only, case.key) or case.key not in before]
+    found = {case.key: row(case, case.compile()) for case in chosen}
+    rows = [found.get(case.key) or before[case.key] for case in cases()]
+    print(markdown(list(found.values())))
     if options.write:
         about = (
             f"Assembled without a GPU by Triton {triton.__version__}; d {WIDTH}, S {SPLIT}. Nothing here is a timing."

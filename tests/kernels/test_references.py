@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels.activations import activate_around, enricher_activation
+from aveyb_retrieval.kernels.add_norm import add_norm
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
@@ -74,6 +76,33 @@ def test_enrich_is_equation_1(preset: str) -> None:
     gelu = linear * 0.5 * (1 + torch.erf(linear / 2**0.5))
     wanted = linear.clamp_min(0) ** 2 if preset == "paper" else gelu
     assert torch.allclose(enrich(x, scale, weight, bias, eps=EPS, activation=name), wanted)
+
+
+@PRESETS
+@torch.no_grad()
+def test_activation_around_the_gate(preset: str) -> None:
+    name = "relu2" if preset == "paper" else "gelu"
+    x = torch.randn(2, 5, 32)
+    x[0, 1, :8] = -1e9  # a part without direction
+    wanted = enricher_activation(x.clone(), name)
+    for norms, part in (("head", slice(None, 8)), ("tail", slice(20, None))):
+        got = x.clone()
+        inverse = activate_around(got, name, 8, 20, norms=norms)
+        assert torch.equal(got[..., 8:20], x[..., 8:20])
+        torch.testing.assert_close(got[..., :8], wanted[..., :8])
+        torch.testing.assert_close(got[..., 20:], wanted[..., 20:])
+        norm = wanted[..., part].norm(dim=-1)
+        assert torch.allclose(inverse, torch.where(norm > 0, 1 / norm, 0.0))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.7])
+def test_residual_and_norm(alpha: float | None) -> None:
+    branch, residual = torch.randn(2, 2, 5, 8, dtype=torch.float64)
+    weight = torch.randn(8, dtype=torch.float64)
+    scale = None if alpha is None else torch.tensor(alpha, dtype=torch.float64)
+    x, normed = add_norm(branch, residual, scale, weight, eps=EPS)
+    assert torch.allclose(x, branch + (alpha or 1) * residual)
+    assert torch.allclose(normed, x / (x.square().mean(-1, True) + EPS).sqrt() * weight)
 
 
 @pytest.mark.parametrize("alpha", [None, 0.7])

@@ -23,10 +23,13 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
+from aveyb_retrieval.kernels.triton.operators import inference_operator
 from aveyb_retrieval.kernels.triton.static_mix import gated_grad, mix
 from aveyb_retrieval.kernels.triton.tiles import (
+    activated,
     at_split,
     blocks,
+    inverse_norm,
     larger,
     load_tile,
     own_rows,
@@ -35,7 +38,7 @@ from aveyb_retrieval.kernels.triton.tiles import (
     store_tile,
 )
 
-_FLOOR = tl.constexpr(1e-12)
+_MIN_SUM = tl.constexpr(1e-12)
 
 
 @triton.jit
@@ -61,22 +64,18 @@ def _squares(base, rows, stride, n, D: tl.constexpr, M: tl.constexpr, K: tl.cons
     return squares
 
 
-@triton.jit
-def _inverse_norm(squares):
-    norm = tl.sqrt(squares)
-    return tl.where(norm > _FLOOR, 1.0 / norm, 0.0)
-
-
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
     mixed, gate, bias, lengths, out, inverse_norms, denominators,
     mixed_split, mixed_row, gate_split, gate_row, out_split, out_row, T, eps,
     D: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    L1: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
+    L1: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, GATE: tl.constexpr,
+    NORMED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (splits, blocks of M rows). out `[n, T, D]`; inverse_norms and denominators float32 `[n, T]`.
 
-    out may be the gate itself: a program reads of it what it writes, and before.
+    The gate first goes through the activation GATE ("none": it is used as it is). out may be the gate itself: a program
+    reads of it what it writes, and before. NORMED: inverse_norms are given, and denominators not kept.
     """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
@@ -88,25 +87,27 @@ def forward_kernel(
             d = k + tl.arange(0, N)
             store_tile(out, rows, d, out_row, tl.zeros((M, N), dtype=tl.float32), T, D, D % N == 0)
     else:
-        row_squares = _squares(mixed, rows, mixed_row, n, D, M, K)
-        column_squares = _squares(mixed, columns, mixed_row, n, D, C, K)
+        if NORMED:
+            inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
+            column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
+        else:
+            inverse = inverse_norm(_squares(mixed, rows, mixed_row, n, D, M, K))
+            column_inverse = inverse_norm(_squares(mixed, columns, mixed_row, n, D, C, K))
         products = _products(mixed, rows, columns, mixed_row, n, D, C, M, K, PRECISION)
-        inverse = _inverse_norm(row_squares)
-        cosines = products * inverse[:, None] * _inverse_norm(column_squares)[None, :]
-        denominator = larger(tl.sum(tl.abs(cosines), 1), _FLOOR) if L1 else tl.sum(cosines, 1) + eps
-        tl.store(inverse_norms + split * T + rows, inverse, mask=rows < T)
-        tl.store(denominators + split * T + rows, denominator, mask=rows < T)
+        cosines = products * inverse[:, None] * column_inverse[None, :]
+        denominator = larger(tl.sum(tl.abs(cosines), 1), _MIN_SUM) if L1 else tl.sum(cosines, 1) + eps
+        if not NORMED:
+            tl.store(inverse_norms + split * T + rows, inverse, mask=rows < T)
+            tl.store(denominators + split * T + rows, denominator, mask=rows < T)
         shares = (cosines / denominator[:, None]).to(mixed.dtype.element_ty)
-        if BIAS:
-            shift = tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
         for k in range(0, D, N):
             d = k + tl.arange(0, N)
             value = tl.dot(shares, load_tile(mixed, columns, d, mixed_row, n, D, D % N == 0), input_precision=PRECISION)
-            if BIAS:
-                value += shift
+            if BIAS:  # read again in each round: registers are short
+                value += tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
             if RELU:
                 value = larger(value, 0.0)
-            value *= load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
+            value *= activated(load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32), GATE)
             store_tile(out, rows, d, out_row, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
 
 
@@ -206,7 +207,7 @@ def backward_input_kernel(
     store_tile(grad_mixed + split * T * D, rows, d, D, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
 
 
-def mix_by_similarity(
+def _mix_by_similarity(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     lengths: torch.Tensor | None,
@@ -215,12 +216,15 @@ def mix_by_similarity(
     l1: bool,
     relu: bool,
     out: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write the mixed and gated `[n, T, D]` to `out` (it may be the gate); return 1 / |z| and the rows' sums."""
+    inverse_norms: torch.Tensor,
+    denominators: torch.Tensor | None,
+    gate_activation: str,
+) -> None:
+    """Write the mixed and gated `[n, T, D]` to `out`; see `forward_kernel`. denominators None: norms are given."""
     n, width, dim = mixed.shape
-    inverse_norms = torch.empty((n, width), dtype=torch.float32, device=mixed.device)
-    denominators = torch.empty_like(inverse_norms)
-    tile = config_for("dynamic_mix", architecture(mixed.device), mixed.element_size())
+    normed = denominators is None
+    row = "dynamic_mix_normed" if normed else "dynamic_mix"
+    tile = config_for(row, architecture(mixed.device), mixed.element_size())
     side = power_of_two(width)
     m = min(tile.m, side)
     if n:
@@ -229,10 +233,9 @@ def mix_by_similarity(
                 mixed, gate, bias, lengths, out, inverse_norms, denominators,
                 *(stride for tensor in (mixed, gate, out) for stride in tensor.stride()[:2]), width, eps,
                 D=dim, C=side, M=m, N=min(tile.n, power_of_two(dim)), K=min(tile.k, power_of_two(dim)),
-                L1=l1, RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
-                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
+                L1=l1, RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None, GATE=gate_activation,
+                NORMED=normed, PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
-    return inverse_norms, denominators
 
 
 @torch.library.custom_op("aveyb::dynamic_mix", mutates_args=())
@@ -247,21 +250,33 @@ def dynamic_mix_op(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The mixed and gated `[n, T, D]`; 1 / |z| and the rows' sums, float32 `[n, T]`, for the backward."""
     out = torch.empty(mixed.shape, dtype=mixed.dtype, device=mixed.device)
-    return out, *mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, out)
+    inverse_norms = torch.empty(mixed.shape[:2], dtype=torch.float32, device=mixed.device)
+    denominators = torch.empty_like(inverse_norms)
+    _mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, out, inverse_norms, denominators, "none")
+    return out, inverse_norms, denominators
 
 
-@torch.library.custom_op("aveyb::dynamic_mix_over_gate", mutates_args={"gate"})
-def dynamic_mix_over_gate_op(
+def _over_gate(
     mixed: torch.Tensor,
     gate: torch.Tensor,
+    inverse_norms: torch.Tensor,
     lengths: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
     l1: bool,
     relu: bool,
+    gate_activation: str,
 ) -> None:
-    """`dynamic_mix_op` for inference, written over the gate."""
-    mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, out=gate)
+    _mix_by_similarity(mixed, gate, lengths, bias, eps, l1, relu, gate, inverse_norms, None, gate_activation)
+
+
+# `dynamic_mix_op` of a gate that lacks its activation, written over that gate; inverse_norms: 1 / |z|, `[n, T]`.
+dynamic_mix_over_gate_op = inference_operator(
+    "dynamic_mix_over_gate(Tensor mixed, Tensor(a!) gate, Tensor inverse_norms, Tensor? lengths, Tensor? bias, "
+    "float eps, bool l1, bool relu, str gate_activation) -> ()",
+    _over_gate,
+    lambda *_: None,
+)
 
 
 @dynamic_mix_op.register_fake

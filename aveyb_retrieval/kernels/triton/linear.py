@@ -23,9 +23,7 @@ import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.norm import inverse_rms
-from aveyb_retrieval.kernels.triton.tiles import blocks, larger, load_tile, power_of_two, precision, store_tile
-
-_SQRT_HALF = tl.constexpr(0.7071067811865476)
+from aveyb_retrieval.kernels.triton.tiles import activated, blocks, load_tile, power_of_two, precision, store_tile
 
 
 @triton.jit
@@ -71,11 +69,7 @@ def linear_kernel(
     if COLUMN_SCALED:
         value *= tl.load(column_scales + columns, mask=columns < COLUMNS, other=0.0)[None, :]
     value += tl.load(bias + columns, mask=columns < COLUMNS, other=0.0).to(tl.float32)[None, :]
-    if ACTIVATION == "gelu":
-        value *= 0.5 * (1.0 + tl.erf(value * _SQRT_HALF))
-    elif ACTIVATION == "relu2":
-        value = larger(value, 0.0)
-        value *= value
+    value = activated(value, ACTIVATION)
     whole: tl.constexpr = COLUMNS % N == 0
     if RESIDUAL:
         x = load_tile(residual + first * residual_row, rows, columns, residual_row, left, COLUMNS, whole).to(tl.float32)

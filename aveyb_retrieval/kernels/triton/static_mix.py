@@ -15,7 +15,9 @@ import triton
 import triton.language as tl
 
 from aveyb_retrieval.kernels.triton.configs import architecture, config_for
+from aveyb_retrieval.kernels.triton.operators import inference_operator
 from aveyb_retrieval.kernels.triton.tiles import (
+    activated,
     at_split,
     blocks,
     larger,
@@ -46,13 +48,14 @@ def forward_kernel(
     mixed, gate, weight, bias, lengths, out,
     mixed_split, mixed_row, gate_split, gate_row, weight_split, weight_row, out_split, out_row, T,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
-    RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]`: gate * sigma(V @ mixed + b).
+    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]`: g * sigma(V @ mixed + b).
 
-    out may be the gate itself: a program reads of it what it writes, and before. weight_split: 0 when all splits share
-    one matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the contiguous axis would keep its loads
-    out of the pipeline); what it holds beyond `n` meets zeros.
+    g is the gate after the activation GATE ("none": the gate itself). out may be the gate: a program reads of it what
+    it writes, and before. weight_split: 0 when all splits share one matrix. WHOLE: blocks of K never reach beyond a row
+    of V (a mask along the contiguous axis would keep its loads out of the pipeline); what it holds beyond `n` meets
+    zeros.
     """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
@@ -67,7 +70,8 @@ def forward_kernel(
         value += tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
     if RELU:
         value = larger(value, 0.0)
-    value *= load_tile(gate + split * gate_split, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
+    raw = load_tile(gate + split * gate_split, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
+    value *= activated(raw, GATE)
     value = tl.where(rows[:, None] < n, value, 0.0)
     store_tile(out + split * out_split, rows, d, out_row, value, T, D, D % N == 0)
 
@@ -132,15 +136,18 @@ def mix(
     bias: torch.Tensor | None,
     relu: bool,
     out: torch.Tensor | None = None,
+    gate_activation: str = "none",
 ) -> torch.Tensor:
-    """`gate * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`.
+    """`g * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`.
 
     out: written to and returned, last axis contiguous; it may be the gate. None: a new tensor.
+    gate_activation: what makes g of the gate, "gelu", "relu2" or "none".
     """
     n, width, dim = mixed.shape
     if out is None:
         out = torch.empty((n, width, dim), dtype=mixed.dtype, device=mixed.device)
-    tile = config_for("static_mix", architecture(mixed.device), mixed.element_size())
+    row = "static_mix" if gate_activation == "none" else "static_mix_activating"
+    tile = config_for(row, architecture(mixed.device), mixed.element_size())
     side = power_of_two(width)
     m, columns, inner = min(tile.m, side), min(tile.n, power_of_two(dim)), min(tile.k, side)
     if n:
@@ -150,7 +157,7 @@ def mix(
                 mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
                 weight.stride(0) if weight.ndim == 3 else 0, weight.stride(-2), out.stride(0), out.stride(1), width,
                 D=dim, M=m, N=columns, K=inner, WHOLE=weight.shape[-1] % inner == 0,
-                RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None,
+                RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None, GATE=gate_activation,
                 PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
     return out
@@ -174,17 +181,25 @@ def _(mixed, *_) -> torch.Tensor:
     return mixed.new_empty(mixed.shape)
 
 
-@torch.library.custom_op("aveyb::static_mix_over_gate", mutates_args={"gate"})
-def static_mix_over_gate_op(
+def _over_gate(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     weight: torch.Tensor,
     lengths: torch.Tensor | None,
     bias: torch.Tensor | None,
     relu: bool,
+    gate_activation: str,
 ) -> None:
-    """`static_mix_op` for inference, written over the gate."""
-    mix(mixed, gate, weight, lengths, bias, relu, out=gate)
+    mix(mixed, gate, weight, lengths, bias, relu, out=gate, gate_activation=gate_activation)
+
+
+# `static_mix_op` of a gate that lacks its activation, written over that gate.
+static_mix_over_gate_op = inference_operator(
+    "static_mix_over_gate(Tensor mixed, Tensor(a!) gate, Tensor weight, Tensor? lengths, Tensor? bias, bool relu, "
+    "str gate_activation) -> ()",
+    _over_gate,
+    lambda *_: None,
+)
 
 
 @torch.library.custom_op("aveyb::static_mix_backward", mutates_args=())

@@ -1,4 +1,4 @@
-"""Parts of all kernels: tiles loaded through strides, maxima that keep NaN, the product's precision, valid rows."""
+"""Parts of all kernels: tiles loaded through strides, maxima that keep NaN, activations, precision, valid rows."""
 
 # Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
 # mypy: disable-error-code="no-untyped-def"
@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+
+_SQRT_HALF = tl.constexpr(0.7071067811865476)
+_MIN_NORM = tl.constexpr(1e-12)
 
 
 @triton.jit
@@ -41,6 +44,24 @@ def larger(a, b):
 def largest(x, axis: tl.constexpr):
     """The maximum along an axis; NaN where there is one."""
     return tl.reduce(x, axis, larger)
+
+
+@triton.jit
+def activated(value, ACTIVATION: tl.constexpr):
+    """The enricher's activation of float32 values: "gelu" (exact, by erf), "relu2", or "none"."""
+    if ACTIVATION == "gelu":
+        value *= 0.5 * (1.0 + tl.erf(value * _SQRT_HALF))
+    elif ACTIVATION == "relu2":
+        value = larger(value, 0.0)
+        value *= value
+    return value
+
+
+@triton.jit
+def inverse_norm(squares):
+    """`1 / |z|` of squared norms; 0 for a vector without direction."""
+    norm = tl.sqrt(squares)
+    return tl.where(norm > _MIN_NORM, 1.0 / norm, 0.0)
 
 
 @triton.jit

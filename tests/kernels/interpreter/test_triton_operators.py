@@ -8,10 +8,12 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
-from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
+from aveyb_retrieval.kernels.triton.activate import activate_around_op, relu2_op
+from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
 from aveyb_retrieval.kernels.triton.linear import enrich_op, fuse_op
 from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
-from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
+from aveyb_retrieval.kernels.triton.norm import add_norm_op
+from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
 
 # AOT dispatch, the fourth, compares compiled with eager runs: too slow in the interpreter.
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -28,6 +30,23 @@ def test_enrich() -> None:
 def test_fuse() -> None:
     arguments = (leaf(17, 16), leaf(17, 32), leaf(16, 16), leaf(16, 32), leaf(16), leaf(17, 16), leaf())
     torch.library.opcheck(fuse_op, arguments, test_utils=CHECKS)
+
+
+def test_relu2() -> None:
+    torch.library.opcheck(relu2_op, (leaf(3, 17, 16),), test_utils=CHECKS)
+
+
+def test_operators_for_inference() -> None:
+    checks = ("test_schema", "test_faketensor")
+    enriched, norms = torch.randn(2, 17, 64), torch.rand(2, 17)
+    mixed, gate, lengths = enriched[..., :16], enriched[..., 16:32], torch.tensor([17, 3])
+    for operator, arguments in (
+        (activate_around_op, (enriched, "gelu", 16, 32, "head")),
+        (add_norm_op, (norms, norms, None, norms[0], 1e-6)),
+        (static_mix_over_gate_op, (mixed, gate, torch.randn(17, 17), lengths, torch.randn(17), True, "relu2")),
+        (dynamic_mix_over_gate_op, (mixed, gate, norms, lengths, None, 1e-6, True, False, "gelu")),
+    ):
+        torch.library.opcheck(operator, arguments, test_utils=checks)
 
 
 def test_static_mix() -> None:

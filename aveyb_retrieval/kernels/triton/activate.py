@@ -1,0 +1,151 @@
+"""The enricher's activation as one pass over memory: in place around the gate, or ReLU squared with its gradient."""
+
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from aveyb_retrieval.kernels.triton.configs import architecture, config_for
+from aveyb_retrieval.kernels.triton.operators import inference_operator
+from aveyb_retrieval.kernels.triton.tiles import activated, blocks, inverse_norm, larger, load_tile, store_tile
+
+
+@triton.jit
+def _activate(x, out, rows, left, BEGIN: tl.constexpr, END: tl.constexpr, ROW: tl.constexpr, M: tl.constexpr,
+              N: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+    """Activate the columns BEGIN to END of some rows; float32 [M], the sums of the squares of what was written."""
+    squares = tl.zeros((M,), dtype=tl.float32)
+    whole: tl.constexpr = (END - BEGIN) % N == 0
+    for start in range(BEGIN, END, N):
+        columns = start + tl.arange(0, N)
+        value = load_tile(x, rows, columns, ROW, left, END, whole).to(tl.float32)
+        value = activated(value, ACTIVATION).to(out.dtype.element_ty)
+        store_tile(out, rows, columns, ROW, value, left, END, whole)
+        wide = value.to(tl.float32)
+        squares += tl.sum(wide * wide, 1)
+    return squares
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def activate_kernel(
+    x, out, inverse_norms, n_rows,
+    START: tl.constexpr, STOP: tl.constexpr, COLUMNS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    ACTIVATION: tl.constexpr, NORMS: tl.constexpr,
+):  # fmt: skip
+    """Grid (blocks of M rows). x and out (which may be x) `[rows, COLUMNS]` contiguous: all columns but START to STOP.
+
+    inverse_norms float32 `[rows]`: 1 / |z| of the activated columns before (NORMS "head") or after ("tail") those left
+    out; "none": of neither.
+    """
+    first = tl.program_id(0).to(tl.int64) * M
+    left = tl.minimum(n_rows - first, M).to(tl.int32)
+    rows = tl.arange(0, M)
+    x += first * COLUMNS
+    out += first * COLUMNS
+    head = _activate(x, out, rows, left, 0, START, COLUMNS, M, N, ACTIVATION)
+    tail = _activate(x, out, rows, left, STOP, COLUMNS, COLUMNS, M, N, ACTIVATION)
+    if NORMS == "head":
+        tl.store(inverse_norms + first + rows, inverse_norm(head), mask=rows < left)
+    elif NORMS == "tail":
+        tl.store(inverse_norms + first + rows, inverse_norm(tail), mask=rows < left)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def relu2_backward_kernel(
+    grad, x, grad_x, n_rows, COLUMNS: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    """Grid (blocks of M rows). grad_x `[rows, COLUMNS]`, as the others contiguous: `2 grad relu(x)`."""
+    first = tl.program_id(0).to(tl.int64) * M
+    left = tl.minimum(n_rows - first, M).to(tl.int32)
+    rows = tl.arange(0, M)
+    whole: tl.constexpr = COLUMNS % N == 0
+    for start in range(0, COLUMNS, N):
+        columns = start + tl.arange(0, N)
+        own = load_tile(x + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(tl.float32)
+        above = load_tile(grad + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(tl.float32)
+        value = 2.0 * above * larger(own, 0.0)
+        store_tile(grad_x + first * COLUMNS, rows, columns, COLUMNS, value, left, COLUMNS, whole)
+
+
+def _launch(
+    x: torch.Tensor,
+    out: torch.Tensor,
+    activation: str,
+    start: int,
+    stop: int,
+    norms: str = "none",
+    inverse_norms: torch.Tensor | None = None,
+) -> None:
+    columns = x.shape[-1]
+    n_rows = x.numel() // columns
+    tile = config_for("activate", architecture(x.device), x.element_size())
+    if n_rows:
+        with torch.cuda.device_of(x):
+            activate_kernel[blocks(n_rows, tile.m),](
+                x, out, inverse_norms, n_rows, START=start, STOP=stop, COLUMNS=columns, M=tile.m, N=tile.n,
+                ACTIVATION=activation, NORMS=norms, num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+
+
+def _around(x: torch.Tensor, activation: str, start: int, stop: int, norms: str) -> torch.Tensor:
+    inverse_norms = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    _launch(x, x, activation, start, stop, norms, inverse_norms)
+    return inverse_norms
+
+
+# In place on `[..., M]` contiguous, all columns but start to stop; gives 1 / |z| of one of the two parts, `[...]`.
+activate_around_op = inference_operator(
+    "activate_around(Tensor(a!) x, str activation, int start, int stop, str norms) -> Tensor",
+    _around,
+    lambda x, *_: x.new_empty(x.shape[:-1], dtype=torch.float32),
+)
+
+
+@torch.library.custom_op("aveyb::relu2", mutates_args=())
+def relu2_op(x: torch.Tensor) -> torch.Tensor:
+    """`relu(x)^2` of a contiguous `[..., M]`."""
+    out = torch.empty_like(x)
+    _launch(x, out, "relu2", 0, 0)
+    return out
+
+
+@relu2_op.register_fake
+def _(x) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("aveyb::relu2_backward", mutates_args=())
+def relu2_backward_op(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`2 grad relu(x)`; both contiguous."""
+    grad_x = torch.empty_like(x)
+    columns = x.shape[-1]
+    n_rows = x.numel() // columns
+    tile = config_for("activate", architecture(x.device), x.element_size())
+    if n_rows:
+        with torch.cuda.device_of(x):
+            relu2_backward_kernel[blocks(n_rows, tile.m),](
+                grad, x, grad_x, n_rows, COLUMNS=columns, M=tile.m, N=tile.n,
+                num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+    return grad_x
+
+
+@relu2_backward_op.register_fake
+def _(grad, x) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx, grad) -> torch.Tensor:
+    (x,) = ctx.saved_tensors
+    return relu2_backward_op(grad.contiguous(), x)
+
+
+relu2_op.register_autograd(_backward, setup_context=_setup_context)
