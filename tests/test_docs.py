@@ -70,6 +70,13 @@ def test_python_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: p
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)  # so that a traceback names the page's line
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "cli.md"], ids=name)
+def test_every_command_and_example_is_in_a_block_that_is_tested(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "json", "text"}
+    assert re.findall(rf"^ +(?:{'|'.join(COMMANDS)}) .*", text, re.MULTILINE) == []
+
+
 def command_lines() -> Iterator[tuple[str, list[str]]]:
     """Every call of our commands in the shell blocks of the pages, with where it is."""
     for page in PAGES:

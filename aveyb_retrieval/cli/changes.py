@@ -20,6 +20,7 @@ from aveyb_retrieval.cli.options import (
     VERBOSE,
     WRITING,
 )
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -192,16 +193,15 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     continued = " (continued an interrupted change)" if report.resumed else ""
     done = _in_words({name: getattr(report, name) for name in ("added", "replaced", "renamed", "deleted", "unchanged")})
     click.echo(
-        f"{report.path}: {done}{'; ' if done else ''}{report.documents:,} documents, {report.passages:,} passages, "
-        f"{report.tokens:,} tokens in {report.seconds:,.1f} s{continued}"
+        f"{report.path}: {done}{'; ' if done else ''}{plural(report.documents, 'document')}, "
+        f"{plural(report.passages, 'passage')}, {plural(report.tokens, 'token')} in {report.seconds:,.1f} s{continued}"
     )
     if report.cut_documents:
-        lost = f"{report.cut_documents:,} documents lost {report.cut_tokens:,} tokens"
+        lost = f"{plural(report.cut_documents, 'document')} lost {plural(report.cut_tokens, 'token')}"
         click.echo(f"cut by --max-tokens: {lost}", err=True)
     if report.rejected:
-        click.echo(
-            f"left out: {report.rejected:,} lines or files, listed with reasons in {report.rejected_file}", err=True
-        )
+        rejected = plural(report.rejected, "line or file", "lines or files")
+        click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
     _print_notices(report.notices, verbose=verbose)
 
 
@@ -211,7 +211,8 @@ def _print_notices(notices: Sequence[Notice], *, verbose: bool) -> None:
     left_out = [notice for notice in notices if notice.left_out]
     if left_out:
         more = "" if verbose else " (--verbose names them)"
-        click.echo(f"not read: {len(left_out):,} files or folders: {summary(left_out)}{more}", err=True)
+        count = plural(len(left_out), "file or folder", "files or folders")
+        click.echo(f"not read: {count}: {summary(left_out)}{more}", err=True)
     for notice in notices:
         if verbose or not notice.left_out:
             click.echo(f"{notice.path}: {notice.reason}", err=True)

@@ -10,6 +10,7 @@ import click
 
 from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING, granularity, storage_dtype
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.exchange.report import EncodeReport
@@ -75,8 +76,9 @@ def _print(report: EncodeReport, done: str) -> None:
     which = "all" if len(report.shards) == report.of else ", ".join(map(str, report.shards))
     there = "" if done == "exported" else f" ({report.encoded:,} encoded now)"
     click.echo(
-        f"{report.place}: shards {which} of {report.of}: {report.documents:,} documents{there}, {report.passages:,} "
-        f"passages, {report.tokens:,} tokens in {report.seconds:,.1f} s"
+        f"{report.place}: shards {which} of {report.of}: {plural(report.documents, 'document')}{there}, "
+        f"{plural(report.passages, 'passage')}, {plural(report.tokens, 'token')} in {report.seconds:,.1f} s"
     )
     if report.rejected:
-        click.echo(f"left out: {report.rejected:,} lines that are no documents", err=True)
+        rejected = plural(report.rejected, "line that is no document", "lines that are no documents")
+        click.echo(f"left out: {rejected}", err=True)

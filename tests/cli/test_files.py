@@ -54,7 +54,7 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, fol
     assert broken.stderr.startswith(f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)")
     assert not (tmp_path / "new").exists()
     assert (
-        "left out: 1 lines or files"
+        "left out: 1 line or file"
         in run("build", folder, "-o", tmp_path / "new", "--quiet", "--on-error", "skip").stderr
     )
     assert run("build", folder, "-o", tmp_path / "third", "--quiet", "--encoding", "latin-1").exit_code == 0
@@ -72,8 +72,8 @@ def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
     assert "1 renamed, 1 deleted" in dry
     assert "renamed: b.md -> c.md" in dry
     assert "deleted: a.txt" in dry
-    assert "1 renamed, 1 deleted; 1 documents" in run("sync", folder, "-o", root, "--quiet").output
-    assert "1 unchanged; 1 documents" in run("sync", folder, "-o", root, "--quiet").output
+    assert "1 renamed, 1 deleted; 1 document," in run("sync", folder, "-o", root, "--quiet").output
+    assert "1 unchanged; 1 document," in run("sync", folder, "-o", root, "--quiet").output
     assert run("sync", tmp_path / "nowhere", "-o", root).exit_code == 2
 
 

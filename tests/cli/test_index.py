@@ -111,9 +111,9 @@ def test_changes(run: Run, index: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("a\n\nd\n")
     assert "2 documents" in run("delete", index, "--from", ids).output
-    assert "1 documents" in run("delete", index, "--filter", '{"year": 2022}').output
+    assert "1 document," in run("delete", index, "--filter", '{"year": 2022}').output
     assert run("delete", index, "nobody").exit_code == 2
-    assert "1 documents" in run("compact", index, "--quiet").output
+    assert "1 document," in run("compact", index, "--quiet").output
     assert "recall" in run("tune", index, "--recall", "0.9").output
     assert run("verify", index).output == "sound\n"
 
@@ -157,8 +157,8 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
     path.write_text('{"_id": "a", "text": "one two three four"}\n{"_id": \n')
     result = run("build", path, "-o", tmp_path / "ix", "--on-error", "skip", "--max-tokens", 3, "--quiet")
     assert result.exit_code == 0
-    assert "1 documents lost 1 tokens" in result.output
-    assert "left out: 1 lines or files, listed with reasons in" in result.output
+    assert "1 document lost 1 token" in result.output
+    assert "left out: 1 line or file, listed with reasons in" in result.output
 
 
 @pytest.mark.parametrize(

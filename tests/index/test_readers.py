@@ -96,6 +96,9 @@ def test_html_is_decoded_as_it_says(read: Callable[[str, bytes], FileText], tmp_
     assert reason(read, "c.html", b"<p>caf\xe9") == (
         "invalid UTF-8 at byte 6 (0xe9); name its encoding by --encoding (encoding)"
     )
+    assert reason(read, "c.txt", b"\xff\xfea\x00\xfa") == (
+        "byte 4 (0xfa) is not utf-16-le; --encoding (encoding) names another one"  # its mark counts
+    )
     path = tmp_path / "d.txt"
     path.write_bytes(b"caf\xe9 \x81")
     kind = kind_of(path)

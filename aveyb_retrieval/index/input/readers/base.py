@@ -45,15 +45,11 @@ def decode(data: bytes, encoding: str | None) -> str:
     Raises:
         Unreadable: a byte does not fit; the message names it.
     """
-    for mark, name in _BOMS:
-        if data.startswith(mark):
-            data, encoding = data[len(mark) :], name
-            break
-    name = encoding or "utf-8"
+    mark, name = next(((mark, name) for mark, name in _BOMS if data.startswith(mark)), (b"", encoding or "utf-8"))
     try:
-        return data.decode(name)
+        return data[len(mark) :].decode(name)
     except UnicodeDecodeError as error:
-        raise Unreadable(wrong_byte(error, name, error.start)) from None
+        raise Unreadable(wrong_byte(error, name, len(mark) + error.start)) from None
 
 
 def wrong_byte(error: UnicodeDecodeError, encoding: str, position: int) -> str:
