@@ -8,7 +8,7 @@ JOBS   ?= 2
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-lowest lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-lowest lint docs clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -23,7 +23,7 @@ demo: $(VENV)/.installed
 
 # Whole files go to one of JOBS processes, each with one thread.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not engine"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -35,9 +35,13 @@ test-kernels: $(VENV)/.installed-dev
 test-integrations: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/integrations tests/server tests/test_docs.py
 
+# The conformance suite on every engine whose server comes in a wheel for this platform; others are skipped by name.
+test-engines: $(VENV)/.installed-engines
+	$(BIN)/python -m pytest tests/engines
+
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest -m "not slow"
+	$(LOWEST)/bin/python -m pytest -m "not slow and not engine"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -57,6 +61,11 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations]'
+	touch $@
+
+$(VENV)/.installed-engines: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector]'
+	-$(BIN)/pip install --quiet -c constraints.txt -e '.[engines]'
 	touch $@
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt

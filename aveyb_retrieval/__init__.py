@@ -10,6 +10,7 @@ from aveyb_retrieval.errors import (
     AveyBError,
     BackendError,
     ConfigError,
+    EngineError,
     IndexFormatError,
     IndexLockedError,
     InputError,
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.index.exchange.encode import encode_corpus
     from aveyb_retrieval.index.search.export import export_index
-    from aveyb_retrieval.index.search.hits import Hit, Passage
+    from aveyb_retrieval.index.search.hits import Hit, PartialHits, Passage
     from aveyb_retrieval.index.search.lookup import Document
     from aveyb_retrieval.index.search.prompt import hits_to_prompt
+    from aveyb_retrieval.index.search.publish import publish_index, unpublish_documents
     from aveyb_retrieval.index.search.retriever import Retriever
     from aveyb_retrieval.index.write.build import build_index
     from aveyb_retrieval.index.write.maintain import compact_index, tune_index
@@ -57,12 +59,14 @@ __all__ = [
     "ConfigError",
     "Document",
     "Embedder",
+    "EngineError",
     "Hit",
     "IndexFormatError",
     "IndexLockedError",
     "InputError",
     "ModelError",
     "OptionalDependencyError",
+    "PartialHits",
     "Passage",
     "Retriever",
     "__version__",
@@ -73,8 +77,10 @@ __all__ = [
     "encode_corpus",
     "export_index",
     "hits_to_prompt",
+    "publish_index",
     "sync_index",
     "tune_index",
+    "unpublish_documents",
     "update_metadata",
     "upsert_documents",
     "verify_index",
@@ -93,6 +99,7 @@ _HOME = {
     "Embedder": "encoder.embedder",
     "Hit": "index.search.hits",
     "hits_to_prompt": "index.search.prompt",
+    "PartialHits": "index.search.hits",
     "Passage": "index.search.hits",
     "Retriever": "index.search.retriever",
     "add_documents": "index.write.update",
@@ -101,8 +108,10 @@ _HOME = {
     "delete_documents": "index.write.update",
     "encode_corpus": "index.exchange.encode",
     "export_index": "index.search.export",
+    "publish_index": "index.search.publish",
     "sync_index": "index.write.sync",
     "tune_index": "index.write.maintain",
+    "unpublish_documents": "index.search.publish",
     "update_metadata": "index.write.metadata",
     "upsert_documents": "index.write.update",
     "verify_index": "index.write.verify",

@@ -31,6 +31,10 @@ class IndexLockedError(AveyBError):
     """Another process is writing to the index."""
 
 
+class EngineError(AveyBError, RuntimeError):
+    """A database server cannot be reached, refuses, or fails."""
+
+
 class BackendError(AveyBError, RuntimeError):
     """An accelerated backend was asked for and is not available."""
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aveyb_retrieval.cli.common import parse_filter, progress_bar
+from aveyb_retrieval.cli.options import INDEX
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from aveyb_retrieval.index.search.lookup import Document
 
-DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+DIRECTORY = click.argument("directory", type=INDEX)
 FILTER = click.option(
     "--filter", "filter_text", metavar="JSON", help='Only documents that match, such as {"year": {"$gte": 2020}}.'
 )
@@ -26,7 +27,7 @@ FILTER = click.option(
 @DIRECTORY
 @click.argument("ids", nargs=-1, required=True)
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-def get(directory: Path, ids: tuple[str, ...], missing_ok: bool) -> None:
+def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
     """Print the documents of the index in DIRECTORY with these IDS, one JSON object per line."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
@@ -40,7 +41,9 @@ def get(directory: Path, ids: tuple[str, ...], missing_ok: bool) -> None:
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
 @click.option("--offset", default=0, show_default=True, metavar="N", help="Leave out the first N.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line.")
-def list_documents(directory: Path, filter_text: str | None, limit: int | None, offset: int, only_ids: bool) -> None:
+def list_documents(
+    directory: str | Path, filter_text: str | None, limit: int | None, offset: int, only_ids: bool
+) -> None:
     """Print the documents of the index in DIRECTORY, oldest first, one JSON object per line.
 
     `aveyb-index build` reads what this prints.
@@ -59,7 +62,7 @@ def list_documents(directory: Path, filter_text: str | None, limit: int | None, 
 @click.command()
 @DIRECTORY
 @FILTER
-def count(directory: Path, filter_text: str | None) -> None:
+def count(directory: str | Path, filter_text: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
@@ -77,7 +80,7 @@ def count(directory: Path, filter_text: str | None) -> None:
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def update_metadata(
-    directory: Path, ids: tuple[str, ...], filter_text: str | None, changes: str, quiet: bool, **arguments: Any
+    directory: str | Path, ids: tuple[str, ...], filter_text: str | None, changes: str, quiet: bool, **arguments: Any
 ) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded."""
     from aveyb_retrieval.index.write.metadata import update_metadata as update

@@ -12,7 +12,7 @@ import click
 from aveyb_retrieval.cli import changes, documents, shards
 from aveyb_retrieval.cli.changes import print_report
 from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
-from aveyb_retrieval.cli.options import PATH
+from aveyb_retrieval.cli.options import INDEX, PATH
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.search.retriever import Hit
 
 
-RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune")
+RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune", "publish")
 
 
 @click.group(cls=Commands, resumable=RESUMABLE, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,12 +33,13 @@ def main() -> None:
 for command in (
     changes.build, changes.init, changes.add, changes.upsert, changes.delete, changes.sync,
     documents.get, documents.list_documents, documents.count, documents.update_metadata, shards.encode, shards.export,
+    shards.publish, shards.unpublish,
 ):  # fmt: skip
     main.add_command(command)
 
 
 @main.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("query")
 @click.option("-k", default=10, show_default=True, help="Number of documents or passages to return.")
 @click.option(
@@ -75,16 +76,18 @@ for command in (
 @click.option("--passages", default=1, show_default=True, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
+@click.option("--partial", is_flag=True, help="With several servers: search without those that do not answer.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
 @PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per hit, without the document's text.")
 @click.option("--fields", help="With --json: only these fields, as id,score,passage,text.")
 def search(
-    directory: Path,
+    directory: str | Path,
     query: str,
     k: int,
     filter_text: str | None,
+    partial: bool,
     model: str | None,
     device: str,
     precision: str,
@@ -92,13 +95,13 @@ def search(
     fields: str | None,
     **arguments: Any,
 ) -> None:
-    """Search the index in DIRECTORY for QUERY."""
+    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://USER@HOST/DATABASE/NAME)."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
     where = parse_filter(filter_text)
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
+    with Retriever.load(directory, model=model, device=device, precision=precision, partial=partial) as retriever:
         given = {name: value for name, value in arguments.items() if value is not None}
         hits = retriever.search(query, k, filter=where, **given)
         words = retriever.words(query)
@@ -109,6 +112,8 @@ def search(
             _print_hit(number, hit, words)
     if not hits and not as_json:
         click.echo("nothing found", err=True)
+    for reason in getattr(hits, "missing", ()):
+        click.echo(f"without a part of the documents: {reason}", err=True)
 
 
 @main.command()

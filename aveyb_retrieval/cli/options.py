@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 
 
+class _Index(click.ParamType):
+    """An index directory, or the address of a collection (which a path would not keep as it is)."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> str | Path:
+        return value if "://" in str(value) else Path(value)
+
+
+INDEX = _Index()
+
+
 def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
     """Parse "year=int" or "year=int,price=float"."""
     types = {}

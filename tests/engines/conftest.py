@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engines.stands import LocalStand
+from tests.engines.stands import LocalStand, PostgresStand
 from tests.index.conftest import make_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from aveyb_retrieval import Retriever
     from tests.engines.stands import Collection, Documents, Stand
 
-STANDS: dict[str, Callable[[Any], Stand]] = {"local": LocalStand}
+STANDS: dict[str, Callable[[Path], Stand]] = {
+    "local": LocalStand,
+    "pgvector": lambda folder: PostgresStand(1),
+    "two-pgvector": lambda folder: PostgresStand(2),
+}
+SERVERS = [pytest.param(name, id=name, marks=pytest.mark.engine) for name in STANDS if name != "local"]
 LIBRARY = 120
 
 
-@pytest.fixture(scope="session", params=[pytest.param(name, id=name) for name in STANDS])
+@pytest.fixture(scope="session", params=[pytest.param("local", id="local"), *SERVERS])
 def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """One engine after the other."""
     made = STANDS[request.param](tmp_path_factory.mktemp(request.param))

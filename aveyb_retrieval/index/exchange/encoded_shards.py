@@ -74,6 +74,11 @@ class EncodedShards:
         """Number of documents."""
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def passages(self) -> int:
+        """Number of passages."""
+        return sum(manifest.passages for manifest in self._manifests)
+
     def describe(self) -> str:
         """The name with a hash of all parts: an interrupted change must not continue with other vectors."""
         digest = hashlib.sha256("".join(part.sha256 for _, part in self._parts).encode())

@@ -51,7 +51,7 @@ def export_index(
             writer.discard()
         reach = Reach(made.digest, 0, "", 0)
         total = snapshot.manifest.counts["documents"]
-        for number, (record, row) in enumerate(_documents(snapshot), start=1):
+        for number, (record, row) in enumerate(stored_documents(snapshot), start=1):
             reach = Reach(made.digest, number, "", 0)
             writers[shard_of(record.id, of) - 1].add(record, row, reach)
             if number % _DOCUMENTS == 0 or number == total:
@@ -76,8 +76,8 @@ def _settings(snapshot: Snapshot) -> EncodeSettings:
     )
 
 
-def _documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
-    """Every document with its vectors, in the order of their numbers."""
+def stored_documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
+    """Yield every document with its vectors, in the order of their numbers."""
     with snapshot.store() as store:
         ids = store.ids("document")
         for start in range(0, len(ids), _DOCUMENTS):

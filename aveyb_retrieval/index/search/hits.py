@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aveyb_retrieval.index.storage.store import StoredDocument
 
 
@@ -91,3 +93,15 @@ class Hit:
         if not text:
             del fields["text"]
         return fields
+
+
+class PartialHits(list[Hit]):
+    """Hits of a search that left out servers which do not answer: the best of the others.
+
+    Attributes:
+        missing: What is wrong with each of those servers.
+    """
+
+    def __init__(self, hits: Iterable[Hit], missing: tuple[str, ...]) -> None:
+        super().__init__(hits)
+        self.missing = missing

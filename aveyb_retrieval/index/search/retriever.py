@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.engines.opening import engine_addresses, open_engine
 from aveyb_retrieval.index.model import Model, check_loaded, load_model
 from aveyb_retrieval.index.search import lookup
 from aveyb_retrieval.index.search.candidates import unit_queries
 from aveyb_retrieval.index.search.documents import DocumentSearch
+from aveyb_retrieval.index.search.hits import PartialHits
 from aveyb_retrieval.index.search.local import LocalEngine
 from aveyb_retrieval.index.search.options import Options, SearchOptions
 from aveyb_retrieval.index.search.passages import PassageSearch
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.index.engines.base import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.index.search.base import Search
+    from aveyb_retrieval.index.search.base import Ranked, Search
     from aveyb_retrieval.index.search.hits import Hit
     from aveyb_retrieval.index.search.lookup import Document
     from aveyb_retrieval.index.storage.filters import Filter
@@ -43,7 +45,7 @@ class Retriever:
     def __init__(
         self, path: str | Path, engine: VectorEngine, embedder: EmbedderLike | None, opening: _Opening
     ) -> None:
-        self.path = Path(path)
+        self.path = path
         self._engine = engine
         self._embedder = embedder
         self._opening = opening
@@ -59,28 +61,48 @@ class Retriever:
         precision: str = "float32",
         mapped: bool = True,
         verify: bool = False,
+        partial: bool = False,
     ) -> Retriever:
         """Open an index.
 
         Args:
-            path: The index directory.
+            path: The index directory, or the address of a collection that `publish_index` made, such as
+                `postgresql://USER@HOST/DATABASE/NAME`; several with commas between where servers share the documents.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
             precision: What the model computes in, as in `build_index`.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
+            partial: With several servers: search without those that do not answer. Hits are `PartialHits` then, whose
+                `missing` says which.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             BackendError: the device is not there.
+            EngineError: a server does not answer, or refuses.
+            ConfigError: an option does not go with where the index is.
         """
         source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
         if embedder is not None:
             # `device` says where vectors are searched, too, and so it may be given beside a loaded model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
         opening = _Opening(source, device, precision)
-        retriever = cls(path, LocalEngine(path, mapped=mapped, full_check=verify, device=device), None, opening)
+        addresses = engine_addresses(path)
+        engine: VectorEngine
+        if addresses:
+            if verify or not mapped:
+                raise ConfigError(
+                    "verify and mapped: only of an index directory; a server checks and keeps its own files"
+                )
+            engine = open_engine(addresses, partial=partial)
+        elif partial:
+            raise ConfigError(f"partial=True: {path} is a directory; only several servers can answer in part")
+        else:
+            engine = LocalEngine(path, mapped=mapped, full_check=verify, device=device)
+        with engine.view() as view:
+            shown = view.info.name if addresses else Path(path)
+        retriever = cls(shown, engine, None, opening)
         if embedder is not None:
             _check_model(retriever._info(), embedder)
             retriever._embedder = embedder
@@ -193,7 +215,7 @@ class Retriever:
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
+            hits = [_hits(search, ranked, view.info) for ranked in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
@@ -227,7 +249,8 @@ class Retriever:
                 raise ConfigError(
                     "search_vectors: lexical search, fusion and reranking need queries of text; use search"
                 )
-            return [search.hits(ranked) for ranked in search.rank_vectors(unit_queries(vectors, view.info.dim))]
+            unit = unit_queries(vectors, view.info.dim)
+            return [_hits(search, ranked, view.info) for ranked in search.rank_vectors(unit)]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -285,6 +308,11 @@ class _Opening:
             )
         source = self.model if self.model is not None else info.model_source
         return load_model(source, device=self.device, precision=self.precision)
+
+
+def _hits(search: Search, ranked: Ranked, info: EngineInfo) -> list[Hit]:
+    hits = search.hits(ranked)
+    return PartialHits(hits, info.missing) if info.missing else hits
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:

@@ -122,6 +122,11 @@ def _path(root: str | Path) -> Path:
         raise ConfigError(f"the index directory is of type {type(root).__name__}; a path is needed")
     if "\0" in str(root) or not str(root):
         raise ConfigError(f"the index directory {str(root)!r} is not a path: it is empty or holds a NUL")
+    if isinstance(root, str) and "://" in root:
+        raise ConfigError(
+            f"{root.partition('://')[0]}://...: an address, where an index directory is needed; collections of engines "
+            "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
+        )
     return Path(root)
 
 

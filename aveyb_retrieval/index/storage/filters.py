@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,8 +49,11 @@ class Condition(NamedTuple):
     parameters: tuple[Scalar, ...]
 
 
-def json_path(field: str) -> str:
-    """The SQLite JSON path of a field: `author.name` becomes `$."author"."name"`.
+ALL, NOTHING = Condition("1 = 1", ()), Condition("1 = 0", ())
+
+
+def field_keys(field: str) -> list[str]:
+    """The keys that a field's path is made of: `author.name` has two.
 
     Raises:
         ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
@@ -61,8 +65,17 @@ def json_path(field: str) -> str:
     keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
         raise ConfigError(f"filter: {field!r} cannot be a field; keys must not be empty or hold a double quote")
+    return keys
+
+
+def json_path(field: str) -> str:
+    """The SQLite JSON path of a field: `author.name` becomes `$."author"."name"`.
+
+    Raises:
+        ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
+    """
     # SQLite compares keys as they are written in the JSON text, escapes included
-    return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in keys)
+    return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
 
 
 def compile_filter(where: Filter, index_fields: Mapping[str, str] | None = None) -> Condition:
@@ -71,7 +84,7 @@ def compile_filter(where: Filter, index_fields: Mapping[str, str] | None = None)
     Raises:
         ConfigError: an operator is not known, or has a value of the wrong type.
     """
-    condition = _Compiler(index_fields or {}).all_of(where, 0)
+    condition = _SQLiteFilters(index_fields or {}).compile(where)
     if len(condition.parameters) > _MAX_VALUES:
         raise ConfigError(f"filter: {len(condition.parameters):,} values; at most {_MAX_VALUES:,} fit into one")
     return condition
@@ -85,16 +98,56 @@ def filter_key(where: Filter) -> str:
         raise ConfigError(f"filter: {error}; it must be what JSON can hold") from error
 
 
-class _Compiler:
-    def __init__(self, index_fields: Mapping[str, str]) -> None:
-        self._indexed = index_fields
+class FilterCompiler(ABC):
+    """Turns a filter into a condition of one database, whose words the abstract methods write.
 
-    def all_of(self, where: object, depth: int) -> Condition:
+    Every condition is true or false for every document, never unknown.
+    """
+
+    def compile(self, where: object) -> Condition:
+        """Compile a filter.
+
+        Raises:
+            ConfigError: an operator is not known, or has a value of the wrong type.
+        """
+        return self._all_of(where, 0)
+
+    @abstractmethod
+    def equal(self, field: str, value: Scalar) -> Condition:
+        """Some element of the field is this value."""
+
+    @abstractmethod
+    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+        """Some element of the field is one of these values."""
+
+    @abstractmethod
+    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+        """Some element of the field is of the value's type and <, <=, > or >= it."""
+
+    @abstractmethod
+    def is_list(self, field: str) -> Condition:
+        """The field is a list."""
+
+    @abstractmethod
+    def has_part(self, field: str, text: str) -> Condition:
+        """The field is a string that holds this text, letter by letter."""
+
+    @abstractmethod
+    def exists(self, field: str) -> Condition:
+        """The field is there, even if it is null."""
+
+    @abstractmethod
+    def is_empty(self, field: str) -> Condition:
+        """The field is "", [], {}, null or missing."""
+
+    # --- the language ------------------------------------------------------------------------------------------------
+
+    def _all_of(self, where: object, depth: int) -> Condition:
         if not isinstance(where, Mapping):
             raise ConfigError(f"filter: {where!r} is not a mapping of fields to conditions")
         if depth > _MAX_DEPTH:
             raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
-        return _join(" AND ", [self._entry(key, value, depth) for key, value in where.items()], empty="1")
+        return join(" AND ", [self._entry(key, value, depth) for key, value in where.items()])
 
     def _entry(self, key: object, value: object, depth: int) -> Condition:
         if not isinstance(key, str):
@@ -102,10 +155,9 @@ class _Compiler:
         if key in ("$and", "$or"):
             if not isinstance(value, Sequence) or isinstance(value, str) or not value:
                 raise ConfigError(f"filter: {key} needs a list of filters that is not empty, not {value!r}")
-            parts = [self.all_of(part, depth + 1) for part in value]
-            return _join(" AND " if key == "$and" else " OR ", parts, empty="1")
+            return join(" AND " if key == "$and" else " OR ", [self._all_of(part, depth + 1) for part in value])
         if key == "$not":
-            return _negate(self.all_of(value, depth + 1))
+            return negate(self._all_of(value, depth + 1))
         if key.startswith("$"):
             raise ConfigError(f"filter: {key} is not known where a field is expected; known are $and, $or, $not")
         return self._field(key, value, depth)
@@ -115,18 +167,18 @@ class _Compiler:
             return self._operator(field, "$eq", value, depth)
         if not value:
             raise ConfigError(f"filter: the condition on {field!r} is empty")
-        return _join(" AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()], empty="1")
+        return join(" AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()])
 
     def _operator(self, field: str, operator: object, operand: object, depth: int) -> Condition:
         if depth > _MAX_DEPTH:
             raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
         if operator == "$eq":
-            return self._any(field, *_equal(field, operand))
+            return self.equal(field, _scalar(field, operand))
         if operator == "$ne":
-            return _negate(self._any(field, *_equal(field, operand)))
+            return negate(self.equal(field, _scalar(field, operand)))
         if operator in ("$in", "$nin"):
-            found = self._in(field, operator, operand)
-            return found if operator == "$in" else _negate(found)
+            found = self.one_of(field, [_scalar(field, value) for value in _list(field, operator, operand)])
+            return found if operator == "$in" else negate(found)
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator == "$contains":
@@ -134,24 +186,68 @@ class _Compiler:
         if operator in ("$any", "$all"):
             return self._elements(field, operator, operand)
         if operator == "$not":
-            return _negate(self._field(field, operand, depth + 1))
+            return negate(self._field(field, operand, depth + 1))
         if isinstance(operator, str) and operator in _COMPARE:
-            types, parameter = _ordered(field, operator, operand)
-            return self._any(field, f"type IN ({types}) AND value {_COMPARE[operator]} ?", (parameter,))
+            return self.compare(field, _COMPARE[operator], _ordered(field, operator, operand))
         raise ConfigError(
             f"filter: the operator {operator!r} on {field!r} is not known; known are {', '.join(_OPERATORS)}"
         )
 
-    def _in(self, field: str, operator: object, operand: object) -> Condition:
+    def _contains(self, field: str, operand: object) -> Condition:
+        """The field is a list with this element, or a string with this part (compared letter by letter)."""
+        element = self._elements(field, "$contains", [operand])
+        return join(" OR ", [element, self.has_part(field, operand)]) if isinstance(operand, str) else element
+
+    def _elements(self, field: str, operator: object, operand: object) -> Condition:
+        """The field is a list that has one (`$any`) or each of some values as elements."""
+        found = [self.equal(field, _scalar(field, value)) for value in _list(field, operator, operand)]
+        some = join(" OR ", found, empty=NOTHING) if operator == "$any" else join(" AND ", found)
+        return join(" AND ", [self.is_list(field), some])
+
+    def _presence(self, field: str, operator: object, operand: object) -> Condition:
+        if not isinstance(operand, bool):
+            raise ConfigError(f"filter: {operator} on {field!r} needs true or false, not {operand!r}")
+        found = self.exists(field) if operator == "$exists" else self.is_empty(field)
+        return found if operand else negate(found)
+
+
+class _SQLiteFilters(FilterCompiler):
+    """Conditions on the table `documents` of a store."""
+
+    def __init__(self, index_fields: Mapping[str, str]) -> None:
+        self._indexed = index_fields
+
+    def equal(self, field: str, value: Scalar) -> Condition:
+        return self._any(field, *_equal(value))
+
+    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         groups: dict[str, list[Scalar]] = {}
-        for value in _list(field, operator, operand):
-            sql, parameters = _equal(field, value)
+        for value in values:
+            sql, parameters = _equal(value)
             groups.setdefault(sql, []).extend(parameters)
         parts = []
-        for sql, values in groups.items():
-            many = sql.replace("value = ?", f"value IN ({','.join('?' * len(values))})")
-            parts.append(self._any(field, many, tuple(values)))
-        return _join(" OR ", parts, empty="0")
+        for sql, some in groups.items():
+            many = sql.replace("value = ?", f"value IN ({','.join('?' * len(some))})")
+            parts.append(self._any(field, many, tuple(some)))
+        return join(" OR ", parts, empty=NOTHING)
+
+    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+        types, parameter = _typed(value)
+        return self._any(field, f"type IN ({types}) AND value {operator} ?", (parameter,))
+
+    def is_list(self, field: str) -> Condition:
+        return Condition(f"{_TYPE} = 'array'", (json_path(field),))
+
+    def has_part(self, field: str, text: str) -> Condition:
+        path = json_path(field)
+        sql = f"{_TYPE} = 'text' AND instr(json_extract(documents.metadata, ?), ?) > 0"
+        return Condition(sql, (path, path, text))
+
+    def exists(self, field: str) -> Condition:
+        return Condition(f"{_TYPE} <> 'missing'", (json_path(field),))
+
+    def is_empty(self, field: str) -> Condition:
+        return Condition(_IS_EMPTY, (json_path(field),) * _IS_EMPTY.count("?"))
 
     def _any(self, field: str, predicate: str, parameters: tuple[Scalar, ...]) -> Condition:
         """Some element of the field satisfies a predicate on `type` and `value`."""
@@ -161,31 +257,6 @@ class _Compiler:
         source = "SELECT 1 FROM json_each(documents.metadata, ?)"
         return Condition(f"EXISTS ({source} WHERE {_ELEMENT} AND {predicate})", (json_path(field), *parameters))
 
-    def _contains(self, field: str, operand: object) -> Condition:
-        """The field is a list with this element, or a string with this part (compared letter by letter)."""
-        element = self._elements(field, "$contains", [operand])
-        if not isinstance(operand, str):
-            return element
-        path = json_path(field)
-        text = f"{_TYPE} = 'text' AND instr(json_extract(documents.metadata, ?), ?) > 0"
-        return _join(" OR ", [element, Condition(text, (path, path, operand))], empty="0")
-
-    def _elements(self, field: str, operator: object, operand: object) -> Condition:
-        """The field is a list that has one (`$any`) or each of some values as elements."""
-        found = [self._any(field, *_equal(field, value)) for value in _list(field, operator, operand)]
-        some = _join(" OR ", found, empty="0") if operator == "$any" else _join(" AND ", found, empty="1")
-        return _join(" AND ", [Condition(f"{_TYPE} = 'array'", (json_path(field),)), some], empty="1")
-
-    def _presence(self, field: str, operator: object, operand: object) -> Condition:
-        if not isinstance(operand, bool):
-            raise ConfigError(f"filter: {operator} on {field!r} needs true or false, not {operand!r}")
-        path = json_path(field)
-        if operator == "$exists":
-            found = Condition(f"{_TYPE} <> 'missing'", (path,))
-        else:
-            found = Condition(_IS_EMPTY, (path,) * _IS_EMPTY.count("?"))
-        return found if operand else _negate(found)
-
 
 def _list(field: str, operator: object, operand: object) -> Sequence[object]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
@@ -193,16 +264,11 @@ def _list(field: str, operator: object, operand: object) -> Sequence[object]:
     return operand
 
 
-def _equal(field: str, value: object) -> tuple[str, tuple[Scalar, ...]]:
-    if value is None:
-        return "type = 'null'", ()
-    if isinstance(value, bool):
-        return f"type = '{'true' if value else 'false'}'", ()
-    types, parameter = _ordered(field, "$eq", value)
-    return f"type IN ({types}) AND value = ?", (parameter,)
+def _scalar(field: str, value: object) -> Scalar:
+    return value if value is None or isinstance(value, bool) else _ordered(field, "$eq", value)
 
 
-def _ordered(field: str, operator: str, value: object) -> tuple[str, str | int | float]:
+def _ordered(field: str, operator: str, value: object) -> str | int | float:
     if isinstance(value, str):
         try:
             value.encode()
@@ -210,11 +276,26 @@ def _ordered(field: str, operator: str, value: object) -> tuple[str, str | int |
             raise ConfigError(f"filter: {operator} on {field!r}: {value!r} is not valid Unicode") from error
         if "\0" in value:
             raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, where SQLite's JSON texts end")
-        return "'text'", value
+        return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
-        exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63
-        return "'integer','real'", value if exact else _nearest_float(value)
+        return value
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
+
+
+def _equal(value: Scalar) -> tuple[str, tuple[Scalar, ...]]:
+    if value is None:
+        return "type = 'null'", ()
+    if isinstance(value, bool):
+        return f"type = '{'true' if value else 'false'}'", ()
+    types, parameter = _typed(value)
+    return f"type IN ({types}) AND value = ?", (parameter,)
+
+
+def _typed(value: str | int | float) -> tuple[str, str | int | float]:
+    if isinstance(value, str):
+        return "'text'", value
+    exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63
+    return "'integer','real'", value if exact else _nearest_float(value)
 
 
 def _nearest_float(value: int | float) -> float:
@@ -224,12 +305,14 @@ def _nearest_float(value: int | float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _join(word: str, parts: Sequence[Condition], *, empty: str) -> Condition:
+def join(word: str, parts: Sequence[Condition], *, empty: Condition = ALL) -> Condition:
+    """Join conditions by " AND " or " OR "; `empty` stands for none of them."""
     if not parts:
-        return Condition(empty, ())
+        return empty
     sql = word.join(f"({part.sql})" for part in parts) if len(parts) > 1 else parts[0].sql
     return Condition(sql, tuple(p for part in parts for p in part.parameters))
 
 
-def _negate(condition: Condition) -> Condition:
+def negate(condition: Condition) -> Condition:
+    """The opposite of a condition."""
     return Condition(f"NOT ({condition.sql})", condition.parameters)

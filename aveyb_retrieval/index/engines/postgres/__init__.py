@@ -1,0 +1,1 @@
+"""PostgreSQL with pgvector as an engine."""

@@ -1,0 +1,378 @@
+"""What only servers do: they are killed, they are down, they refuse, and they share a collection."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from aveyb_retrieval import PartialHits, Retriever, encode_corpus, export_index, publish_index, unpublish_documents
+from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.index.engines.opening import engine_addresses, open_writer
+from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
+from aveyb_retrieval.index.search import publish
+from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
+from tests.engines.test_searches import assert_same
+from tests.index.conftest import make_documents
+from tests.index.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.engines.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.engine
+QUERY = "word1 word2 word3"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[PostgresServer]]:
+    stand = PostgresStand(2)
+    yield stand.servers
+    stand.close()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"t{abs(hash(request.node.name)) % 10**9}"
+
+
+@pytest.fixture
+def one(servers: list[PostgresServer], name: str) -> PublishedCollection:
+    return PublishedCollection(servers[0].url(name))
+
+
+@pytest.fixture
+def two(servers: list[PostgresServer], name: str) -> PublishedCollection:
+    return PublishedCollection(*(server.url(name) for server in servers))
+
+
+def load(collection: PublishedCollection, **options: Any) -> Retriever:
+    return collection.load(**options)
+
+
+# --- searching a graph ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "dense"},
+        {"mode": "dense", "filter": {"year": {"$gte": 2003}}},
+        {"mode": "dense", "filter": {"year": 2003}},
+        {"mode": "dense", "unit": "passage", "filter": {"tags": "a"}},
+        {},
+    ],
+    ids=str,
+)
+def test_the_graph_finds_what_scoring_all_vectors_finds(
+    servers: list[PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.view.EXACT_ROWS", 0)
+    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.view.EXACT_SHARE", 0)
+    rows = make_documents(600)
+    ours = LocalStand(tmp_path).collection()
+    ours.publish(rows)
+    one = PublishedCollection(servers[0].url("graph"))
+    try:
+        opened = one.load()
+    except IndexFormatError:
+        one.publish(rows)
+        opened = one.load()
+    with opened as retriever, ours.load() as reference:
+        for query in (QUERY, "word17 word40", "word99"):
+            assert_same(retriever.search(query, 10, **options), reference.search(query, 10, **options))
+        assert len(retriever.search(QUERY, 5000, mode="dense")) == 600  # as many as there are, if not by the graph
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
+    servers: list[PostgresServer], one: PublishedCollection, tmp_path: Path
+) -> None:
+    server = servers[0]
+    rows = make_documents(400)
+    one.publish(rows[:1])
+    encode_corpus(rows, tmp_path, model=EMBEDDER)
+    shards = EncodedShards.open(tmp_path)
+    batches = [
+        [(record, shards.document(position, record.id)) for position, record in enumerate(shards.documents())][
+            i : i + 5
+        ]
+        for i in range(0, 400, 5)
+    ]
+    acknowledged, failures = list[str](), list[EngineError]()
+
+    def write() -> None:
+        writer = open_writer(one.addresses[0])
+        try:
+            for batch in batches:
+                writer.upsert(batch)  # type: ignore[arg-type]
+                acknowledged.extend(record.id for record, _ in batch)  # type: ignore[union-attr]
+                if len(acknowledged) == 50:
+                    killer.set()
+        except EngineError as error:
+            failures.append(error)
+        finally:
+            writer.close()
+
+    killer = threading.Event()
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert killer.wait(120)
+    server.kill()
+    thread.join(60)
+    server.start()
+    assert failures
+    assert 50 <= len(acknowledged) < 400
+    with one.load() as retriever:
+        held = {document.id for document in retriever.documents()}
+        assert set(acknowledged) <= held
+        assert len(held) == len(retriever) == len(retriever.search(QUERY, 1000, mode="dense"))
+        assert len(held) - len({*acknowledged, "doc-0"}) in (0, 5)  # a batch is there as a whole or not at all
+    one.upsert(rows)
+    with one.load() as retriever:
+        assert len(retriever) == 400
+        fresh = LocalStand(tmp_path / "ours").collection()
+        fresh.publish(rows)
+        with fresh.load() as reference:
+            assert_same(retriever.search(QUERY, 10), reference.search(QUERY, 10))  # words are counted right, too
+
+
+def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
+    servers: list[PostgresServer], one: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 10)
+    rows = make_documents(200)
+    encode_corpus(rows, tmp_path / "shards", model=EMBEDDER)
+
+    def kill(stage: str, done: int, total: int | None, tokens: int) -> None:
+        if done >= 80:
+            servers[0].kill()
+
+    with pytest.raises(EngineError, match=r"server failed or went away|no connection"):
+        publish_index(tmp_path / "shards", one.addresses, progress=kill)
+    servers[0].start()
+    with pytest.raises(IndexFormatError, match="only in part; run the same"):
+        one.load()
+    report = publish_index(tmp_path / "shards", one.addresses)
+    assert (report.documents, report.written) == (200, 120)
+    with one.load() as retriever:
+        assert len(retriever) == 200
+        assert sorted(d.id for d in retriever.documents()) == sorted(row["_id"] for row in rows)
+        assert retriever.search(QUERY, 3)
+
+
+def test_another_publication_does_not_continue_an_interrupted_one(
+    one: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 5)
+    one.publish(make_documents(3, first=900))
+    encode_corpus(make_documents(60), tmp_path / "a", model=EMBEDDER)
+
+    def stop(stage: str, done: int, total: int | None, tokens: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publish_index(tmp_path / "a", one.addresses, progress=stop)
+    with one.load() as retriever:
+        assert sorted(d.id for d in retriever.documents()) == ["doc-900", "doc-901", "doc-902"]
+    one.publish(make_documents(7, first=100))
+    with one.load() as retriever:
+        assert len(retriever) == 7
+
+
+def test_a_retriever_survives_a_restart_of_the_server(servers: list[PostgresServer], one: PublishedCollection) -> None:
+    one.publish(make_documents(10))
+    with one.load() as retriever:
+        before = [hit.id for hit in retriever.search(QUERY, 5)]
+        servers[0].kill()
+        with pytest.raises(EngineError):
+            retriever.search(QUERY, 5)
+        servers[0].start()
+        assert [hit.id for hit in retriever.search(QUERY, 5)] == before
+
+
+def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_path: Path) -> None:
+    one.publish(make_documents(2))
+    writer = open_writer(one.addresses[0])
+    try:
+        writer.begin(writer.settings(), restart=True)
+        with pytest.raises(IndexLockedError, match="another process"):
+            one.publish(make_documents(3))
+    finally:
+        writer.close()
+    one.publish(make_documents(3))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_errors_say_where_and_never_show_the_password(
+    servers: list[PostgresServer], name: str, one: PublishedCollection, tmp_path: Path
+) -> None:
+    encode_corpus(make_documents(3), tmp_path, model=EMBEDDER)
+    wrong = servers[0].url(name, password="secret word")
+    nobody = f"postgresql://ann:hidden@127.0.0.1:1/company/{name}"
+    no_database = one.addresses[0].replace("/company/", "/elsewhere/")
+    for url, what in ((wrong, "password"), (nobody, "refused"), (no_database, "elsewhere")):
+        for call in (lambda url=url: Retriever.load(url), lambda url=url: publish_index(tmp_path, url)):
+            with pytest.raises(EngineError, match=what) as caught:
+                call()
+            assert "secret" not in str(caught.value)
+            assert "hidden" not in str(caught.value)
+            assert f"/{name}" in str(caught.value)
+    with pytest.raises(IndexFormatError, match=r"is not there; publish it"):
+        Retriever.load(one.addresses[0])
+
+
+@pytest.mark.parametrize("path", ["", "/company", "/company/", "/company/x/y", "/company/Upper", "/company/1x"])
+def test_addresses_name_a_database_and_a_collection(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"postgresql://USER@HOST|cannot be the name"):
+        Retriever.load(f"postgresql://ann:secret@127.0.0.1{path}")
+
+
+def test_documents_of_another_model_or_width_are_refused(one: PublishedCollection, tmp_path: Path) -> None:
+    one.publish(make_documents(3))
+    for number, other in enumerate((FakeEmbedder(seed="b"), FakeEmbedder(dim=24))):
+        folder = tmp_path / str(number)
+        encode_corpus(make_documents(2), folder, model=other)
+        with pytest.raises(ConfigError, match=r"dimension|model"):
+            publish_index(folder, one.addresses, update=True)
+        with pytest.raises(IndexFormatError):
+            one.load(model=other)
+    with one.load() as retriever:
+        assert len(retriever) == 3
+
+
+def test_what_postgresql_cannot_hold_is_named_and_nothing_is_visible(one: PublishedCollection) -> None:
+    with pytest.raises(InputError, match=r"text of document 'b' holds a NUL"):
+        one.publish([{"_id": "a", "text": "word1"}, {"_id": "b", "text": "word\0two"}])
+    with pytest.raises(IndexFormatError, match="only in part"):
+        one.load()
+
+
+def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCollection, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not the address of an engine"):
+        publish_index(tmp_path, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
+        export_index(one.addresses[0], tmp_path)
+    one.publish(make_documents(2))
+    for options in ({"verify": True}, {"partial": True}, {"mapped": False}):
+        with pytest.raises(ConfigError):
+            one.load(**options)
+    with pytest.raises(ConfigError, match="give ids or a filter"):
+        unpublish_documents(one.addresses)
+
+
+# --- from an index directory ------------------------------------------------------------------------------------------
+
+
+def test_an_index_directory_is_published_with_its_pages_and_words(one: PublishedCollection, tmp_path: Path) -> None:
+    rows = make_documents(40)
+    ours = LocalStand(tmp_path).collection()
+    ours.publish(rows)
+    report = publish_index(ours.path, one.addresses)
+    assert (report.documents, report.written) == (40, 40)
+    with one.load() as retriever, ours.load() as reference:
+        for options in ({}, {"unit": "passage"}, {"mode": "dense"}):
+            assert_same(retriever.search(QUERY, 10, **options), reference.search(QUERY, 10, **options))  # type: ignore[arg-type]
+    assert unpublish_documents(one.addresses, ["doc-1"], where={"year": 2005}) == 1 + sum(
+        r["year"] == 2005 for r in rows
+    )
+
+
+def test_the_command_line_publishes_searches_and_removes(one: PublishedCollection, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text": "Repay in rates."}\n'
+    )
+    (url,) = one.addresses
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, [*arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    run("encode", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--quiet")
+    shown = run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
+    assert "2 documents (2 written now)" in shown
+    assert "%" not in shown  # the password, quoted
+    assert "[lease]" in run("search", url, "how long is the notice period?", "-k", "1")
+    assert json.loads(run("get", url, "loan"))["text"] == "Repay in rates."
+    assert run("unpublish", "lease", "--to", url) == "removed: 1 documents\n"
+    assert run("count", url) == "1\n"
+    assert "no document has the id 'lease'" in run("unpublish", "lease", "--to", url, code=2)
+
+
+# --- several servers --------------------------------------------------------------------------------------------------
+
+
+def test_servers_share_the_documents(servers: list[PostgresServer], two: PublishedCollection) -> None:
+    two.publish(make_documents(100))
+    with two.load() as retriever:
+        assert len(retriever) == 100
+        assert sorted(d.id for d in retriever.documents()) == sorted(f"doc-{i}" for i in range(100))
+    for address in two.addresses:
+        with pytest.raises(IndexFormatError, match=r"share [12] of 2"):
+            Retriever.load(",".join([address, address]), model=EMBEDDER)
+    with pytest.raises(IndexFormatError, match="in the order in which they were published"):
+        Retriever.load(",".join(reversed(two.addresses)), model=EMBEDDER)
+
+
+def test_servers_that_were_not_published_together_are_refused(
+    servers: list[PostgresServer], two: PublishedCollection
+) -> None:
+    two.publish(make_documents(20))
+    other = open_writer(two.addresses[1])
+    settings = other.settings()
+    other.begin(type(settings)(**{**settings.to_json(), "publication": "another"}), restart=True)
+    other.finish()
+    other.switch()
+    other.close()
+    with pytest.raises(IndexFormatError, match="not published together"):
+        two.load()
+    two.publish(make_documents(20))
+    with two.load() as retriever:
+        assert len(retriever) == 20
+
+
+def test_a_server_that_is_down_is_an_error_or_a_partial_answer(
+    servers: list[PostgresServer], two: PublishedCollection
+) -> None:
+    two.publish(make_documents(60))
+    with two.load() as whole, two.load(partial=True) as partial:
+        every = {hit.id for hit in whole.search(QUERY, 100, mode="dense")}
+        assert not isinstance(partial.search(QUERY, 100), PartialHits)
+        servers[1].kill()
+        try:
+            with pytest.raises(EngineError, match=r"127\.0\.0\.1"):
+                whole.search(QUERY, 5)
+            with pytest.raises(EngineError, match="no connection"):
+                two.load()
+            for retriever in (partial, two.load(partial=True)):
+                for options in ({"mode": "dense"}, {}, {"unit": "passage"}):
+                    hits = retriever.search(QUERY, 100, **options)  # type: ignore[arg-type]
+                    assert isinstance(hits, PartialHits)
+                    assert len(hits.missing) == 1
+                    assert str(servers[1].port) in hits.missing[0]
+                    assert 0 < len({hit.id for hit in hits}) < len(every)
+            retriever.close()
+        finally:
+            servers[1].start()
+        assert not isinstance(partial.search(QUERY, 100), PartialHits)
+        assert {hit.id for hit in partial.search(QUERY, 100, mode="dense")} == every
+
+
+def test_several_addresses_are_separated_by_commas() -> None:
+    assert engine_addresses("postgresql://a,b/d/x,postgresql://c/d/x") == ["postgresql://a,b/d/x", "postgresql://c/d/x"]
+    assert engine_addresses(["postgresql://a/d/x", "postgresql://c/d/x"]) == [
+        "postgresql://a/d/x",
+        "postgresql://c/d/x",
+    ]
+    assert engine_addresses("some/folder") == []
