@@ -38,6 +38,7 @@ class Result(BaseModel):
     url: str
     text: str = Field(description="The passage")
     heading: str = Field(description="The heading over the passage")
+    page: str | None = Field(description="The page of a PDF on which the passage begins; null for other documents")
     start: int = Field(description="First character of the passage in the document: an offset for fetch")
     end: int
     score: float
@@ -162,6 +163,7 @@ def _result(hit: Hit) -> Result:
         url=_url(hit),
         text=hit.text[start:end],
         heading=hit.heading[:MAX_TITLE],
+        page=hit.page_label,
         start=start,
         end=end,
         score=round(hit.score, 4),

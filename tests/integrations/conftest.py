@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval import Embedder, build_index
+from tests.index.files import make_pdf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,18 @@ DOCUMENTS = [
 def embedder() -> Embedder:
     """The embedded model, loaded once."""
     return Embedder.load()
+
+
+@pytest.fixture
+def pdf_index(tmp_path: Path, embedder: Embedder) -> Path:
+    """An index of a PDF whose second page, called "i", says where visitors sign in."""
+    pytest.importorskip("pypdfium2", reason="pypdfium2 is not installed: pip install '.[files]'")
+    (tmp_path / "folder").mkdir()
+    pages = [["The tenant may end the lease with three months' notice."] * 4, ["Visitors sign in at the north gate."]]
+    labels = "/Nums [0 << /S /D >> 1 << /S /r >>]"
+    (tmp_path / "folder" / "rules.pdf").write_bytes(make_pdf(pages, title="Rules", labels=labels))
+    build_index(tmp_path / "folder", tmp_path / "pdf", model=embedder, passage_tokens=16)
+    return tmp_path / "pdf"
 
 
 @pytest.fixture

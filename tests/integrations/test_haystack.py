@@ -199,3 +199,10 @@ def test_one_list_with_the_same_id_twice(store: AveyBDocumentStore) -> None:
     assert store.filter_documents()[-1].content == "first"
     assert store.write_documents(twice, DuplicatePolicy.OVERWRITE) == 1
     assert store.filter_documents()[-1].content == "second"
+
+
+def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
+    store = AveyBDocumentStore(str(pdf_index), model=embedder)
+    retriever = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"})
+    (found,) = retriever.run("where do visitors sign in?")["documents"]
+    assert (found.meta["page"], found.meta["page_label"]) == (2, "i")

@@ -152,3 +152,8 @@ def test_an_index_refuses_other_embeddings_than_those_that_made_it(tmp_path: Pat
         AveyBVectorStore(tmp_path / "index", AveyBEmbeddings(embedder))
     with pytest.raises(ConfigError, match="path="):
         AveyBVectorStore.from_texts(["a"], DeterministicFakeEmbedding(size=6))
+
+
+def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
+    (found,) = AveyBRetriever(path=str(pdf_index), model=embedder, k=1).invoke("where do visitors sign in?")
+    assert (found.metadata["page"], found.metadata["page_label"], found.metadata["title"]) == (2, "i", "Rules")

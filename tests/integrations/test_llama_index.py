@@ -201,3 +201,8 @@ async def test_embeddings_are_those_of_the_model(embedder: Embedder) -> None:
     assert np.allclose(batch[1], await embedding.aget_text_embedding("a valve"), atol=1e-6)
     assert np.allclose(await embedding.aget_query_embedding("valve"), embedding.get_query_embedding("valve"))
     assert embedding.to_dict()["class_name"] == "AveyBEmbedding"
+
+
+def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
+    (found,) = AveyBRetriever(pdf_index, 1, model=embedder).retrieve("where do visitors sign in?")
+    assert (found.node.metadata["page"], found.node.metadata["page_label"]) == (2, "i")

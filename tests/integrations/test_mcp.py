@@ -295,3 +295,9 @@ def test_http_refuses_a_foreign_host_name(http_server: str) -> None:
 def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words: str) -> None:
     done = CliRunner().invoke(main, [str(tmp_path / arguments[0]), *arguments[1:]])
     assert (done.exit_code, words in done.stderr) == (2, True), done.output
+
+
+def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, server: Any, embedder: Embedder) -> None:
+    found = call(make_server(pdf_index, model=embedder), "search", query="where do visitors sign in?", limit=1)
+    assert found.structured_content["results"][0]["page"] == "i"
+    assert call(server, "search", query="gate", limit=1).structured_content["results"][0]["page"] is None

@@ -11,6 +11,7 @@ from haystack.document_stores.types import DuplicatePolicy
 from aveyb_retrieval.integrations.haystack.filters import translate
 from aveyb_retrieval.integrations.haystack.metadata_queries import MetadataQueries, in_thread
 from aveyb_retrieval.integrations.live_index import LiveIndex, row
+from aveyb_retrieval.integrations.places import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,6 +138,6 @@ def _document(found: Hit | Stored, score: float | None = None) -> Document:
 
 def _passage(hit: Hit) -> Document:
     start, stop = hit.span or (0, len(hit.text))
-    more = {"source_id": hit.id, "title": hit.title, "heading": hit.heading, "span": [start, stop]}
+    more = {"source_id": hit.id, **place(hit), "span": [start, stop]}
     whole = _document(hit)
     return Document(f"{hit.id}#{start}-{stop}", hit.text[start:stop], meta={**whole.meta, **more}, score=hit.score)

@@ -15,7 +15,8 @@ from aveyb_retrieval.integrations.haystack.document_store import AveyBDocumentSt
 class AveyBRetriever:
     """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by words and vectors.
 
-    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading` and `span` in its meta.
+    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`, `span` and, of a PDF,
+    `page` and `page_label` in its meta.
 
     Args:
         document_store: The index.

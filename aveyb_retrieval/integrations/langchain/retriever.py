@@ -9,6 +9,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import Field, PrivateAttr
 
 from aveyb_retrieval.integrations.live_index import LiveIndex
+from aveyb_retrieval.integrations.places import place
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -20,7 +21,8 @@ class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
     Each hit is a `Document` whose content is the passage; its metadata are the document's, with `title`, `heading`,
-    `span` (characters of the passage in the document), `score` and, in a hybrid search, `confidence`.
+    `span` (characters of the passage in the document), `score`, of a PDF `page` and `page_label`, and in a hybrid
+    search `confidence`.
 
     Attributes:
         path: The index directory.
@@ -55,7 +57,7 @@ class AveyBRetriever(BaseRetriever):
 
 
 def _passage(hit: Hit) -> Document:
-    more = {"title": hit.title, "heading": hit.heading, "span": hit.span, "score": hit.score}
+    more = {**place(hit), "span": hit.span, "score": hit.score}
     if hit.confidence is not None:
         more["confidence"] = hit.confidence
     return Document(id=hit.id, page_content=hit.passage or hit.text, metadata={**hit.metadata, **more})

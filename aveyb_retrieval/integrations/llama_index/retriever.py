@@ -9,6 +9,7 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle
 
 from aveyb_retrieval.integrations.live_index import LiveIndex
 from aveyb_retrieval.integrations.llama_index.filters import translate
+from aveyb_retrieval.integrations.places import place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,8 @@ class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
     Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters in the document, the
-    source relationship names the document, the metadata are the document's with its `title` and `heading`.
+    source relationship names the document, the metadata are the document's with its `title` and `heading` and, of a
+    PDF, `page` and `page_label`.
 
     Args:
         path: The index directory.
@@ -63,7 +65,7 @@ def _node(hit: Hit) -> NodeWithScore:
     node = TextNode(
         id_=f"{hit.id}#{start}-{stop}",
         text=hit.text[start:stop],
-        metadata={**hit.metadata, "title": hit.title, "heading": hit.heading},
+        metadata={**hit.metadata, **place(hit)},
         start_char_idx=start,
         end_char_idx=stop,
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
