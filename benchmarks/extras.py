@@ -1,6 +1,7 @@
 """The size of every extra: megabytes of the packages that it installs on top of the base.
 
-    make .venv/.installed-dev && .venv/bin/python benchmarks/extras.py
+    make .venv/.installed-dev && .venv/bin/pip install -c constraints.txt -e '.[pgvector]'
+    .venv/bin/python benchmarks/extras.py
 
 Nothing is installed here. The packages of an extra are those that its requirements lead to in this environment, through
 all requirements of theirs; the base are those of the package itself with `cpu`. A package's size is that of the files
@@ -21,7 +22,21 @@ from packaging.utils import canonicalize_name
 RESULTS = Path(__file__).parent / "results" / "extras.json"
 PACKAGE = "aveyb-retrieval"
 BASE = ("cpu",)
-EXTRAS = ("files", "server", "mcp", "langchain", "llama-index", "haystack", "eval", "bm25", "hub", "train", "minilm")
+EXTRAS = (
+    "files",
+    "server",
+    "mcp",
+    "langchain",
+    "llama-index",
+    "haystack",
+    "pgvector",
+    "eval",
+    "bm25",
+    "hub",
+    "minilm",
+    "mteb",
+    "train",
+)
 
 
 def packages(extras: tuple[str, ...]) -> set[str]:

@@ -191,11 +191,13 @@ EXTRAS = {
     "langchain": "the adapters for LangChain (its core)",
     "llama-index": "the adapters for LlamaIndex (its core)",
     "haystack": "the adapters for Haystack",
+    "pgvector": "PostgreSQL with pgvector as an engine",
     "eval": "metrics of `aveyb-eval`",
     "bm25": "stemmers of languages other than English",
     "hub": "data sets of the Hugging Face hub",
-    "train": "`aveyb-train`",
     "minilm": "the model all-MiniLM-L6-v2",
+    "mteb": "tasks of MTEB for `aveyb-eval`",
+    "train": "`aveyb-train`",
 }
 
 
