@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tests.engines.postgres_server import PostgresServer
 
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytestmark = pytest.mark.engine
 QUERY = "word1 word2 word3"
 
@@ -197,6 +198,37 @@ def test_a_retriever_survives_a_restart_of_the_server(servers: list[PostgresServ
             retriever.search(QUERY, 5)
         servers[0].start()
         assert [hit.id for hit in retriever.search(QUERY, 5)] == before
+
+
+def test_old_versions_are_removed_unless_they_are_read(
+    servers: list[PostgresServer], one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.schema.LOCK_WAIT", 1)
+
+    def versions() -> list[str]:
+        with psycopg.connect(servers[0].conninfo("company")) as connection:
+            found = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (f"aveyb_{name}_",))
+            return sorted(schema for (schema,) in found.fetchall())
+
+    for count in range(1, 5):
+        one.publish(make_documents(count))
+    assert versions() == [f"aveyb_{name}_3", f"aveyb_{name}_4"]
+    with one.load() as retriever:
+        reading = retriever.documents()
+        next(reading)
+        one.publish(make_documents(5))
+        assert [document.id for document in reading] == ["doc-1", "doc-2", "doc-3"]  # as long as it takes
+        reading = retriever.documents()
+        next(reading)
+        one.publish(make_documents(6))
+        assert f"aveyb_{name}_4" in versions()
+        assert len(list(reading)) == 3
+        one.publish(make_documents(7))
+        assert versions() == [f"aveyb_{name}_6", f"aveyb_{name}_7"]
+        with pytest.raises(IndexFormatError, match="replaced and removed"):
+            retriever.search(QUERY, 3)
+        retriever.reopen()
+        assert len(retriever.search(QUERY, 10, mode="dense")) == 7
 
 
 def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_path: Path) -> None:

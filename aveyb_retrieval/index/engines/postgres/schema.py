@@ -7,6 +7,8 @@ readers see; one update of it is the switch. The version before stays until the 
 from __future__ import annotations
 
 import json
+import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.engines.postgres.connection import Address
 
 MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
+LOCK_WAIT = 5  # seconds that the removal of an old version waits for its readers
 OLDEST = (0, 8)  # pgvector with iterative scans: without them a filter leaves fewer hits than there are
 
+logger = logging.getLogger(__name__)
+
+_SCHEMA = re.compile(r"aveyb_[a-z][a-z0-9_]*_[0-9]+")
 _REGISTRY = """
 CREATE SCHEMA IF NOT EXISTS aveyb;
 CREATE TABLE IF NOT EXISTS aveyb.collections(
@@ -122,6 +128,11 @@ def read_versions(connection: Any, address: Address) -> Versions:
         ).fetchone()
     except psycopg.errors.UndefinedTable:
         return Versions(None, None, None)
+    for schema in row or ():
+        if schema is not None and not _SCHEMA.fullmatch(schema):
+            raise IndexFormatError(
+                f"{address.name}: damaged: aveyb.collections names {schema!r}, not a version of ours"
+            )
     return Versions(*row) if row else Versions(None, None, None)
 
 
@@ -202,11 +213,8 @@ def count_in(connection: Any, schema: str, numbers: list[int], sign: int) -> Non
 
 
 def show(connection: Any, address: Address, schema: str) -> None:
-    """Let readers see a version, atomically, and remove the one before the one they saw until now."""
+    """Let readers see a version, atomically, and remove those before the one that they saw until now."""
     with connection.transaction():
-        (previous,) = connection.execute(
-            "SELECT previous FROM aveyb.collections WHERE name = %s FOR UPDATE", (address.collection,)
-        ).fetchone()
         changed = connection.execute(
             "UPDATE aveyb.collections SET previous = version, version = building, building = NULL "
             "WHERE name = %s AND building = %s",
@@ -214,5 +222,22 @@ def show(connection: Any, address: Address, schema: str) -> None:
         )
         if changed.rowcount != 1:
             raise EngineError(f"{address.name}: another process has published meanwhile; publish again")
-    if previous:
-        connection.execute(f"DROP SCHEMA IF EXISTS {previous} CASCADE")
+    _drop_old(connection, address)
+
+
+def _drop_old(connection: Any, address: Address) -> None:
+    """Remove versions that nobody needs; one that a reader holds at the moment is left to the next publication."""
+    import psycopg
+
+    kept = read_versions(connection, address)
+    rows = connection.execute(
+        "SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (f"^aveyb_{address.collection}_[0-9]+$",)
+    ).fetchall()
+    for (schema,) in rows:
+        if schema not in (kept.version, kept.previous, kept.building):
+            try:
+                with connection.transaction():
+                    connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}s'")
+                    connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+            except psycopg.errors.LockNotAvailable:
+                logger.warning("%s: %s is being read; the next publication removes it", address.name, schema)

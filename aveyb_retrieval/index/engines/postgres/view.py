@@ -167,18 +167,20 @@ class PostgresView:
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
         }
-        for name, value in settings.items():
-            self._db.execute("SELECT set_config(%s, %s, true)", (name, value))
+        self._configure(settings)
         sql = (
             f"SELECT number, -(vector <#> %s::vector) AS score FROM {self._schema}.{kind}_vectors AS v {where} "
             "ORDER BY vector <#> %s::vector LIMIT %s"
         )
         text = vector_text(query)
         rows = self._db.execute(sql, (text, *parameters, text, k)).fetchall()
-        for name in settings:
-            if name.startswith("enable"):
-                self._db.execute("SELECT set_config(%s, 'on', true)", (name,))
+        self._configure({name: "on" for name in settings if name.startswith("enable")})
         return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+    def _configure(self, settings: dict[str, str]) -> None:
+        """Set parameters of the planner for this transaction."""
+        calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+        self._db.execute(f"SELECT {calls}", [text for setting in settings.items() for text in setting])
 
     def _among(self, kind: Kind, selection: Selected | None, *, one_by_one: bool = True) -> tuple[str, tuple[Any, ...]]:
         """SQL that limits rows of vectors `v` to a selection."""
