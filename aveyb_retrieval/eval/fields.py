@@ -39,7 +39,9 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     """The value, as what the type hint says."""
     if dataclasses.is_dataclass(hint):
         return from_fields(hint, value, where)  # type: ignore[arg-type]  # a class, not an object
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise InputError(f"{where}: {type(value).__name__} where a list belongs")
         return tuple(_value(item, get_args(hint)[0], where) for item in value)
     if not _fits(value, hint):
         shown = ascii(value) if not isinstance(value, int) else "a number"

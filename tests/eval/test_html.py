@@ -136,6 +136,7 @@ def test_the_console_would_show_an_error(tmp_path):
 
 METRIC_FIELDS = ("mean", "per_query")
 REPORT_DAMAGE = {
+    "notices are a number": lambda body: body["results"][0].update(notices=5),
     "no results": lambda body: body.pop("results"),
     "results are a number": lambda body: body.update(results=1.5),
     "a result is a list": lambda body: body["results"].append([]),
