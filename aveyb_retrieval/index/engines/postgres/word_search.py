@@ -45,14 +45,16 @@ class WordSearch:
         every = list(dict.fromkeys(term for terms in words for term in terms))
         if not every:
             return []
-        counts = " + ".join(["coalesce((r.terms ->> %s::text)::float8, 0)"])
+        count = "coalesce((held ->> %s::text)::float8, 0)"
         columns, given = [], list[Any]()
         for number, terms in enumerate(words):
-            columns.append(f"{' + '.join([counts] * len(terms)) or '0'} AS f{number}")
+            columns.append(f"{' + '.join([count] * len(terms)) or '0'} AS f{number}")
             given += terms
         parts = [f"%s::float8 * f{number} * {K1 + 1} / (f{number} + length_norm)" for number in range(len(words))]
         sql = (
             f"SELECT r.number, {' + '.join(parts)} AS score FROM {self._schema}.{kind}s AS r "
+            # a long column is unpacked at every use of it, but what an expression gives only once
+            "CROSS JOIN LATERAL (SELECT r.terms || '{}'::jsonb AS held OFFSET 0) AS unpacked "
             f"CROSS JOIN LATERAL (SELECT {K1} * ({1 - B} + {B} * r.n_terms / %s::float8) AS length_norm, "
             f"{', '.join(columns)}) AS f WHERE r.terms ?| %s::text[] {among} ORDER BY score DESC, r.number LIMIT %s"
         )
