@@ -40,7 +40,7 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_fields(hint, value, where)  # type: ignore[arg-type]  # a class, not an object
     if get_origin(hint) is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):  # JSON has lists, `asdict` keeps tuples
             raise InputError(f"{where}: {type(value).__name__} where a list belongs")
         return tuple(_value(item, get_args(hint)[0], where) for item in value)
     if not _fits(value, hint):
