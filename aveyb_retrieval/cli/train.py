@@ -44,7 +44,7 @@ TEXT_FIELD = click.option("--field", default="text", show_default=True, help="Fi
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer."""
+    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer."""
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -460,6 +460,31 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, setti
         **options,
     )
     run.report()
+
+
+@main.command()
+@click.argument("model", required=False)
+@click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
+@click.option("--after", type=int, required=True, metavar="N", help="Layers that see every token.")
+@click.option("--factor", type=int, default=2, show_default=True, help="Neighbouring tokens that become one row.")
+@click.option("--pool", default="mean", show_default=True, help="How they become one: mean or max.")
+@click.option(
+    "--recovery",
+    default="average_last",
+    show_default=True,
+    help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
+    "average_last or max_last.",
+)
+def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, recovery: str) -> None:
+    """Put a funnel into MODEL (the embedded one where none is named) without training, to encode documents faster.
+
+    The weights stay as they are. Documents of the new model are pooled behind the first layers, queries are not; an
+    index belongs to one of the two models.
+    """
+    from aveyb_retrieval.training.funnel import add_funnel
+
+    add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
+    click.echo(f"model in {out}")
 
 
 LABELED = together(

@@ -26,6 +26,15 @@ _CHOICES = {
     "static_init": ("xavier", "local"),
     "answer_form": ("span", "tokens"),
 }
+_FUNNEL_CHOICES = {
+    "funnel_pool": ("mean", "max"),
+    "funnel_recovery": ("sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last"),
+}
+_FUNNEL: dict[str, Any] = {
+    "funnel_factor": 2,
+    "funnel_pool": "mean",
+    "funnel_recovery": "average_last",
+}  # where it is on
 RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
 # least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
 _SIZES = {
@@ -109,6 +118,14 @@ class AveyBConfig(PreTrainedConfig):
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`initialization.py`).
 
+    Funnel (`funnel.py`; None: the funnel's usual value, or no funnel):
+        funnel_after: how many layers see every token; behind them neighbouring tokens of a split are pooled.
+        funnel_factor: how many tokens become one row, 2; it divides `split_size`. 1 pools nothing.
+        funnel_pool: "mean" | "max" (the Funnel paper's).
+        funnel_recovery: what tells the tokens of a row apart in outputs of single tokens. With t the row's vector and
+            h the outputs of the full layers: "sum_first", t + h_1 | "sum_last", t + h_last | "sum_max", t + max h |
+            "sum_mean", t + mean h | "average_last", (t + h_last) / 2 (the usual one) | "max_last", max(t, h_last).
+
     Heads (`heads.py`):
         answer_form: what question answering marks, "span", the answer's first and last token | "tokens", each of its
             tokens (the paper's form).
@@ -143,6 +160,10 @@ class AveyBConfig(PreTrainedConfig):
     max_split_weight: float = 1e4
     initializer_range: float = 0.02
     static_init: str = "xavier"
+    funnel_after: int | None = None
+    funnel_factor: int | None = None
+    funnel_pool: str | None = None
+    funnel_recovery: str | None = None
     answer_form: str = "span"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
@@ -154,6 +175,7 @@ class AveyBConfig(PreTrainedConfig):
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
         super().__post_init__(**kwargs)
         self._check()
+        self._fill_funnel()
 
     def _check_types(self) -> None:
         for name, (least, most) in _SIZES.items():
@@ -186,6 +208,42 @@ class AveyBConfig(PreTrainedConfig):
                 f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
                 f"num_hidden_layers {self.num_hidden_layers}; give one of 'static', 'dynamic' for each layer"
             )
+
+    def _fill_funnel(self) -> None:
+        """Fill in the funnel's usual values and check them."""
+        after, factor = self.funnel_after, self.funnel_factor
+        given = [name for name in _FUNNEL if getattr(self, name) is not None]
+        if after is None:
+            if given:
+                raise ConfigError(
+                    f"AveyBConfig.{given[0]} is {getattr(self, given[0])!r} and funnel_after None: without a funnel it "
+                    "means nothing; set funnel_after, or leave both out"
+                )
+            return
+        if type(after) is not int or not 1 <= after < self.num_hidden_layers:
+            raise ConfigError(
+                f"AveyBConfig.funnel_after is {after!r} and num_hidden_layers {self.num_hidden_layers}: there must be "
+                "at least one layer before the funnel and one behind it"
+            )
+        factor = _FUNNEL["funnel_factor"] if factor is None else factor
+        if type(factor) is not int or factor < 1 or self.split_size % factor:
+            raise ConfigError(
+                f"AveyBConfig.funnel_factor is {factor!r} and split_size {self.split_size}: the factor must be a whole "
+                "number of 1 or more that divides the split"
+            )
+        self.funnel_factor = factor
+        if factor == 1:
+            if name := next((name for name in given if name != "funnel_factor"), None):
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {getattr(self, name)!r} and funnel_factor 1: a factor of 1 pools nothing; "
+                    "leave one of the two out"
+                )
+            return
+        for name, choices in _FUNNEL_CHOICES.items():
+            if getattr(self, name) is None:
+                setattr(self, name, _FUNNEL[name])
+            if getattr(self, name) not in list(choices):
+                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
 
     @property
     def mixed_size(self) -> int:

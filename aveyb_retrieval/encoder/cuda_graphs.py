@@ -50,7 +50,7 @@ class LayerGraphs:
 
     def __init__(
         self,
-        run: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor],
+        run: Callable[[torch.Tensor, torch.Tensor | None, bool], torch.Tensor],
         module: nn.Module,
         *,
         split_size: int,
@@ -59,7 +59,8 @@ class LayerGraphs:
         """Prepare for groups on the device of `module`; nothing is captured yet.
 
         Args:
-            run: what a graph records: x `[n, T, D]` and lengths int64 `[n]` or None -> `[n, T, D]`.
+            run: what a graph records: x `[n, T, D]`, lengths int64 `[n]` or None, and whether to use the funnel ->
+                `[n, T, D]`.
             module: holds the parameters that `run` reads.
             split_size: S, the largest T.
             max_tokens: the largest n times T that runs as a graph, padding included.
@@ -85,12 +86,13 @@ class LayerGraphs:
             and not torch.compiler.is_compiling()
         )
 
-    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool) -> torch.Tensor:
         """Return what `run` gives; `can_replay(x)` must hold.
 
         Args:
             x: `[n, T, D]`.
             lengths: int64 `[n]`, valid tokens of each split; None when all T are.
+            funnel: as for `run`.
 
         Returns:
             `[n, T, D]`, a copy.
@@ -104,9 +106,9 @@ class LayerGraphs:
             if not self._versions.unchanged():
                 self._graphs.clear()
                 self._versions = ParameterVersions(self._module)
-            key = (*sizes, full, x.dtype, forced_backend())
+            key = (*sizes, full, funnel, x.dtype, forced_backend())
             if key not in self._graphs:
-                self._graphs[key] = self._capture(*sizes, full, x)
+                self._graphs[key] = self._capture(*sizes, full, funnel, x)
             graph = self._graphs[key]
             graph.x[:n, :width].copy_(x)
             if graph.lengths is not None:
@@ -127,7 +129,7 @@ class LayerGraphs:
         width = min(max(_NARROWEST, _power_of_two(x.shape[1])), self._split_size)
         return _power_of_two(x.shape[0]), width
 
-    def _capture(self, n: int, width: int, full: bool, like: torch.Tensor) -> Captured:
+    def _capture(self, n: int, width: int, full: bool, funnel: bool, like: torch.Tensor) -> Captured:
         # Outside of inference mode, so that what is allocated can be written in any mode.
         with torch.inference_mode(False), torch.no_grad():
             if like.dtype not in self._inputs:
@@ -136,7 +138,7 @@ class LayerGraphs:
                 )
             x = self._inputs[like.dtype][: n * width * like.shape[2]].view(n, width, like.shape[2])
             lengths = None if full else torch.full((n,), width, device=self._device)
-            replay, out = self._record(lambda: self._run(x, lengths))
+            replay, out = self._record(lambda: self._run(x, lengths, funnel))
         return Captured(x, lengths, replay, out)
 
     def _record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:

@@ -222,7 +222,8 @@ class Embedder:
         Raises:
             InputError: a text cannot be tokenized.
         """
-        yield from self._stream(self._cut(prefix, text) for prefix, text in documents)
+        for batch in self._batches(self._cut(prefix, text) for prefix, text in documents):
+            yield from self._encode(batch)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
@@ -271,8 +272,11 @@ class Embedder:
         return self.passage_size.overlap if self.passage_size else 0
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
-        vectors = [encoded.vector for encoded in self._stream(self._whole(query, "query") for query in queries)]
+        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included, without a funnel."""
+        tokenized = (self._whole(query, "query") for query in queries)
+        vectors = [
+            encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch, funnel=False)
+        ]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
@@ -292,9 +296,9 @@ class Embedder:
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in texts):
             with torch.inference_mode():
-                table, pieces = self._forward(batch)
+                table, pieces = self._forward(batch, funnel=prompt != "query", recover=True)
                 out = torch.zeros(table.ids.numel(), self.dim)
-                for slots, hidden in pieces:
+                for slots, _, hidden in pieces:
                     out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
                 vectors += [out[taken].numpy() for taken in table.layout.taken()]
         return vectors
@@ -323,10 +327,6 @@ class Embedder:
     def _limited(self, length: int) -> int:
         return length if self.max_tokens is None else min(length, self.max_tokens)
 
-    def _stream(self, tokenized: Iterable[_Tokenized]) -> Iterator[EncodedDocument]:
-        for batch in self._batches(tokenized):
-            yield from self._encode(batch)
-
     def _batches(self, tokenized: Iterable[_Tokenized]) -> Iterator[list[_Tokenized]]:
         batch: list[_Tokenized] = []
         size = 0
@@ -339,8 +339,10 @@ class Embedder:
         if batch:
             yield batch
 
-    def _forward(self, batch: list[_Tokenized]) -> tuple[SplitTable, Iterator[tuple[torch.Tensor, torch.Tensor]]]:
-        """Return the splits of some texts, and the slots and vectors of the tokens of those that are needed."""
+    def _forward(
+        self, batch: list[_Tokenized], *, funnel: bool, recover: bool
+    ) -> tuple[SplitTable, Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
         tokens = np.concatenate([item.ids for item in batch])
         table = split_table(tokens, [len(item.ids) for item in batch], self.split_size, self.model.device)
         needed = np.ones(len(table.lengths), dtype=bool)
@@ -349,9 +351,9 @@ class Embedder:
             needed[start : start + item.first_needed // self.split_size] = False
             start += -(-len(item.ids) // self.split_size)
         retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
-        return table, self.model.encode_splits(table, retrieved, needed)
+        return table, self.model.encode_splits(table, retrieved, needed, funnel=funnel, recover=recover)
 
-    def _sums(self, batch: list[_Tokenized]) -> tuple[np.ndarray, np.ndarray | None]:
+    def _sums(self, batch: list[_Tokenized], funnel: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the sums of token vectors over the runs of each text, and the codes of all tokens if there is a codec.
 
         Returns:
@@ -364,21 +366,22 @@ class Embedder:
         if len(batch) == 1 and batch[0].first_needed == 0 and not codec:  # usually one query: no table is needed
             ids, owners = to_device([batch[0].ids.astype(np.int64)[None], owner], self.model.device)
             if self.model.is_short(ids):
-                return sums.index_add_(0, owners, self.model.encode_short(ids)[0].float()).cpu().numpy(), None
-        table, pieces = self._forward(batch)
+                hidden = self.model.encode_short(ids, funnel=funnel)[0]
+                return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
+        table, pieces = self._forward(batch, funnel=funnel, recover=codec is not None)
         (owners,) = to_device([table.layout.spread(owner)], self.model.device)
         codes = codec.empty(table.ids.numel()) if codec else None
-        for slots, hidden in pieces:
+        for slots, hidden, single in pieces:
             sums.index_add_(0, owners[slots], hidden.float())
             if codec and codes is not None:
-                codes[slots.cpu().numpy()] = codec.encode(hidden)
+                codes[slots.cpu().numpy()] = codec.encode(single)
         if codes is not None:
             codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
         return sums.cpu().numpy(), codes
 
-    def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
+    def _encode(self, batch: list[_Tokenized], *, funnel: bool = True) -> Iterator[EncodedDocument]:
         with torch.inference_mode():
-            sums, codes = self._sums(batch)
+            sums, codes = self._sums(batch, funnel)
         start, first_token = 0, 0
         for item in batch:
             edges = item.edges

@@ -93,8 +93,10 @@ class _WithHead(AveyBPreTrainedModel):
         config.num_labels = num_labels
         return cls._filled(config, state_dict)
 
-    def _hidden(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        return self.model(input_ids, attention_mask).last_hidden_state
+    def _hidden(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, *, recover: bool = True
+    ) -> torch.Tensor:
+        return self.model(input_ids, attention_mask, recover=recover).last_hidden_state
 
 
 class AveyBForSequenceClassification(_WithHead):
@@ -136,7 +138,7 @@ class AveyBForSequenceClassification(_WithHead):
             ConfigError: `config.problem_type` is not one of the three.
             InputError: a class outside of 0 to `num_labels - 1`, or labels of another shape.
         """
-        hidden = self._hidden(input_ids, attention_mask)
+        hidden = self._hidden(input_ids, attention_mask, recover=False)
         if attention_mask is None:
             mean = hidden.mean(1)
         else:  # padding is zero in the encoder's output

@@ -78,6 +78,14 @@ class InferenceLayer(ABC):
         self._enricher_bias, self._fuser_bias = layer.enricher.bias, layer.fuser.bias
         self._alpha = layer.alpha
         self._settings = layer.settings
+        self._layer = layer
+        self._mixings: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
+
+    def _mixing(self, factor: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return `AveyBLayer.mixing`, made once."""
+        if factor not in self._mixings:
+            self._mixings[factor] = self._layer.mixing(factor)
+        return self._mixings[factor]
 
     @staticmethod
     @abstractmethod
@@ -86,13 +94,14 @@ class InferenceLayer(ABC):
 
     @classmethod
     @abstractmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """Run layers of this form, one after another.
 
         Args:
             layers: one at least.
             x: `[n, T, D]`.
-            lengths: int `[n]`, valid tokens of each split; None when all T are.
+            lengths: int `[n]`, valid rows of each split; None when all T are.
+            factor: how many tokens a row stands for.
 
         Returns:
             `[n, T, D]`.
@@ -103,11 +112,11 @@ class SeparateLayer(InferenceLayer):
     """A form whose layers run each by itself, in the three steps of `AveyBLayer.forward`."""
 
     @classmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """See `InferenceLayer.run`."""
         for layer in layers:
             mixed, gate, bypass = layer._settings.parts(layer._enrich(x))
-            context = layer._mix(mixed, gate, lengths)
+            context = layer._mix(mixed, gate, lengths, factor)
             parts = (context, bypass) if layer._settings.fuser_order == "context_bypass" else (bypass, context)
             x = layer._fuse(parts, x)
         return x
@@ -117,7 +126,7 @@ class SeparateLayer(InferenceLayer):
         """Enrich `[n, T, D]` -> `[n, T, 4 m]`."""
 
     @abstractmethod
-    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """Mix and gate two `[n, T, m]` -> `[n, T, m]`."""
 
     @abstractmethod
@@ -133,7 +142,6 @@ class PackedLayer(SeparateLayer):
         super().__init__(layer)
         self._enricher = pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
         self._fuser = pack(layer.fuser.weight.detach())
-        self._spatial_proj, self._mix_bias = layer.spatial_proj, layer.mix_bias
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -152,10 +160,11 @@ class PackedLayer(SeparateLayer):
             x, self._enricher, self._enricher_bias, eps=settings.norm_eps, activation=settings.enricher_activation
         )
 
-    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        settings, bias, sigma = self._settings, self._mix_bias, self._settings.mix_activation
-        if self._spatial_proj is not None:
-            return cpu.static_mix(mixed, gate, self._spatial_proj, lengths=lengths, bias=bias, activation=sigma)
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+        settings, sigma = self._settings, self._settings.mix_activation
+        weight, bias = self._mixing(factor)
+        if weight is not None:
+            return cpu.static_mix(mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma)
         return cpu.dynamic_mix(
             mixed,
             gate,
@@ -178,7 +187,6 @@ class Float8Layer(SeparateLayer):
         super().__init__(layer)
         self._enricher = quantize_weight(layer.enricher.weight, layer.norm.weight)
         self._fuser = quantize_weight(layer.fuser.weight)
-        self._mixing = layer.mix
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -202,8 +210,8 @@ class Float8Layer(SeparateLayer):
             x, self._enricher, self._enricher_bias, eps=settings.norm_eps, activation=settings.enricher_activation
         )
 
-    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        return self._mixing(mixed, gate, lengths)
+    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+        return self._layer.mix(mixed, gate, lengths, factor)
 
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
         return fuse_float8(parts, self._fuser, self._fuser_bias, residual, self._alpha)
@@ -220,7 +228,7 @@ class FusedLayer(InferenceLayer):
 
     def __init__(self, layer: AveyBLayer) -> None:
         super().__init__(layer)
-        self._layer, self._norm = layer, layer.norm
+        self._norm = layer.norm
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -229,17 +237,17 @@ class FusedLayer(InferenceLayer):
         return layer.settings.joinable and not _intercepted(layer) and usable
 
     @classmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """See `InferenceLayer.run`."""
         normed = layers[0]._norm(x)
         for layer, following in pairwise(layers):
             norm = following._norm
-            x, normed = add_norm(layer._branch(normed, lengths), x, layer._alpha, norm.weight, eps=norm.eps)
+            x, normed = add_norm(layer._branch(normed, lengths, factor), x, layer._alpha, norm.weight, eps=norm.eps)
         last = layers[-1]
-        branch = last._branch(normed, lengths)
+        branch = last._branch(normed, lengths, factor)
         return branch.add_(x) if last._alpha is None else branch.addcmul_(last._alpha, x)
 
-    def _branch(self, normed: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def _branch(self, normed: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
         settings, enricher, fuser = self._settings, self._layer.enricher, self._layer.fuser
         enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
@@ -250,21 +258,27 @@ class FusedLayer(InferenceLayer):
             *settings.gate_columns,
             norms="head" if settings.mixed_first else "tail",
         )
-        self._mix(mixed, gate, inverse_norms, lengths)
+        self._mix(mixed, gate, inverse_norms, lengths, factor)
         first = gate if settings.mixed_first else bypass
         size = (*first.shape[:-1], 3 * settings.mixed_size)
         # Gate and bypass stand side by side: see `LayerSettings.joinable`.
         return project_joined(first.as_strided(size, first.stride()), fuser.weight, fuser.bias)
 
     def _mix(
-        self, mixed: torch.Tensor, gate: torch.Tensor, inverse_norms: torch.Tensor, lengths: torch.Tensor | None
+        self,
+        mixed: torch.Tensor,
+        gate: torch.Tensor,
+        inverse_norms: torch.Tensor,
+        lengths: torch.Tensor | None,
+        factor: int,
     ) -> None:
         """Write the context over the gate."""
-        settings, layer, width = self._settings, self._layer, mixed.shape[1]
-        bias = None if layer.mix_bias is None else layer.mix_bias[:width]
+        settings, width = self._settings, mixed.shape[1]
+        weight, bias = self._mixing(factor)
+        bias = None if bias is None else bias[:width]
         sigma, name = settings.mix_activation, settings.enricher_activation
-        if layer.spatial_proj is not None:
-            weight = layer.spatial_proj[:width, :width]
+        if weight is not None:
+            weight = weight[:width, :width]
             static_mix_over_gate(
                 mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma, gate_activation=name
             )
@@ -311,17 +325,19 @@ class InferenceLayers:
             and self._versions.unchanged()
         )
 
-    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run all layers, one after another.
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None, which: slice, factor: int) -> torch.Tensor:
+        """Run some of the layers, one after another.
 
         Args:
             x: `[n, T, D]`.
-            lengths: int `[n]`, valid tokens of each split; None when all T are.
+            lengths: int `[n]`, valid rows of each split; None when all T are.
+            which: the layers, one at least.
+            factor: how many tokens a row stands for.
 
         Returns:
             `[n, T, D]`.
         """
-        return self._form.run(self._prepared, x, lengths)
+        return self._form.run(self._prepared[which], x, lengths, factor)
 
 
 def _layers_of(layers: nn.ModuleList) -> Iterator[AveyBLayer]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from aveyb_retrieval.encoder.funnel import pooled_bias, pooled_matrix
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
@@ -99,12 +100,13 @@ class AveyBLayer(nn.Module):
         self.mix_bias = nn.Parameter(torch.zeros(config.split_size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1) -> torch.Tensor:
         """Run the layer on a group of splits.
 
         Args:
-            x: `[n, T, D]`.
-            lengths: int `[n]`, valid tokens of each split; None when all T are.
+            x: `[n, T, D]`, tokens, or behind a funnel pooled rows.
+            lengths: int `[n]`, valid rows of each split; None when all T are.
+            factor: how many tokens a row stands for.
 
         Returns:
             `[n, T, D]`.
@@ -119,25 +121,42 @@ class AveyBLayer(nn.Module):
             activation=settings.enricher_activation,
         )
         mixed, gate, bypass = settings.parts(enriched)
-        context = self.mix(mixed, gate, lengths)
+        context = self.mix(mixed, gate, lengths, factor)
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
-    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def mixing(self, factor: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return V (None in a dynamic layer) and the bias (None where there is none) for rows of `factor` tokens each.
+
+        Returns:
+            `[S / factor, S / factor]` and `[S / factor]`.
+        """
+        weight, bias = self.spatial_proj, self.mix_bias
+        if factor == 1:
+            return weight, bias
+        return (
+            None if weight is None else pooled_matrix(weight, factor),
+            None if bias is None else pooled_bias(bias, factor),
+        )
+
+    def mix(
+        self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
+    ) -> torch.Tensor:
         """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`.
 
         Args:
             mixed: the half of the tail that is mixed across tokens.
             gate: the half that gates.
-            lengths: as in `forward`.
+            lengths: as in `forward`, as is factor.
         """
         settings, width = self.settings, mixed.shape[1]
-        bias = None if self.mix_bias is None else self.mix_bias[:width]
-        if self.spatial_proj is not None:
+        weight, bias = self.mixing(factor)
+        bias = None if bias is None else bias[:width]
+        if weight is not None:
             return static_mix(
                 mixed,
                 gate,
-                self.spatial_proj[:width, :width],
+                weight[:width, :width],
                 lengths=lengths,
                 bias=bias,
                 activation=settings.mix_activation,

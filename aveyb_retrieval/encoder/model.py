@@ -67,6 +67,8 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         return_dict: bool | None = None,
+        task: str | None = None,
+        recover: bool = False,
     ) -> BaseModelOutput | tuple[torch.Tensor]:
         """Encode a padded batch.
 
@@ -74,6 +76,8 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
             return_dict: False returns a tuple.
+            task: "query" keeps every token behind a funnel; sentence-transformers passes it on from `encode_query`.
+            recover: return outputs of single tokens behind a funnel, not those of their rows, of which means are taken.
 
         Returns:
             `last_hidden_state` `[B, T, D]`; zeros where there is padding.
@@ -81,7 +85,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         Raises:
             InputError: the two inputs do not have the same two-dimensional shape.
         """
-        out = self.encode_batch(input_ids, attention_mask)
+        out = self.encode_batch(input_ids, attention_mask, funnel=task != "query", recover=recover)
         return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
 
 
@@ -121,7 +125,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         Raises:
             InputError: labels of another shape than the input.
         """
-        hidden = self.model(input_ids, attention_mask).last_hidden_state
+        hidden = self.model(input_ids, attention_mask, recover=True).last_hidden_state
         loss = None
         if labels is not None:
             if labels.shape != input_ids.shape:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PROMPTS_FILE = "config_sentence_transformers.json"
 POOLING_FILE = "1_Pooling/config.json"
 NO_PROMPTS = {"query": "", "document": ""}
+PASSED_ON = ["task"]  # what a model with a funnel is given of a call, so that `encode_query` keeps every token
 
 
 def sentence_transformer(
@@ -48,6 +49,8 @@ def sentence_transformer(
     sentence_model = SentenceTransformer(
         modules=modules, prompts={**NO_PROMPTS, **(prompts or {})}, similarity_fn_name="cosine", device="cpu"
     )
+    if model.config.funnel_after is not None:
+        sentence_model.module_kwargs = {"0": PASSED_ON}
     sentence_model.save(str(folder), create_model_card=False)
     tokenizer.save(folder)  # again: transformers has rewritten tokenizer.json
     return sentence_model

@@ -7,6 +7,7 @@ which only encodes. The second is for searches: importing transformers' model cl
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from aveyb_retrieval.encoder.checkpoints import (
 )
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.funnel import Funnel
 from aveyb_retrieval.encoder.inference import Float8Layer, FusedLayer, InferenceLayer, InferenceLayers, PackedLayer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
@@ -66,6 +68,7 @@ class SplitEncoder(_Module):
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
+        self.funnel = Funnel.of(config)
         self.gradient_checkpointing = False
         self._float8 = False
         self._inference: InferenceLayers | None = None
@@ -126,26 +129,37 @@ class SplitEncoder(_Module):
         On a GPU kernels are compiled, and graphs captured for single texts of every length; a CPU's weights are packed.
 
         Returns:
-            How many batches: two for each class of lengths, one of two splits, and on a GPU one for MaxSim's shortcut.
+            How many batches: two for each class of lengths, one of two splits, and on a GPU one for MaxSim's shortcut;
+            with a funnel twice as many, for documents and for queries.
         """
         size, on_cpu = self.split_size, self.device.type == "cpu"
         widths = [w for w in group_widths(size) if w] + [size]
         batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
         batches += [] if on_cpu else [[(SHORTCUT_SPLITS + 1) * size]]
         with torch.inference_mode():
-            for counts in batches:
+            forms = (True,) if self.funnel is None else (True, False)
+            for funnel, counts in ((funnel, counts) for funnel in forms for counts in batches):
                 table = split_table(np.zeros(sum(counts), dtype=np.int64), counts, size, self.device)
-                for _ in self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)):
+                for _ in self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight), funnel=funnel):
                     pass
-        return len(batches)
+        return len(forms) * len(batches)
 
-    def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def encode_batch(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        funnel: bool = True,
+        recover: bool = False,
+    ) -> torch.Tensor:
         """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere. On a CUDA
                 device the mask is best left on the CPU: one that is on the device is waited for, once.
+            funnel: False keeps every token through all layers, as for queries; without a funnel nothing changes.
+            recover: return outputs of single tokens behind a funnel (`Funnel.recovered`), not those of their rows.
 
         Returns:
             `[B, T, D]`; zeros where there is padding.
@@ -158,8 +172,8 @@ class SplitEncoder(_Module):
         if present is not None and present.all():
             present = None
         if present is None and self.is_short(input_ids):
-            return self.encode_short(input_ids)
-        return self._encode_padded(input_ids, present)
+            return self.encode_short(input_ids, funnel=funnel, recover=recover)
+        return self._encode_padded(input_ids, present, funnel, recover)
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
         """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
@@ -168,39 +182,54 @@ class SplitEncoder(_Module):
         few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
         return fits and few and not torch.is_grad_enabled()
 
-    def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def encode_short(self, input_ids: torch.Tensor, *, funnel: bool = True, recover: bool = False) -> torch.Tensor:
         """Encode a batch of single-split texts without padding, such as queries, on a fast path.
 
         Args:
             input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
+            funnel: as for `encode_batch`, as is recover.
 
         Returns:
             `[B, T, D]`, equal to what `forward` gives.
         """
-        return self._process(self.ranker.compress_alone(self.embed.weight[input_ids]), None)
+        x = self.ranker.compress_alone(self.embed.weight[input_ids])
+        return self._outputs(x, None, funnel, recover)[1]
 
-    def _encode_padded(self, input_ids: torch.Tensor, present: np.ndarray | None) -> torch.Tensor:
+    def _encode_padded(
+        self, input_ids: torch.Tensor, present: np.ndarray | None, funnel: bool, recover: bool
+    ) -> torch.Tensor:
         table, places = padded_table(input_ids, present, self.split_size)
         out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
-        pieces = list(self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight)))
+        retrieved = self.ranker.retrieve(table, self.embed.weight)
+        pieces = [
+            (slots, tokens) for slots, _, tokens in self.encode_splits(table, retrieved, funnel=funnel, recover=recover)
+        ]
         if pieces:
             slots, vectors = (torch.cat(parts) for parts in zip(*pieces, strict=True))
             out = out.to(vectors.dtype).index_copy_(0, places[slots], vectors)
         return out.view(*input_ids.shape, out.shape[1])
 
     def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self,
+        table: SplitTable,
+        retrieved: Retrieved,
+        needed: np.ndarray | None = None,
+        *,
+        funnel: bool = True,
+        recover: bool = False,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Run compressor and layers over the splits of a table, in groups of similar length.
 
         Args:
             table: the splits of any number of documents.
             retrieved: what `ranker.retrieve` found for them.
             needed: bool `[n]`, which splits to encode; None: all.
+            funnel: as for `encode_batch`, as is recover.
 
         Yields:
-            Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every token of a needed
-            split appears once.
+            Slots of the table int64 `[t]`; the vectors `[t, D]` of the tokens in them, of which means are taken; and
+            their vectors as single tokens `[t, D]`, which differ where `recover` is set behind a funnel. Every token of
+            a needed split appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
@@ -216,34 +245,79 @@ class SplitEncoder(_Module):
         for group in groups:
             x = self.ranker.compress(table, retrieved, group, embedding)
             full = not self.masked_tail or group.tokens is None
-            x = self._process(x, None if full else table.lengths[group.rows]).flatten(0, 1)
-            yield table.slots(group), x if group.tokens is None else x[group.tokens]
+            hidden, tokens = self._outputs(x, None if full else table.lengths[group.rows], funnel, recover)
+            hidden, tokens = (
+                out.flatten(0, 1) if group.tokens is None else out.flatten(0, 1)[group.tokens]
+                for out in (hidden, tokens)
+            )
+            yield table.slots(group), hidden, tokens
 
-    def _process(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible."""
+    def _outputs(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool, recover: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible.
+
+        Returns:
+            The vectors of which means are taken, and those of single tokens: `[m, T, D]` each, often the same tensor.
+        """
+        if recover and funnel and self.funnel is not None:
+            return self._recovered(x, lengths, self.funnel)
         if self._graphs is not None and self._graphs.can_replay(x):
-            return self._graphs(x, lengths)
-        return self.run_layers(x, lengths)
+            out = self._graphs(x, lengths, funnel)
+        else:
+            out = self.run_layers(x, lengths, funnel)
+        return out, out
 
-    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool = True) -> torch.Tensor:
         """Run the layers and the final norm on a group of splits.
 
         Args:
             x: `[m, T, D]`, splits that have been through the compressor.
             lengths: int64 `[m]`, valid tokens of each split; None when all T are.
+            funnel: False keeps every token through all layers.
 
         Returns:
-            `[m, T, D]`.
+            `[m, T, D]`; behind a funnel each token has the vector of its row.
         """
+        if self.funnel is None or not funnel:
+            return self._normed(self._some_layers(x, lengths, slice(None)))
+        rows, _ = self._through_funnel(x, lengths, self.funnel, self.funnel.stops(recover=False))
+        return self.funnel.tiled(self._normed(rows), x.shape[1])
+
+    def _recovered(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: Funnel
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `run_layers`, and the outputs of single tokens, each `[m, T, D]`."""
+        rows, earlier = self._through_funnel(x, lengths, funnel, funnel.stops(recover=True))
+        tiled = funnel.tiled(rows, x.shape[1])
+        return self._normed(tiled), self._normed(funnel.recovered(tiled, earlier))
+
+    def _through_funnel(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: Funnel, stops: list[int]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the last layer's rows `[m, ceil(T / factor), D]`, and the outputs `[m, T, D]` after `stops` layers."""
+        earlier: list[torch.Tensor] = []
+        for start, stop in pairwise([0, *stops]):
+            x = self._some_layers(x, lengths, slice(start, stop))
+            earlier.append(x)
+        rows, valid = funnel.pooled(x, lengths)
+        return self._some_layers(rows, valid, slice(funnel.after, None), funnel.factor), earlier
+
+    def _some_layers(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, which: slice, factor: int = 1
+    ) -> torch.Tensor:
+        """Run some layers on rows `[m, T, D]` of `factor` tokens each."""
         inference = self._inference_layers(x)
         if inference is not None:
-            x = inference(x, lengths)
-        else:
-            for layer in self.layers:
-                if self.gradient_checkpointing and self.training:
-                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
-                else:
-                    x = layer(x, lengths)
+            return inference(x, lengths, which, factor)
+        for layer in list(self.layers)[which]:
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, lengths, factor)
+            else:
+                x = layer(x, lengths, factor)
+        return x
+
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
         return x if self.ln_f is None else self.ln_f(x)
 
     def _inference_layers(self, x: torch.Tensor) -> InferenceLayers | None:
