@@ -163,7 +163,7 @@ class VectorEngine(Protocol):
     """A place where documents, their vectors and their words live, opened for searching by many threads."""
 
     def view(self) -> AbstractContextManager[EngineView]:
-        """Return what gives the state to search, each time that it is entered."""
+        """Return what gives the state to search when it is entered, once."""
         ...
 
     @property

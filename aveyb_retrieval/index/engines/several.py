@@ -8,7 +8,7 @@ of all documents, so these are collected first.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import add
@@ -21,7 +21,7 @@ from aveyb_retrieval.index.engines.base import BoolArray, EngineInfo, EngineView
 from aveyb_retrieval.index.storage.numbering import MAX_PASSAGES, PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.index.engines.collection import CollectionSettings
@@ -64,7 +64,7 @@ class ServerEngine(VectorEngine, Protocol):
         ...
 
     def view(self) -> AbstractContextManager[ServerView]:
-        """Return what gives the state to search, each time that it is entered."""
+        """Return what gives the state to search when it is entered."""
         ...
 
 
@@ -92,9 +92,28 @@ class SeveralServers:
             self.close()
             raise
 
-    def view(self) -> AbstractContextManager[SeveralView]:
-        """Return what opens a view of every server, each time that it is entered."""
-        return _Viewing(self)
+    @contextmanager
+    def view(self) -> Iterator[SeveralView]:
+        """Open a view of every server; closed servers are asked again first.
+
+        Raises:
+            EngineError: a server does not answer; with `partial`: none does.
+        """
+        missing = self._connect()
+        parts: list[_Part] = []
+        with ExitStack() as stack:
+            for number, engine in enumerate(self._engines):
+                if engine is None:
+                    continue
+                try:
+                    parts.append(_Part(number, stack.enter_context(engine.view())))
+                except EngineError as error:
+                    if not self._partial:
+                        raise
+                    missing.append(str(error))
+            if not parts:
+                raise EngineError("; ".join(missing))
+            yield SeveralView(parts, len(self._engines), missing, self._pool)
 
     @property
     def is_stale(self) -> bool:
@@ -156,36 +175,6 @@ class SeveralServers:
                 f"{name}: not published together with the other servers; run the same `aveyb-index publish` to all of "
                 "them again"
             )
-
-
-class _Viewing:
-    """Opens a view of every server, and closes them."""
-
-    def __init__(self, servers: SeveralServers) -> None:
-        self._servers = servers
-        self._entered: list[ExitStack] = []
-
-    def __enter__(self) -> SeveralView:
-        servers = self._servers
-        missing = servers._connect()
-        parts: list[_Part] = []
-        with ExitStack() as stack:
-            for number, engine in enumerate(servers._engines):
-                if engine is None:
-                    continue
-                try:
-                    parts.append(_Part(number, stack.enter_context(engine.view())))
-                except EngineError as error:
-                    if not servers._partial:
-                        raise
-                    missing.append(str(error))
-            if not parts:
-                raise EngineError("; ".join(missing))
-            self._entered.append(stack.pop_all())
-        return SeveralView(parts, len(servers._engines), missing, servers._pool)
-
-    def __exit__(self, *exc: Any) -> None:
-        self._entered.pop().__exit__(*exc)
 
 
 class _Part(NamedTuple):

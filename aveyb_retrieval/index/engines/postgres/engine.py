@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.index.engines.collection import CollectionSettings
 from aveyb_retrieval.index.engines.postgres import schema as tables
@@ -15,7 +15,6 @@ from aveyb_retrieval.index.storage.language import language
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from aveyb_retrieval.index.engines.base import EngineInfo
     from aveyb_retrieval.index.types import FloatArray
@@ -35,9 +34,17 @@ class PostgresEngine:
         self._pool = Pool(address)
         self._open(self._visible())
 
-    def view(self) -> AbstractContextManager[PostgresView]:
-        """Return what begins a transaction, each time that it is entered."""
-        return _Viewing(self)
+    @contextmanager
+    def view(self) -> Iterator[PostgresView]:
+        """Begin a transaction: all that one search reads."""
+        schema, settings, terms, means = self._schema, self._settings, self._terms, self._means
+        with self._pool.connection() as connection:
+            with translated(self._address.name):
+                row = connection.execute(
+                    "SELECT generation, documents, passages, document_terms, passage_terms, passage_characters "
+                    f"FROM {schema}.state"  # of our own
+                ).fetchone()
+            yield PostgresView(connection, schema, self._address.name, settings, State(*row), terms, means)
 
     @property
     def is_stale(self) -> bool:
@@ -74,34 +81,6 @@ class PostgresEngine:
         self._terms = TermCounter(language(self._settings.language))
         self._means = _Means()
         self._schema = schema
-
-    @contextmanager
-    def _viewing(self) -> Iterator[PostgresView]:
-        schema, settings, terms, means = self._schema, self._settings, self._terms, self._means
-        with self._pool.connection() as connection:
-            with translated(self._address.name):
-                row = connection.execute(
-                    "SELECT generation, documents, passages, document_terms, passage_terms, passage_characters "
-                    f"FROM {schema}.state"  # of our own
-                ).fetchone()
-            yield PostgresView(connection, schema, self._address.name, settings, State(*row), terms, means)
-
-
-class _Viewing:
-    """Enters a view of an engine as often as it is wanted."""
-
-    def __init__(self, engine: PostgresEngine) -> None:
-        self._engine = engine
-        self._entered: list[Any] = []
-
-    def __enter__(self) -> PostgresView:
-        entered = self._engine._viewing()
-        view = entered.__enter__()
-        self._entered.append(entered)
-        return view
-
-    def __exit__(self, *exc: Any) -> None:
-        self._entered.pop().__exit__(*exc)
 
 
 class _Means:
