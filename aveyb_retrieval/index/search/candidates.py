@@ -13,7 +13,10 @@ from aveyb_retrieval.index.types import unit_rows
 
 if TYPE_CHECKING:
     from aveyb_retrieval.index.engines.base import EngineView, Selection
-    from aveyb_retrieval.index.types import FloatArray, Kind
+    from aveyb_retrieval.index.types import FloatArray, IntArray, Kind
+
+
+ALL_AT_ONCE = 16  # passages for each document wanted: so few are fetched in one step
 
 
 class Match(NamedTuple):
@@ -113,10 +116,11 @@ def _by_passage(
 ) -> list[list[Match]]:
     """Documents by their best passage: fetches passages until they are of `k` documents or there are no more."""
     results: list[list[Match]] = [[] for _ in queries]
-    open_rows, wanted, available = np.arange(len(queries)), 4 * k, view.count("passage", selection)
+    available = view.count("passage", selection)
+    open_rows, wanted = np.arange(len(queries)), 4 * k if available > ALL_AT_ONCE * k else available
     while len(open_rows):
         scores, ids = view.nearest("passage", queries[open_rows], wanted, selection, exact=exact)
-        for row, row_ids, row_scores in zip(open_rows.tolist(), ids.tolist(), scores.tolist(), strict=True):
+        for row, row_ids, row_scores in zip(open_rows.tolist(), ids, scores, strict=True):
             results[row] = _group(row_ids, row_scores, k)
         if wanted >= available:
             break
@@ -125,13 +129,8 @@ def _by_passage(
     return results
 
 
-def _group(ids: list[int], scores: list[float], k: int) -> list[Match]:
-    """The best passage of each document, of passages in descending order."""
-    best: dict[int, Match] = {}
-    for passage, score in zip(ids, scores, strict=True):
-        doc = passage >> PASSAGE_BITS
-        if doc not in best:
-            if len(best) == k:
-                break
-            best[doc] = Match(doc, score, passage)
-    return list(best.values())
+def _group(ids: IntArray, scores: FloatArray, k: int) -> list[Match]:
+    """The best passage of each document, of passages `[m]` in descending order: of `k` documents at most."""
+    docs = ids >> PASSAGE_BITS
+    first = np.sort(np.unique(docs, return_index=True)[1])[:k]
+    return list(map(Match, docs[first].tolist(), scores[first].tolist(), ids[first].tolist()))

@@ -94,13 +94,11 @@ def with_maxsim(confidence: FloatArray, maxsim: FloatArray) -> FloatArray:
 
 def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     """The better value of the two passages beside each one in its document, `[n]`; 0 where there is none."""
-    best = np.zeros_like(values)
-    if len(ids) > 1:
-        beside = (np.diff(ids) == 1) & (ids[1:] >> PASSAGE_BITS == ids[:-1] >> PASSAGE_BITS)
-        left = np.where(beside, values[:-1], -np.inf)
-        right = np.where(beside, values[1:], -np.inf)
-        nearest = np.maximum(np.append(right, -np.inf), np.insert(left, 0, -np.inf))
-        best = np.where(np.isneginf(nearest), 0, nearest).astype(values.dtype)
+    beside = (np.diff(ids) == 1) & (ids[1:] >> PASSAGE_BITS == ids[:-1] >> PASSAGE_BITS)
+    best = np.full(len(values), -np.inf, dtype=values.dtype)
+    best[:-1][beside] = values[1:][beside]
+    best[1:][beside] = np.maximum(best[1:], values[:-1])[beside]
+    best[np.isneginf(best)] = 0
     return best
 
 

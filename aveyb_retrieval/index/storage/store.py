@@ -392,10 +392,10 @@ class Store:
             f"SELECT passage, start, stop, {heading} FROM passages "  # noqa: S608  # the two words above
             "WHERE passage IN (SELECT value FROM json_each(?))",
             (json.dumps(list(passages)),),
-        )
+        ).fetchall()
+        store_check.integers([row[:3] for row in rows], 3, self.path)
         found = _Passages(self.path)
         for passage, start, stop, heading in rows:
-            store_check.integers([(start, stop)], 2, self.path)
             found[passage] = StoredPassage((start, stop), store_check.text(heading, self.path))
         return found
 
