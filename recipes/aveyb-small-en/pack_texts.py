@@ -9,7 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from make_texts import SPLIT, as_seen
 
@@ -18,6 +23,28 @@ from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+
+CHUNK = 2_000  # texts that a process tokenizes at a time
+
+
+def token_ids(vocabulary: Path, texts: list[str]) -> list[np.ndarray]:
+    """Return the token ids of each text as the student meets it."""
+    tokenizer = AveyBTokenizer.load(vocabulary)
+    return [tokenizer.encode_ids(as_seen(text)) for text in texts]
+
+
+def all_token_ids(vocabulary: Path, texts: Iterable[str], processes: int) -> Iterator[np.ndarray]:
+    """Yield the token ids of each text, in order, tokenized by some processes."""
+    rest = iter(texts)
+    chunks = iter(lambda: list(islice(rest, CHUNK)), [])
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for ids in pool.map(partial(token_ids, vocabulary), chunks):
+            yield from ids
 
 
 def main() -> None:
@@ -28,16 +55,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--part-mib", type=float, default=40.0)
     parser.add_argument("--storage-dtype", choices=STORAGE_DTYPES, default="int8", help="of the teacher's vectors")
+    parser.add_argument("--processes", type=int, default=1, help="that tokenize")
     args = parser.parse_args()
-    tokenizer = AveyBTokenizer.load(args.vocabulary)
     vectors = read_vectors(args.texts / "teacher", allow_partial=True)
     positives: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by the later text of the pair
     for _, pair in read_records(args.texts / "pairs.jsonl"):
         positives[max(pair["anchor"], pair["positive"])].append((pair["anchor"], pair["positive"]))
     writer = PartWriter(args.out, part_bytes=int(args.part_mib * 2**20), storage_dtype=args.storage_dtype)
     shortened = 0
-    for number, (text, vector) in enumerate(zip(read_texts([args.texts / "texts.jsonl"]), vectors, strict=False)):
-        ids = tokenizer.encode_ids(as_seen(text))
+    texts = islice(read_texts([args.texts / "texts.jsonl"]), len(vectors))
+    tokenized = all_token_ids(args.vocabulary, texts, args.processes)
+    for number, (ids, vector) in enumerate(zip(tokenized, vectors, strict=True)):
         shortened += len(ids) > SPLIT  # a split that began inside a word: alone, it may take a token or two more
         writer.add(ids[:SPLIT], vector)
         for pair in positives[number]:

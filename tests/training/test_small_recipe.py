@@ -94,6 +94,10 @@ def test_from_texts_to_a_model(
 
     common = ("--texts", texts, "--vocabulary", vocabulary, "--out", packed)
     run(monkeypatch, stage("pack_texts"), *common, "--part-mib", 0.01)
+    in_order = {path.name: path.read_bytes() for path in packed.iterdir()}
+    monkeypatch.setattr(stage("pack_texts"), "CHUNK", 7)
+    run(monkeypatch, stage("pack_texts"), *common, "--part-mib", 0.01, "--processes", 2)
+    assert in_order == {path.name: path.read_bytes() for path in packed.iterdir()}
     loaded = PackedTexts.load(packed)
     assert len(loaded.lengths) == sum(report["texts"].values()) and loaded.lengths.max() <= SPLIT
     assert (packed / "part-001.safetensors").is_file()
@@ -132,6 +136,12 @@ def test_from_texts_to_a_model(
             run(monkeypatch, stage("plan_gpu"), *plan, "--speed", speed)
         assert ended.value.code == code
     assert (packed / MANIFEST).is_file()
+    stage("pieces").cut(texts / "texts.jsonl", tmp_path / "sent", 2_000)
+    sent = ("--pieces", tmp_path / "sent", "--texts", texts, "--tree", RECIPE, "--parameters", 50_000, "--speed", 1e6)
+    for speed, code in (((), 2), (("--label-speed", 1e6), 0), (("--label-speed", 0.1), 1)):
+        with pytest.raises(SystemExit) as ended:
+            run(monkeypatch, stage("plan_gpu"), *sent, *speed)
+        assert ended.value.code == code
 
 
 def test_training_needs_nothing_that_a_rented_machine_lacks() -> None:
@@ -162,3 +172,18 @@ def test_the_plan_keeps_to_uploads_and_minutes(stage) -> None:
     assert any("comes back in 11 files, 8 are allowed" in line for line in gpu.broken(calls, 144 * mib, limits))
     with pytest.raises(SystemExit, match="leave nothing"):
         gpu.plan(parts, 20 * mib, 0, 1_000_000_000, replace(limits, call_minutes=0.5), rates)
+
+
+def test_a_plan_that_labels_there_first_labels_all_texts_once_and_then_trains(stage) -> None:
+    gpu = stage("plan_gpu")
+    limits, rates, mib = gpu.Limits(), gpu.Rates(training=1e6, labelling=2e5), gpu.MIB
+    pieces = {f"piece-{i}": 40 * mib for i in range(3)}
+    calls = gpu.plan(pieces, 20 * mib, 0, 60_000_000, limits, rates, epochs=4)
+    assert [call.labelling_minutes > 0 for call in calls[:3]] == [False, False, True]
+    assert sum(call.labelling_minutes for call in calls) == pytest.approx(5.0)
+    assert sum(call.training_minutes for call in calls) == pytest.approx(4.0)
+    slow = gpu.plan(pieces, 20 * mib, 0, 150_000_000, limits, rates)
+    assert all(call.minutes <= 10 for call in slow)
+    assert sum(call.labelling_minutes for call in slow) == pytest.approx(12.5)
+    labelled = [call.labelling_minutes > 0 and call.training_minutes > 0 for call in slow]
+    assert labelled.count(True) == 1, "training begins in the call that ends the labelling"
