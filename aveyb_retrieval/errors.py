@@ -48,3 +48,8 @@ class OptionalDependencyError(AveyBError, ImportError):
         )
         self.package = package
         self.extra = extra
+        self._purpose = purpose
+
+    def __reduce__(self) -> tuple[type[OptionalDependencyError], tuple[str, str, str]]:
+        """Let it pass from one process to another."""
+        return type(self), (self.package, self.extra, self._purpose)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.search.retriever import Hit
 
 
-RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune", "publish")
+RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune", "publish", "encode")
 
 
 @click.group(cls=Commands, resumable=RESUMABLE, context_settings={"help_option_names": ["-h", "--help"]})

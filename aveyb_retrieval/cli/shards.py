@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar
+from aveyb_retrieval.cli.common import parse_filter, progress_bar, together
 from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING, granularity, storage_dtype
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
     from aveyb_retrieval.index.exchange.report import EncodeReport
+
+RAY = together(
+    click.option("--ray", "address", metavar="ADDRESS", help="Encode by actors of Ray: local (this machine), auto (the "
+                 "cluster that runs here), or HOST:PORT of a cluster's head."),
+    click.option("--actors", type=int, metavar="N", help="Actors that encode at once.  [default: as many as fit]"),
+    click.option("--cpus", type=float, metavar="N", help="Processors, and threads, of each actor.  [default: 1]"),
+    click.option("--gpus", type=float, metavar="N", help="GPUs of each actor, with --device cuda.  [default: 0]"),
+)  # fmt: skip
 
 
 @click.command()
@@ -21,28 +30,35 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
 @click.option("--shard", "share", metavar="I/N", help="Encode only shard I of N.  [default: 1/1]")
 @click.option("--of", type=int, help="Divide the corpus into N shards and encode all of them.", metavar="N")
+@RAY
 @granularity("Vectors to make.")
 @storage_dtype("Type of the vectors in the shards.")
 @CUTTING
 @READING
 @WRITING
+@click.option("--batch-tokens", type=int, help="Tokens that the model encodes at once.  [default: 16384]", metavar="N")
 def encode(
     corpus: tuple[str, ...],
     out: str,
     share: str | None,
     of: int | None,
+    address: str | None,
+    actors: int | None,
+    cpus: float | None,
+    gpus: float | None,
     quiet: bool,
     **arguments: Any,
 ) -> None:
     """Encode CORPUS into shards of Parquet files, from which `build --vectors SHARDS` makes an index.
 
     Each of N processes, on any machine, runs the same command with its own --shard I/N. If one is interrupted, run its
-    command again to continue.
+    command again to continue. With --ray ADDRESS --of N, actors on a Ray cluster make the same N shards.
     """
     from aveyb_retrieval.index.exchange.encode import encode_corpus
 
     if share is not None and of is not None:
         raise click.UsageError("give --shard I/N or --of N, not both")
+    arguments["ray"] = _ray(address, share, of, actors=actors, cpus=cpus, gpus=gpus)
     shard, of = _share(share) if share is not None else (None, 1 if of is None else of)
     with progress_bar(not quiet) as progress:
         _print(
@@ -106,6 +122,22 @@ def unpublish(ids: tuple[str, ...], to: tuple[str, ...], filter_text: str | None
 
     removed = unpublish_documents(list(to), ids, where=parse_filter(filter_text), missing_ok=missing_ok)
     click.echo(f"removed: {removed:,} documents")
+
+
+def _ray(address: str | None, share: str | None, of: int | None, **given: float | None) -> RayCluster | None:
+    """Return the cluster that the options name; None: none."""
+    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
+
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if address is None:
+        if options:
+            raise click.UsageError(f"--{next(iter(options))} is for actors of Ray: give --ray ADDRESS too")
+        return None
+    if share is not None:
+        raise click.UsageError("give --shard I/N or --ray, whose actors make all shards, not both")
+    if of is None:
+        raise click.UsageError("with --ray give --of N, the number of shards: several for each actor")
+    return RayCluster(address, **options)
 
 
 def _share(text: str) -> tuple[int, int]:

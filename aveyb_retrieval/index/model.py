@@ -17,19 +17,26 @@ Model = str | Path | EmbedderLike | None
 
 
 def load_model(
-    model: Model, *, device: str = "cpu", precision: str = "float32", max_tokens: int | None = None
+    model: Model,
+    *,
+    device: str = "cpu",
+    precision: str = "float32",
+    max_tokens: int | None = None,
+    batch_tokens: int | None = None,
 ) -> EmbedderLike:
     """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
 
     Raises:
-        ConfigError: `device`, `precision` or `max_tokens` is given beside a loaded model, which has its own.
+        ConfigError: `device`, `precision`, `max_tokens` or `batch_tokens` is given beside a loaded model, which has its
+            own.
         ModelError: there is no usable model there.
     """
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.loading import load_encoder
 
-        return load_encoder(model, device=device, precision=precision, max_tokens=max_tokens)
-    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens)
+        batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+        return load_encoder(model, device=device, precision=precision, max_tokens=max_tokens, **batch)
+    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens, batch_tokens=batch_tokens)
     return model
 
 
@@ -81,14 +88,21 @@ def token_width(model: EmbedderLike) -> int:
     return int(getattr(model, "token_dim", model.dim))
 
 
-def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:
+def check_loaded(
+    model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None, batch_tokens: int | None = None
+) -> None:
     """Raise ConfigError where an option is given that a loaded model has settled already."""
     if not (hasattr(model, "encode_documents") and hasattr(model, "encode_queries")):
         raise ConfigError(
             f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
             "its methods)"
         )
-    given = {"device": (device, "cpu"), "precision": (precision, "float32"), "max_tokens": (max_tokens, None)}
+    given = {
+        "device": (device, "cpu"),
+        "precision": (precision, "float32"),
+        "max_tokens": (max_tokens, None),
+        "batch_tokens": (batch_tokens, None),
+    }
     for name, (value, default) in given.items():
         if value != default:
             raise ConfigError(

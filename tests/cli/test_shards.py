@@ -40,3 +40,14 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     assert "shard 3/2" in run("encode", corpus, "-o", tmp_path, "--shard", "3/2", code=2)
     assert "not both" in run("encode", corpus, "-o", tmp_path, "--shard", "1/2", "--of", 2, code=2)
     assert "give a CORPUS, or --vectors" in run("add", tmp_path, code=2)
+
+
+def test_options_of_ray_that_do_not_go_together(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"_id": "a", "text": "b"}')
+    command = ("encode", corpus, "-o", tmp_path / "out")
+    assert "--actors is for actors of Ray" in run(*command, "--actors", 2, code=2)
+    assert "--ray, whose actors make all shards, not both" in run(*command, "--ray", "local", "--shard", "1/2", code=2)
+    assert "--of N, the number of shards" in run(*command, "--ray", "local", code=2)
+    assert "the address 'x' is none" in run(*command, "--ray", "x", "--of", 2, code=2)
+    assert "leaves them idle" in run(*command, "--ray", "local", "--of", 2, "--gpus", 1, code=2)

@@ -123,11 +123,12 @@ class Interrupted(FakeEmbedder):
 
     def __init__(self, after: int) -> None:
         super().__init__()
-        self._after = after
+        self._left = after
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
-        for count, document in enumerate(super().encode_documents(documents)):
-            if count == self._after:
+        for document in super().encode_documents(documents):
+            self._left -= 1
+            if self._left < 0:
                 raise KeyboardInterrupt
             yield document
 

@@ -1,32 +1,26 @@
-"""`encode_corpus`: from a corpus to one shard of encoded documents, or to all of them."""
+"""`encode_corpus`: from a corpus to one shard of encoded documents, or to all of them, here or on a Ray cluster."""
 
 from __future__ import annotations
 
-import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.index.exchange.job import EncodeJob
 from aveyb_retrieval.index.exchange.place import Place
 from aveyb_retrieval.index.exchange.report import EncodeReport
-from aveyb_retrieval.index.exchange.shard import EncodeSettings, check_shard
-from aveyb_retrieval.index.exchange.shard_encoder import ShardEncoder
-from aveyb_retrieval.index.input.corpus import Source, read_corpus
-from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames, Notice, Record, Rejected
-from aveyb_retrieval.index.model import Model, cut_as_asked, load_model
-from aveyb_retrieval.index.storage.manifest import GRANULARITIES
-from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
-from aveyb_retrieval.index.types import Progress, model_description, silent
+from aveyb_retrieval.index.exchange.shard import check_shard
+from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
+from aveyb_retrieval.index.input.reading import Reading
+from aveyb_retrieval.index.types import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from aveyb_retrieval.index.exchange.shard import ShardManifest
-    from aveyb_retrieval.index.input.rows import Item
-
-
-logger = logging.getLogger(__name__)
+    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
+    from aveyb_retrieval.index.input.corpus import Source
+    from aveyb_retrieval.index.model import Model
 
 
 def encode_corpus(
@@ -35,6 +29,7 @@ def encode_corpus(
     *,
     shard: int | None = None,
     of: int = 1,
+    ray: RayCluster | None = None,
     model: Model = None,
     granularity: str = "both",
     storage_dtype: str = "float32",
@@ -52,6 +47,7 @@ def encode_corpus(
     late: bool | None = None,
     device: str = "cpu",
     precision: str = "float32",
+    batch_tokens: int | None = None,
     progress: Progress = silent,
 ) -> EncodeReport:
     """Encode a corpus into shards at `out`, a folder or an fsspec URL. Killed at any moment, the same call continues.
@@ -64,55 +60,50 @@ def encode_corpus(
         out: Where the shards are written.
         shard: Encode only this one, from 1 to `of`. None: all of them, one after the other.
         of: How many shards the corpus is divided into.
+        ray: Where Ray's actors make the shards, several at once; None: in this process. Several shards for each actor
+            keep all of them busy to the end.
         granularity: "both", or only "document" or "passage" vectors.
         storage_dtype: "float32", or "float16" for half the size and an error below 1e-3.
         restart: Encode again what is there.
+        batch_tokens: Tokens that the model encodes at once; None: its own number, 16,384.
         model, id_field, title_field, text_field, on_error, max_line, encoding, types, max_tokens, passage_tokens,
         passage_overlap, late, device, precision, progress: As in `build_index`.
 
     Raises:
         ConfigError: an argument is out of range, or shards of other settings or of another corpus are at `out`.
         InputError: the corpus holds something that is no document, or an id twice.
+        EngineError: the cluster does not answer, or its workers die again and again.
+        OptionalDependencyError: `ray` is given and Ray is not installed.
     """
-    if isinstance(of, bool) or not isinstance(of, int):
-        raise ConfigError(f"of={of!r}: must be a whole number")
-    check_shard(1 if shard is None else shard, of)
-    for name, value, known in (
-        ("granularity", granularity, tuple(GRANULARITIES)),
-        ("storage_dtype", storage_dtype, tuple(STORAGE_DTYPES)),
-        ("on_error", on_error, ("stop", "skip")),
-    ):
-        if value not in known:
-            raise ConfigError(f"{name}={value!r}: must be one of {', '.join(known)}")
-    started = time.monotonic()
-    embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
-    embedder = cut_as_asked(embedder, passage_tokens, passage_overlap, late)
-    size = getattr(embedder, "passage_size", None)
-    settings = EncodeSettings(
-        model=model_description(embedder),
+    job = EncodeJob(
+        corpus=corpus,
+        reading=Reading(FieldNames(id_field, title_field, text_field), max_line, encoding, dict(types or {})),
+        out=str(out),
+        of=of,
+        model=model,
+        device=device,
+        precision=precision,
+        batch_tokens=batch_tokens,
+        max_tokens=max_tokens,
+        passage_tokens=passage_tokens,
+        passage_overlap=passage_overlap,
+        late=late,
         granularity=granularity,
-        dim=embedder.dim,
         storage_dtype=storage_dtype,
-        max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
-        passage_tokens=size.tokens if size else None,
-        passage_overlap=size.overlap if size else 0,
-        late=size.late if size else None,
+        on_error=on_error,
+        restart=restart,
     )
-    place = Place(out)
-    source = str(model) if isinstance(model, (str, Path)) else None
-    encoder = ShardEncoder(place, settings, source, embedder, on_error=on_error, restart=restart, progress=progress)
-    numbers = range(1, of + 1) if shard is None else (shard,)
-    made: list[ShardManifest] = []
-    for number in numbers:
-        items = read_corpus(corpus, FieldNames(id_field, title_field, text_field), max_line, encoding, types)
-        made.append(encoder.encode(_without_notices(items, log=number == numbers[0]), number, of))
-    return EncodeReport.of_shards(place, made, encoder.encoded, time.monotonic() - started)
+    started = time.monotonic()
+    if ray is not None:
+        from aveyb_retrieval.index.exchange.ray_workers import encode_on_ray
 
-
-def _without_notices(items: Iterator[Item], *, log: bool) -> Iterator[Record | Rejected]:
-    """Pass documents on; log why files were left out, or which part of one holds no text."""
-    for item in items:
-        if not isinstance(item, Notice):
-            yield item
-        elif log:
-            logger.warning("%s: %s", item.path, item.reason)
+        if shard is not None:
+            raise ConfigError(f"shard={shard} with ray: its actors make all shards; leave shard out")
+        made, encoded = encode_on_ray(job, ray, progress)
+    else:
+        if shard is not None:
+            check_shard(shard, of)
+        here = job.start(progress)
+        numbers = range(1, of + 1) if shard is None else (shard,)
+        made, encoded = [here.encode(number, log=number == numbers[0]) for number in numbers], here.encoder.encoded
+    return EncodeReport.of_shards(Place(out), made, encoded, time.monotonic() - started)

@@ -6,6 +6,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.storage import files
@@ -82,11 +83,11 @@ class Place:
             return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all, over one of the same name."""
+        """Write a file, whole or not at all, over one of the same name; several processes may do so at once."""
         if self._remote is None:
             path = Path(self.url) / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(path, data)
+            files.write_atomic(path, data, tag=f".{uuid4().hex}")
             return
         remote = f"{self._root}/{name}"
         self._remote.makedirs(remote.rsplit("/", 1)[0], exist_ok=True)

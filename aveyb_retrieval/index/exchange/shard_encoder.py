@@ -11,7 +11,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.exchange.parts import EncodedRow, Reach
 from aveyb_retrieval.index.exchange.shard import ShardManifest, shard_of
-from aveyb_retrieval.index.exchange.shard_writer import ShardWriter
+from aveyb_retrieval.index.exchange.shard_writer import PartEnds, ShardWriter
 from aveyb_retrieval.index.input.documents import Record, chain_digest
 
 if TYPE_CHECKING:
@@ -30,8 +30,13 @@ _TELL_SECONDS = 0.2
 class ShardEncoder:
     """Encodes shards of one corpus with one model.
 
+    The model is given one part after the other, each from its beginning: a shard that is continued has the vectors of
+    one that was never interrupted, to the last bit.
+
     Attributes:
         encoded: documents encoded so far; those of parts that were there are not counted.
+        tokens: tokens of these documents.
+        at: the document whose vectors come next; None: none is being encoded.
     """
 
     def __init__(
@@ -54,7 +59,8 @@ class ShardEncoder:
         self._restart = restart
         self._progress = progress
         self._corpus: str | None = None
-        self.encoded = 0
+        self.encoded = self.tokens = 0
+        self.at: Record | None = None
 
     def encode(self, items: Iterable[Record | Rejected], shard: int, of: int) -> ShardManifest:
         """Encode one shard of the corpus `items`, or find it complete.
@@ -72,21 +78,24 @@ class ShardEncoder:
             return known
         writer.read_parts(self._check_settings)
         share = _Share(items, shard, of, writer, self._on_error, self._other_corpus)
-        started, tokens = time.monotonic(), 0
-        for encoded in self._embedder.encode_documents((r.prefix, r.text) for r in share):
-            record, reach = share.waiting.popleft()
-            writer.add(record, self._row(record, encoded), reach)
-            self.encoded += 1
-            tokens += encoded.n_tokens
-            if time.monotonic() - started >= _TELL_SECONDS:
-                started = time.monotonic()
-                self._progress(f"shard {shard}/{of}", reach.consumed, None, tokens)
-        if share.waiting:
-            raise ModelError(
-                f"the model gave no vectors for the document {share.waiting[0][0].id!r}; it must give one result each"
-            )
+        started, before = time.monotonic(), self.tokens
+        for part in _parts(share, PartEnds(self._settings)):
+            self.at = part[0]
+            for encoded in self._embedder.encode_documents((r.prefix, r.text) for r in part):
+                record, reach = share.waiting.popleft()
+                writer.add(record, self._row(record, encoded), reach)
+                self.encoded += 1
+                self.tokens += encoded.n_tokens
+                self.at = share.waiting[0][0] if share.waiting else None
+                if time.monotonic() - started >= _TELL_SECONDS:
+                    started = time.monotonic()
+                    self._progress(f"shard {shard}/{of}", reach.consumed, None, self.tokens - before)
+            if self.at is not None:
+                raise ModelError(
+                    f"the model gave no vectors for the document {self.at.id!r}; it must give one result each"
+                )
         manifest = writer.finish(share.reach, self._model_source)
-        self._progress(f"shard {shard}/{of}", manifest.consumed, manifest.consumed, tokens)
+        self._progress(f"shard {shard}/{of}", manifest.consumed, manifest.consumed, self.tokens - before)
         self._corpus = manifest.corpus
         return manifest
 
@@ -135,6 +144,18 @@ class ShardEncoder:
             n_tokens=encoded.n_tokens,
             n_cut=encoded.n_cut,
         )
+
+
+def _parts(records: Iterable[Record], ends: PartEnds) -> Iterator[list[Record]]:
+    """Yield the documents of one part after the other."""
+    part: list[Record] = []
+    for record in records:
+        part.append(record)
+        if ends.after(record.text):
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def corpus_digest(items: Iterable[Record | Rejected]) -> str:

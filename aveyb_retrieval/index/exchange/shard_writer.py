@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import count
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.index.exchange.parts import EncodedRow, Part, Reach, read_reach, write_part
@@ -15,13 +16,38 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.exchange.shard import EncodeSettings
     from aveyb_retrieval.index.input.documents import Record
 
-# By size alone, never by time: a shard that is encoded again has the same parts, byte for byte.
 PART_BYTES = 8 << 20
 PART_DOCUMENTS = 4096
+_TOKEN_CHARACTERS = 4
+_PASSAGE_TOKENS = 256  # where a model cuts in a way of its own
+
+
+class PartEnds:
+    """Tells after which document a part ends: after about 8 MiB, or 4,096 documents.
+
+    It goes by the texts alone, never by time or by what a model answers: so a part is known before it is encoded, and
+    a shard that is encoded again has the same parts.
+    """
+
+    def __init__(self, settings: EncodeSettings) -> None:
+        """Count from the beginning of a part."""
+        self._vector_bytes = settings.dim * (2 if settings.storage_dtype == "float16" else 4)
+        self._passage_characters = _TOKEN_CHARACTERS * (settings.passage_tokens or _PASSAGE_TOKENS)
+        self._documents = self._bytes = 0
+
+    def after(self, text: str) -> bool:
+        """Count a document; return whether the part ends with it."""
+        passages = 1 + len(text) // self._passage_characters
+        self._documents += 1
+        self._bytes += len(text) + (1 + passages) * self._vector_bytes
+        if self._bytes < PART_BYTES and self._documents < PART_DOCUMENTS:
+            return False
+        self._documents = self._bytes = 0
+        return True
 
 
 class ShardWriter:
-    """Collects documents into parts of about 8 MiB.
+    """Collects documents into parts.
 
     Attributes:
         ids: the ids of all documents of the shard so far.
@@ -36,7 +62,8 @@ class ShardWriter:
         self.reach = Reach(settings.digest, 0, "", 0)
         self._parts: list[PartInfo] = []
         self._batch: list[tuple[Record, EncodedRow]] = []
-        self._batch_bytes = self._passages = self._tokens = 0
+        self._ends = PartEnds(settings)
+        self._passages = self._tokens = 0
 
     def read_parts(self, check_settings: Callable[[str, str], None]) -> None:
         """Take over the parts that an interrupted run left, after `check_settings(digest, name)` of each.
@@ -44,8 +71,10 @@ class ShardWriter:
         Raises:
             InputError: one is damaged.
         """
-        for number, name in enumerate(self._place.names(self.folder), start=1):
-            if name != part_name(number):  # a part is missing, or this is a temporary file of a killed run
+        names = set(self._place.names(self.folder))  # with temporary files, where a run was killed
+        for number in count(1):
+            name = part_name(number)
+            if name not in names:
                 return
             data = self._place.read(f"{self.folder}/{name}")
             where = f"{self._place}/{self.folder}/{name}"
@@ -65,12 +94,11 @@ class ShardWriter:
             self._place.remove(f"{self.folder}/{name}")
 
     def add(self, record: Record, row: EncodedRow, reach: Reach) -> None:
-        """Take a document; a part is written when it is large enough, and reaches to its last document."""
+        """Take a document; a part is written when it ends, and reaches to its last document."""
         self._batch.append((record, row))
-        self._batch_bytes += len(record.text) + row.vector.nbytes + row.passages.nbytes
         self._passages += len(row.passages)
         self._tokens += row.n_tokens
-        if self._batch_bytes >= PART_BYTES or len(self._batch) >= PART_DOCUMENTS:
+        if self._ends.after(record.text):
             self._write(reach)
 
     def finish(self, reach: Reach, model_source: str | None) -> ShardManifest:
@@ -97,7 +125,7 @@ class ShardWriter:
         data = write_part(self._batch, self._settings.dim, self._settings.storage_dtype, reach)
         self._place.write(f"{self.folder}/{part_name(len(self._parts) + 1)}", data)
         self._count_part(data, len(self._batch))
-        self.reach, self._batch, self._batch_bytes = reach, [], 0
+        self.reach, self._batch = reach, []
 
     def _count_part(self, data: bytes, documents: int) -> None:
         name = part_name(len(self._parts) + 1)
