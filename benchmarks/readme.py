@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import runpy
 import sys
 from functools import cache
 from pathlib import Path
@@ -300,76 +299,6 @@ def server() -> str:
     )
 
 
-def scale() -> str:
-    """Return the tables that scale.py prints where it is given no option."""
-    tables: str = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))["tables"]([])
-    return tables
-
-
-def ray() -> str:
-    """Return the tables of ray_encode.json: what each way costs, and what is encoded twice when something dies."""
-    found = results("ray_encode.json")
-    steps, about = found["steps"], found["machine"]
-    ways = {
-        "`build_index`, one process (and the index)": "local_build",
-        "`encode --shard i/4`, four processes": "four_processes",
-        "`encode --of 8`, one process": "one_process",
-        "Ray, one actor": "ray_one_actor",
-        "Ray, two actors on two nodes": "ray_two_actors",
-    }
-    base = steps["one_process"]["cpu_seconds"]
-    costs = []
-    for label, name in ways.items():
-        step = steps[name]
-        first = f"{step['seconds_to_first_document']:.0f}" if "seconds_to_first_document" in step else ""
-        cells = [
-            f"{step['cpu_seconds']:.0f}",
-            f"{step['cpu_seconds'] / base:.2f}",
-            f"{step['wall_seconds']:.0f}",
-            first,
-        ]
-        costs.append([label, *cells, f"{step['load_before']:.1f}"])
-    faults = {
-        "Ray, nothing dies": "ray_two_actors",
-        "one of two actors killed": "actor_killed",
-        "one of two nodes removed": "node_removed",
-        "the driver killed, started again": "driver_killed",
-    }
-    rows = [
-        [
-            label,
-            f"{steps[name]['documents']:,}",
-            f"{steps[name]['encoded_twice']:,}",
-            f"{steps[name]['files_equal']} of {steps[name]['files']}",
-            f"{steps[name]['largest_difference']:.0e}" if steps[name]["largest_difference"] else "0",
-        ]
-        for label, name in faults.items()
-    ]
-    searches = steps["searches"]
-    same = min(searches[name]["same_ids"] for name in ("four processes", "ray, two nodes"))
-    largest = max(searches[name]["largest_difference_of_scores"] for name in ("four processes", "ray, two nodes"))
-    one, two = steps["ray_one_actor"], steps["ray_two_actors"]
-    encoding = [step["seconds"] - step["seconds_to_first_document"] for step in (one, two)]
-    head = ["way", "processor s", "of one process", "wall s", "to the first document, s", "load before"]
-    return "\n".join(
-        [
-            f"{about['documents']:,} documents of 60 to 100 words, {about['cores']} cores, one thread each "
-            f"(`benchmarks/cpu/ray_encode.py`, Ray {about['ray']}):",
-            "",
-            table(head, costs),
-            "",
-            f"After the first document, one actor took {encoding[0]:.0f} s and two {encoding[1]:.0f} s: "
-            f"{encoding[0] / encoding[1]:.2f} times as fast.",
-            "",
-            table(["", "documents", "encoded twice", "files equal to one process's", "largest difference"], rows),
-            "",
-            f"Indexes of the shards of four processes and of two nodes gave the ids of the local index, in order, for "
-            f"{same:.0%} of",
-            f"{2 * searches['queries']} searches (dense and hybrid), with scores that differ by at most {largest:.0e}.",
-        ]
-    )
-
-
 BLOCKS: dict[str, Callable[[], str]] = {
     "quality-sentence": quality_sentence,
     "quality-summary": quality_summary,
@@ -380,8 +309,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "server": server,
     "precision": precision,
     "passages": passages,
-    "scale": scale,
-    "ray": ray,
 }
 
 
