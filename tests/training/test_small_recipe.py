@@ -144,9 +144,15 @@ def test_from_texts_to_a_model(
         assert ended.value.code == code
 
 
-def test_training_needs_nothing_that_a_rented_machine_lacks() -> None:
-    lacking = ("datasets", "faiss", "tiktoken", "sentence_transformers")
-    code = f"import sys, train_packed; print(*[name for name in {lacking} if name in sys.modules])"
+@pytest.mark.parametrize(
+    ("stages", "lacking"),
+    [
+        ("train_packed", ("datasets", "faiss", "tiktoken", "sentence_transformers")),
+        ("label_texts, pack_texts, pieces", ("datasets", "faiss", "zstandard")),
+    ],
+)
+def test_stages_need_nothing_that_a_rented_machine_lacks(stages: str, lacking: tuple[str, ...]) -> None:
+    code = f"import sys, {stages}; print(*[name for name in {lacking} if name in sys.modules])"
     path = os.pathsep.join([str(RECIPE), str(RECIPE.parents[1])])
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": path}
