@@ -46,6 +46,7 @@ class AveyConfig(PreTrainedConfig):
 
     model_type = "avey"
     retrieved_order: ClassVar[str] = "sequence"
+    looks_ahead: ClassVar[bool] = False
 
     vocab_size: int = 50304
     hidden_size: int = 768

@@ -1,8 +1,8 @@
-"""AveyBConfig: every design choice on which the Avey-B paper and the released code differ is a field here.
+"""AveyBConfig: every design choice that the Avey-B paper compares, or that its released code makes differently.
 
 `paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is the shape of the
-model embedded in this package. Two choices are the same everywhere and therefore not fields: the ranker looks only at
-preceding splits, and its scores, choice and weights are float32.
+model embedded in this package. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
+and weights are float32.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ _CHOICES = {
     "mix_activation": ("none", "relu"),
     "enriched_order": ("mixed_gate_bypass", "bypass_gate_mixed"),
     "fuser_order": ("context_bypass", "bypass_context"),
-    "similarity_norm": ("l1", "sum"),
+    "similarity_norm": ("l1", "sum", "none", "rms", "softmax", "scaled_softmax"),
+    "ranker_direction": ("past", "both"),
+    "compressor": ("linear", "none"),
     "weight_norm": ("max", "min"),
     "retrieved_order": ("sequence", "score"),
     "tail": ("masked", "zero_slots"),
+    "weight_init": ("normal", "xavier"),
     "static_init": ("xavier", "local"),
     "answer_form": ("span", "tokens"),
 }
+_LAYERS = ("static", "dynamic", "coupled")
 _FUNNEL_CHOICES = {
     "funnel_pool": ("mean", "max"),
     "funnel_recovery": ("sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last"),
@@ -46,7 +50,7 @@ _SIZES = {
     "expansion_factor": (1, 1 << 8),
 }
 _SWITCHES = ("mix_bias", "learned_residual", "final_norm", "compressor_residual")
-_NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range")
+_NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range", "tail_share")
 
 PAPER: dict[str, Any] = {
     "enricher_activation": "relu2",
@@ -72,6 +76,7 @@ RELEASED: dict[str, Any] = {
     "learned_residual": True,
     "final_norm": False,
     "weight_norm": "min",
+    "weight_init": "xavier",
     "retrieved_order": "score",
     "compressor_residual": True,
     "tail": "zero_slots",
@@ -87,9 +92,11 @@ class AveyBConfig(PreTrainedConfig):
         num_hidden_layers: layers of the neural processor.
         split_size: S, tokens in a full split.
         num_retrieved: k, earlier splits folded into each split (0: none).
-        expansion_factor: the enricher's output is `expansion_factor * d` wide; half of it bypasses the contextualizer,
-            a quarter is mixed, a quarter gates.
-        layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
+        expansion_factor: the enricher's output is `expansion_factor * d` wide.
+        tail_share: which share of it, the tail, goes through the contextualizer, 0.5: half of the tail is mixed, half
+            gates; the rest bypasses the contextualizer.
+        layer_pattern: "static", "dynamic" or "coupled" for each layer; None alternates, static first. Coupled layers
+            are Avey's (eq. 2): a learned matrix times the cosines as they are.
 
     Choices (paper | released code):
         enricher_activation: "relu2" | "gelu".
@@ -97,12 +104,20 @@ class AveyBConfig(PreTrainedConfig):
         mix_bias: a learned bias per token position after mixing, True | False (optional in the paper).
         enriched_order: columns of the enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass".
         fuser_order: columns of the fuser's input, "bypass_context" | "context_bypass".
-        similarity_norm: "sum", S / (sum S + eps) | "l1", S / max(sum |S|, 1e-12).
+        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum |S|, 1e-12); also
+            the paper's other candidates (table 6), in plain torch on every device: "none"; "rms", S / (rms S + eps);
+            "softmax"; "scaled_softmax", the softmax of S / sqrt(m).
         learned_residual: the residual is scaled by a learned scalar per layer, False | True.
         final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
         weight_norm: a retrieved split is weighted by score / highest | score / lowest among the chosen.
         retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left in both.
-        compressor_residual: the current split is added to the compressed one, True (published version) | True.
+        ranker_direction: which splits a split retrieves, "past", earlier ones (both) | "both", any other ones of its
+            document (table 4): then later tokens change earlier vectors, and a document that grows is encoded again.
+        compressor: "linear", P makes S tokens of (k + 1) S (eq. 8) | "none": the layers run on all (k + 1) S tokens,
+            missing splits as zeros on the left, and the last S are kept (table 10). None: "linear", or "none" where
+            `num_retrieved` is 0 and there is nothing to compress.
+        compressor_residual: the current split is added to the compressed one, True (published version) | True; False
+            without a compressor.
         tail: "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero embeddings
             that take part in every layer.
 
@@ -113,7 +128,9 @@ class AveyBConfig(PreTrainedConfig):
             that one nears zero; the score ratios of trained models stay far below this bound.
 
     Initialization (of a model to be trained):
-        initializer_range: standard deviation of embeddings and linear maps; the compressor starts Xavier normal.
+        weight_init: embeddings and linear maps start "normal" | "xavier" normal (the paper gives none); the compressor
+            starts Xavier normal in any case.
+        initializer_range: the standard deviation of "normal".
         static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`initialization.py`).
@@ -142,6 +159,7 @@ class AveyBConfig(PreTrainedConfig):
     split_size: int = 256
     num_retrieved: int = 3
     expansion_factor: int = 4
+    tail_share: float = 0.5
     layer_pattern: list[str] | None = None
     enricher_activation: str = "relu2"
     mix_activation: str = "relu"
@@ -153,11 +171,14 @@ class AveyBConfig(PreTrainedConfig):
     final_norm: bool = True
     weight_norm: str = "max"
     retrieved_order: str = "sequence"
+    ranker_direction: str = "past"
+    compressor: str | None = None
     compressor_residual: bool = True
     tail: str = "masked"
     norm_eps: float = 1e-12
     similarity_eps: float = 1e-12
     max_split_weight: float = 1e4
+    weight_init: str = "normal"
     initializer_range: float = 0.02
     static_init: str = "xavier"
     funnel_after: int | None = None
@@ -173,6 +194,10 @@ class AveyBConfig(PreTrainedConfig):
         self._check_types()
         if self.layer_pattern is None:
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
+        if self.compressor is None:
+            self.compressor = "linear" if self.num_retrieved else "none"
+        if self.compressor == "none":
+            self.compressor_residual = False
         super().__post_init__(**kwargs)
         self._check()
         self._fill_funnel()
@@ -194,20 +219,33 @@ class AveyBConfig(PreTrainedConfig):
             raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
 
     def _check(self) -> None:
-        if self.expansion_factor * self.hidden_size % 4:
+        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
+        if not 0 < self.tail_share < 1 or tail % 2:
             raise ConfigError(
-                f"AveyBConfig: expansion_factor {self.expansion_factor} x hidden_size {self.hidden_size} must be a "
-                "multiple of 4, for the enriched vector is cut into quarters"
+                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
+                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
             )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in list(choices):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
         pattern = self.layer_pattern or []
-        if len(pattern) != self.num_hidden_layers or any(layer not in ("static", "dynamic") for layer in pattern):
+        if len(pattern) != self.num_hidden_layers or any(layer not in _LAYERS for layer in pattern):
             raise ConfigError(
                 f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
-                f"num_hidden_layers {self.num_hidden_layers}; give one of 'static', 'dynamic' for each layer"
+                f"num_hidden_layers {self.num_hidden_layers}; give one of {', '.join(_LAYERS)} for each layer"
             )
+        if "coupled" in pattern and self.similarity_norm not in ("sum", "l1", "none"):
+            raise ConfigError(
+                f"AveyBConfig.layer_pattern has 'coupled' layers and similarity_norm is {self.similarity_norm!r}: they "
+                "take cosines as they are; leave one of the two out"
+            )
+        if not self.num_retrieved:
+            for name, used in (("compressor", self.compressor == "linear"), ("ranker_direction", self.looks_ahead)):
+                if used:
+                    raise ConfigError(
+                        f"AveyBConfig.num_retrieved is 0 and {name} {getattr(self, name)!r}: without retrieved splits "
+                        "it means nothing; leave it out, or retrieve some"
+                    )
 
     def _fill_funnel(self) -> None:
         """Fill in the funnel's usual values and check them."""
@@ -247,8 +285,23 @@ class AveyBConfig(PreTrainedConfig):
 
     @property
     def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head twice as wide."""
-        return self.expansion_factor * self.hidden_size // 4
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
+        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
+
+    @property
+    def bypass_size(self) -> int:
+        """The width of the bypassed head."""
+        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
+
+    @property
+    def context_size(self) -> int:
+        """C, the most tokens that a layer sees of a split: S, or (k + 1) S where nothing compresses them."""
+        return self.split_size * (1 if self.compressor == "linear" else self.num_retrieved + 1)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a split may retrieve later ones."""
+        return self.ranker_direction == "both"
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:

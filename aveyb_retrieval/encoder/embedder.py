@@ -249,14 +249,17 @@ class Embedder:
                 f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
                 f"{len(tokens.cuts)} passages"
             )
-        if len(norms) and self._overlap:
-            raise ConfigError("encode_grown: passages that overlap cannot be kept; encode the whole text")
+        if len(norms) and not self._keeps_passages:
+            raise ConfigError(
+                "encode_grown: passages that overlap, or that see what follows them (ranker_direction 'both'), cannot "
+                "be kept; encode the whole text"
+            )
         lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
         return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         """Count the leading passages of two (prefix, text) pairs that have the same vectors, for `encode_grown`."""
-        if self._overlap:
+        if not self._keeps_passages:
             return 0
         before, after = self._cut(*old), self._cut(*new)
         shared = min(len(before.ids), len(after.ids))
@@ -268,8 +271,9 @@ class Embedder:
         return int(same.argmin()) if not same.all() else count
 
     @property
-    def _overlap(self) -> int:
-        return self.passage_size.overlap if self.passage_size else 0
+    def _keeps_passages(self) -> bool:
+        """Whether passages before a change have the vectors that they had."""
+        return not self.model.config.looks_ahead and not (self.passage_size and self.passage_size.overlap)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included, without a funnel."""

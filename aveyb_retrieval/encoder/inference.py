@@ -16,7 +16,7 @@ from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import cpu
 from aveyb_retrieval.kernels.activations import activate_around
 from aveyb_retrieval.kernels.add_norm import add_norm
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_over_gate
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_over_gate, in_kernel
 from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantize_weight
 from aveyb_retrieval.kernels.fuse import project_joined
 from aveyb_retrieval.kernels.packed import pack
@@ -123,7 +123,7 @@ class SeparateLayer(InferenceLayer):
 
     @abstractmethod
     def _enrich(self, x: torch.Tensor) -> torch.Tensor:
-        """Enrich `[n, T, D]` -> `[n, T, 4 m]`."""
+        """Enrich `[n, T, D]` -> `[n, T, 2 m + b]`."""
 
     @abstractmethod
     def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
@@ -131,7 +131,7 @@ class SeparateLayer(InferenceLayer):
 
     @abstractmethod
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
-        """Fuse parts `[n, T, m]` and `[n, T, 2 m]`, in the order of the matrix's columns, -> `[n, T, D]`."""
+        """Fuse parts `[n, T, m]` and `[n, T, b]`, in the order of the matrix's columns, -> `[n, T, D]`."""
 
 
 class PackedLayer(SeparateLayer):
@@ -162,11 +162,13 @@ class PackedLayer(SeparateLayer):
 
     def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         settings, sigma = self._settings, self._settings.mix_activation
+        if self._layer.kind == "coupled":
+            return self._layer.mix(mixed, gate, lengths, factor)
         weight, bias = self._mixing(factor)
         if weight is not None:
             return cpu.static_mix(mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma)
         return cpu.dynamic_mix(
-            mixed,
+            settings.weighed(mixed, factor),
             gate,
             normalization=settings.similarity_norm,
             eps=settings.similarity_eps,
@@ -232,9 +234,13 @@ class FusedLayer(InferenceLayer):
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-        """Return False if gate and bypass do not stand in the fuser's order, or a change could not be detected."""
+        """Return False if the layer's form has no kernels of this kind, or a change could not be detected.
+
+        Gate and bypass must stand in the fuser's order.
+        """
         usable = all(p.dtype == dtype and not p.is_inference() for p in layer.parameters())
-        return layer.settings.joinable and not _intercepted(layer) and usable
+        known = layer.kind == "static" or (layer.kind == "dynamic" and in_kernel(layer.settings.similarity_norm))
+        return known and layer.settings.joinable and not _intercepted(layer) and usable
 
     @classmethod
     def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
@@ -260,7 +266,7 @@ class FusedLayer(InferenceLayer):
         )
         self._mix(mixed, gate, inverse_norms, lengths, factor)
         first = gate if settings.mixed_first else bypass
-        size = (*first.shape[:-1], 3 * settings.mixed_size)
+        size = (*first.shape[:-1], settings.mixed_size + settings.bypass_size)
         # Gate and bypass stand side by side: see `LayerSettings.joinable`.
         return project_joined(first.as_strided(size, first.stride()), fuser.weight, fuser.bias)
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.funnel import pooled_bias, pooled_matrix
+from aveyb_retrieval.kernels.coupled_mix import coupled_mix_both_ways
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
@@ -40,6 +41,7 @@ class LayerSettings:
     """
 
     mixed_size: int
+    bypass_size: int
     norm_eps: float
     similarity_eps: float
     enricher_activation: str
@@ -49,13 +51,20 @@ class LayerSettings:
     fuser_order: str
 
     def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split `[n, T, 4 m]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, 2 m]`."""
-        m = self.mixed_size
+        """Split `[n, T, 2 m + b]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, b]`."""
+        m, b = self.mixed_size, self.bypass_size
         if self.mixed_first:
-            mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, 2 * m), dim=-1)
+            mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, b), dim=-1)
         else:
-            bypass, gate, mixed = torch.split_with_sizes(enriched, (2 * m, m, m), dim=-1)
+            bypass, gate, mixed = torch.split_with_sizes(enriched, (b, m, m), dim=-1)
         return mixed, gate, bypass
+
+    def weighed(self, mixed: torch.Tensor, factor: int) -> torch.Tensor:
+        """Let rows `[n, T, m]` of `factor` tokens each count so often, where a dynamic layer adds instead of averaging.
+
+        The cosines do not change, so what they multiply does.
+        """
+        return mixed * factor if factor > 1 and self.similarity_norm in ("none", "rms") else mixed
 
     @property
     def joinable(self) -> bool:
@@ -71,7 +80,7 @@ class LayerSettings:
     @property
     def gate_columns(self) -> tuple[int, int]:
         """The gate's first column in an enriched vector, and the one after its last."""
-        start = self.mixed_size if self.mixed_first else 2 * self.mixed_size
+        start = self.mixed_size if self.mixed_first else self.bypass_size
         return start, start + self.mixed_size
 
 
@@ -83,21 +92,20 @@ class AveyBLayer(nn.Module):
 
         Args:
             config: the model's configuration.
-            kind: "static" or "dynamic".
+            kind: "static", "dynamic" or "coupled".
             order: how many layers of this kind come before it.
         """
         super().__init__()
-        self.order = order
-        d, mixed = config.hidden_size, config.mixed_size
+        self.kind, self.order = kind, order
+        d, mixed, bypass = config.hidden_size, config.mixed_size, config.bypass_size
         self.settings = LayerSettings(**{f.name: getattr(config, f.name) for f in fields(LayerSettings)})
         self.norm = RMSNorm(d, config.norm_eps)
-        self.enricher = nn.Linear(d, 4 * mixed)
-        self.fuser = nn.Linear(3 * mixed, d)
+        self.enricher = nn.Linear(d, 2 * mixed + bypass)
+        self.fuser = nn.Linear(mixed + bypass, d)
         # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
-        self.spatial_proj = (
-            nn.Parameter(torch.empty(config.split_size, config.split_size)) if kind == "static" else None
-        )
-        self.mix_bias = nn.Parameter(torch.zeros(config.split_size)) if config.mix_bias else None
+        size = config.context_size
+        self.spatial_proj = None if kind == "dynamic" else nn.Parameter(torch.empty(size, size))
+        self.mix_bias = nn.Parameter(torch.zeros(size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1) -> torch.Tensor:
@@ -152,6 +160,17 @@ class AveyBLayer(nn.Module):
         settings, width = self.settings, mixed.shape[1]
         weight, bias = self.mixing(factor)
         bias = None if bias is None else bias[:width]
+        if self.kind == "coupled":
+            assert weight is not None  # only dynamic layers have none
+            return coupled_mix_both_ways(
+                mixed,
+                gate,
+                weight[:width, :width],
+                eps=settings.similarity_eps,
+                lengths=lengths,
+                bias=bias,
+                activation=settings.mix_activation,
+            )
         if weight is not None:
             return static_mix(
                 mixed,
@@ -162,7 +181,7 @@ class AveyBLayer(nn.Module):
                 activation=settings.mix_activation,
             )
         return dynamic_mix(
-            mixed,
+            settings.weighed(mixed, factor),
             gate,
             normalization=settings.similarity_norm,
             eps=settings.similarity_eps,
@@ -172,9 +191,9 @@ class AveyBLayer(nn.Module):
         )
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        m = self.settings.mixed_size
+        m, b = self.settings.mixed_size, self.settings.bypass_size
         if self.settings.fuser_order == "context_bypass":
-            context, bypass = self.fuser.weight.split((m, 2 * m), dim=1)
+            context, bypass = self.fuser.weight.split((m, b), dim=1)
         else:
-            bypass, context = self.fuser.weight.split((2 * m, m), dim=1)
+            bypass, context = self.fuser.weight.split((b, m), dim=1)
         return context, bypass

@@ -29,24 +29,28 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
     _no_split_modules = ["AveyBLayer"]  # noqa: RUF012  (transformers' own form)
 
     def _init_weights(self, module: nn.Module) -> None:
-        std = self.config.initializer_range
-        if isinstance(module, nn.Linear):
-            init.normal_(module.weight, std=std)
-            if module.bias is not None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            if self.config.weight_init == "xavier":
+                init.xavier_normal_(module.weight)
+            else:
+                init.normal_(module.weight, std=self.config.initializer_range)
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=std)
         elif isinstance(module, RMSNorm):
             init.ones_(module.weight)
         elif isinstance(module, Ranker):
-            init.xavier_normal_(module.down_proj)
+            if module.down_proj is not None:
+                init.xavier_normal_(module.down_proj)
         elif isinstance(module, AveyBLayer):
-            if module.spatial_proj is not None:
-                start_static(module.spatial_proj, self.config.static_init, module.order)
-            if module.mix_bias is not None:
-                init.zeros_(module.mix_bias)
-            if module.alpha is not None:
-                init.ones_(module.alpha)
+            self._init_layer(module)
+
+    def _init_layer(self, layer: AveyBLayer) -> None:
+        if layer.spatial_proj is not None:
+            start_static(layer.spatial_proj, self.config.static_init, layer.order)
+        if layer.mix_bias is not None:
+            init.zeros_(layer.mix_bias)
+        if layer.alpha is not None:
+            init.ones_(layer.alpha)
 
 
 class AveyBModel(SplitEncoder, AveyBPreTrainedModel):

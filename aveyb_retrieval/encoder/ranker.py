@@ -14,11 +14,14 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.best_splits import best_of_long
+from aveyb_retrieval.kernels.masking import zero_padding
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
 from aveyb_retrieval.kernels.packed import usable
 from aveyb_retrieval.kernels.transfer import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.splits import SplitGroup, SplitTable
@@ -48,9 +51,10 @@ class SplitRanker(nn.Module):
         self.config = config
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
+        self.looks_ahead = config.looks_ahead
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
-        """Rank every split of the batch against the earlier splits of its own document.
+        """Rank every split of the batch against the earlier (or all other) splits of its own document.
 
         Gradients flow to `embedding` through the weights, which are functions of the scores; the choice has none.
 
@@ -92,7 +96,7 @@ class SplitRanker(nn.Module):
     def _best(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same document."""
         starts = table.layout.starts
-        if max(np.diff(starts)) <= LONG_SPLITS:
+        if self.looks_ahead or max(np.diff(starts)) <= LONG_SPLITS:
             return self._best_of_few(table.ids, table.lengths, starts, embedding)
         found = [self._best_of(table, document, embedding) for document in table.layout.documents()]
         return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
@@ -112,20 +116,22 @@ class SplitRanker(nn.Module):
         self, ids: torch.Tensor, lengths: torch.Tensor, starts: list[int], embedding: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         k, eps = self.config.num_retrieved, self.config.similarity_eps
-        scores = split_scores(ids, lengths, starts, embedding, eps)  # column j: split j of the document
+        # column j: split j of the document
+        scores = split_scores(ids, lengths, starts, embedding, eps, both_ways=self.looks_ahead)
         # A stable sort, not top-k: equal scores go to the lower index.
         best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
         return best[:, :k], chosen[:, :k]
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         scores = torch.zeros(rows.shape, device=rows.device)
-        # The last `min(k, number of earlier splits)` columns of a row are taken: known without looking.
-        free = self.num_retrieved - table.layout.earlier[:, None]
+        # The last `min(k, number of candidates)` columns of a row are taken: known without looking.
+        layout = table.layout
+        free = self.num_retrieved - (layout.others if self.looks_ahead else layout.earlier)[:, None]
         taken = np.nonzero(np.arange(self.num_retrieved) >= free)
         current, slot = to_device(taken, rows.device)
         unit = unit_rows(embedding[table.ids], self.config.similarity_eps)
         with torch.autocast(unit.device.type, enabled=False):
-            found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
+            found = maxsim_selected(unit, table.lengths, current, rows[current, slot], both_ways=self.looks_ahead)
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -150,21 +156,29 @@ class SplitRanker(nn.Module):
 
 
 class Ranker(SplitRanker):
-    """Choose earlier splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8), or leave them.
+
+    Attributes:
+        before: how many rows of the processor's input come before the current split: 0, or without a compressor k S.
+    """
 
     def __init__(self, config: AveyBConfig) -> None:
-        """Make the projection P `[S, (k + 1) S]`, uninitialized."""
+        """Make the projection P `[S, (k + 1) S]`, uninitialized; none without a compressor."""
         super().__init__(config)
         self.residual = config.compressor_residual
-        self.down_proj = nn.Parameter(torch.empty(self.split_size, (self.num_retrieved + 1) * self.split_size))
+        compresses = config.compressor == "linear"
+        self.before = 0 if compresses else self.num_retrieved * self.split_size
+        sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
+        self.down_proj = nn.Parameter(torch.empty(sizes)) if compresses else None
 
     def compress(
         self, table: SplitTable, retrieved: Retrieved, group: SplitGroup, embedding: torch.Tensor
     ) -> torch.Tensor:
         """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
 
-        P is applied block by block, without building the concatenation. Retrieved splits are always full; of the
-        current split's block of P only the first T rows and columns are used.
+        P is applied block by block, without building the concatenation; of the current split's block of P only the
+        first T rows and columns are used. Without a compressor the concatenation itself is the input, with zeros, which
+        take part in every layer, where a split retrieves fewer than k.
 
         Args:
             table: the batch.
@@ -173,24 +187,39 @@ class Ranker(SplitRanker):
             embedding: `[V, D]`, the token embedding table.
 
         Returns:
-            `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
+            `[m, before + T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
         """
-        size, k, width = self.split_size, self.num_retrieved, group.width
-        weight = self.down_proj[:width]
+        size, width = self.split_size, group.width
         current = embedding[table.ids[group.rows, :width]]
         if group.tokens is not None:
             valid = torch.arange(width, device=group.rows.device) < table.lengths[group.rows, None]
             current = current * valid[..., None]
+        if self.down_proj is None:
+            blocks = [current.new_zeros(len(current), size, current.shape[2]) for _ in range(self.num_retrieved)]
+            for slot, has, earlier in self._weighted(table, retrieved, group, embedding):
+                blocks[slot] = earlier if has is None else blocks[slot].index_copy(0, has, earlier)
+            return torch.cat([*blocks, current], dim=1)
+        weight = self.down_proj[:width]
         out = self.compress_alone(current)
+        for slot, has, earlier in self._weighted(table, retrieved, group, embedding):
+            part = torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
+            out = out.add_(part) if has is None else out.index_add_(0, has, part)
+        return out
+
+    def _weighted(
+        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup, embedding: torch.Tensor
+    ) -> Iterator[tuple[int, torch.Tensor | None, torch.Tensor]]:
+        """Yield for each slot the splits of the group that retrieve one in it (None: all), and `w X` of those."""
+        k = self.num_retrieved
         for slot in range(k):
-            has = group.with_earlier[k - slot - 1]  # those that retrieve enough splits to have one in this slot
+            has = group.with_candidates[k - slot - 1]
             if has is None or len(has):
                 splits = group.rows if has is None else group.rows[has]
-                weights = retrieved.weights[splits, slot, None, None].to(out.dtype)
-                earlier = embedding[table.ids[retrieved.rows[splits, slot]]] * weights
-                part = torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
-                out = out.add_(part) if has is None else out.index_add_(0, has, part)
-        return out
+                rows = retrieved.rows[splits, slot]
+                earlier = embedding[table.ids[rows]]
+                if self.looks_ahead:  # earlier splits are full, later ones need not be
+                    earlier = zero_padding(earlier, table.lengths[rows])
+                yield slot, has, earlier * retrieved.weights[splits, slot, None, None].to(embedding.dtype)
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
         """Return `compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
@@ -199,8 +228,10 @@ class Ranker(SplitRanker):
             current: `[m, T, D]`, token embeddings, zero where there is no token.
 
         Returns:
-            `[m, T, D]`.
+            `[m, before + T, D]`.
         """
+        if self.down_proj is None:
+            return nn.functional.pad(current, (0, 0, self.before, 0))
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
         if self.residual and usable(current):  # one operation instead of three, noticeable for a query

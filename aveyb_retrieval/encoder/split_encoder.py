@@ -120,7 +120,9 @@ class SplitEncoder(_Module):
         if enabled and self.device.type != "cuda":
             raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
         self._graphs = (
-            LayerGraphs(self.run_layers, self, split_size=self.split_size, max_tokens=max_tokens) if enabled else None
+            LayerGraphs(self.run_layers, self, split_size=self.config.context_size, max_tokens=max_tokens)
+            if enabled
+            else None
         )
 
     def warm_up(self) -> int:
@@ -241,6 +243,7 @@ class SplitEncoder(_Module):
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
             retrieved=self.ranker.num_retrieved,
+            both_ways=self.ranker.looks_ahead,
         )
         for group in groups:
             x = self.ranker.compress(table, retrieved, group, embedding)
@@ -255,17 +258,21 @@ class SplitEncoder(_Module):
     def _outputs(
         self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool, recover: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the neural processor on a group of splits `[m, T, D]`, as a CUDA graph where that is possible.
+        """Run the neural processor on what `compress` returned, as a CUDA graph where that is possible.
 
         Returns:
             The vectors of which means are taken, and those of single tokens: `[m, T, D]` each, often the same tensor.
         """
+        before = self.ranker.before
+        lengths = lengths if lengths is None or not before else lengths + before
         if recover and funnel and self.funnel is not None:
-            return self._recovered(x, lengths, self.funnel)
+            tiled, single = self._recovered(x, lengths, self.funnel)
+            return tiled[:, before:], single[:, before:]
         if self._graphs is not None and self._graphs.can_replay(x):
             out = self._graphs(x, lengths, funnel)
         else:
             out = self.run_layers(x, lengths, funnel)
+        out = out[:, before:]
         return out, out
 
     def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool = True) -> torch.Tensor:
@@ -339,7 +346,8 @@ class SplitEncoder(_Module):
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()
-        return min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
+        rows = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
+        return max(1, rows // (1 + self.ranker.before // self.split_size))
 
 
 class InferenceModel(SplitEncoder, nn.Module):

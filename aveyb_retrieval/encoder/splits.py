@@ -65,6 +65,11 @@ class SplitLayout:
         return np.arange(len(self.first)) - self.first
 
     @cached_property
+    def others(self) -> np.ndarray:
+        """How many other splits the document of each split has, int64 `[n]`."""
+        return np.repeat(np.diff(self.starts), np.diff(self.starts)) - 1
+
+    @cached_property
     def starts(self) -> list[int]:
         """The first split of each document that has one, and n at the end."""
         return [*np.flatnonzero(self.earlier == 0).tolist(), len(self.first)]
@@ -123,14 +128,14 @@ class SplitGroup:
         rows: int64 `[m]`, splits of the table.
         width: T, the length that they are padded to.
         tokens: int64 `[t]`, which of the `m T` places hold tokens, in order; None where all do.
-        with_earlier: for d = 1, 2, ..., k which of the group's splits have at least d earlier ones in their document,
-            int64; None where all have.
+        with_candidates: for d = 1, 2, ..., k which of the group's splits have at least d candidates (earlier splits of
+            their document, or all others), int64; None where all have.
     """
 
     rows: torch.Tensor
     width: int
     tokens: torch.Tensor | None
-    with_earlier: tuple[torch.Tensor | None, ...]
+    with_candidates: tuple[torch.Tensor | None, ...]
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,13 @@ class SplitTable:
     layout: SplitLayout
 
     def groups(
-        self, needed: np.ndarray | None = None, *, full_width: bool, max_tokens: int, retrieved: int = 0
+        self,
+        needed: np.ndarray | None = None,
+        *,
+        full_width: bool,
+        max_tokens: int,
+        retrieved: int = 0,
+        both_ways: bool = False,
     ) -> list[SplitGroup]:
         """Return the groups of `SplitLayout.groups` on the table's device.
 
@@ -157,17 +168,19 @@ class SplitTable:
             needed: bool `[n]`; None: all.
             full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
-            retrieved: k, for `SplitGroup.with_earlier`.
+            retrieved: k, for `SplitGroup.with_candidates`.
+            both_ways: whether later splits are candidates, too.
         """
         layout = self.layout
         found = list(layout.groups(needed, full_width=full_width, max_tokens=max_tokens))
-        indices = [_indices(layout, rows, width, retrieved) for rows, width in found]
+        candidates = layout.others if both_ways else layout.earlier
+        indices = [_indices(layout, rows, width, retrieved, candidates) for rows, width in found]
         sent = iter(to_device([a for group in indices for a in group if a is not None], self.ids.device))
         groups = []
         for (_, width), group in zip(found, indices, strict=True):
-            rows, tokens, *with_earlier = (None if a is None else next(sent) for a in group)
+            rows, tokens, *with_candidates = (None if a is None else next(sent) for a in group)
             assert rows is not None
-            groups.append(SplitGroup(rows, width, tokens, tuple(with_earlier)))
+            groups.append(SplitGroup(rows, width, tokens, tuple(with_candidates)))
         return groups
 
     def slots(self, group: SplitGroup) -> torch.Tensor:
@@ -223,10 +236,12 @@ def padded_table(
     return SplitTable(ids, lengths, first, layout), places
 
 
-def _indices(layout: SplitLayout, rows: np.ndarray, width: int, retrieved: int) -> list[np.ndarray | None]:
-    """Return what `SplitGroup` holds of some splits: rows, tokens, and `with_earlier`."""
-    lengths, earlier = layout.lengths[rows], layout.earlier[rows]
+def _indices(
+    layout: SplitLayout, rows: np.ndarray, width: int, retrieved: int, candidates: np.ndarray
+) -> list[np.ndarray | None]:
+    """Return what `SplitGroup` holds of some splits: rows, tokens, and `with_candidates`."""
+    lengths = layout.lengths[rows]
     whole = bool((lengths == width).all())
     tokens = None if whole else np.flatnonzero(np.arange(width) < lengths[:, None])
-    enough = (earlier >= d for d in range(1, retrieved + 1))
+    enough = (candidates[rows] >= d for d in range(1, retrieved + 1))
     return [rows, tokens, *(None if has.all() else np.flatnonzero(has) for has in enough)]

@@ -1,10 +1,15 @@
-"""Coupled contextualizer: a learned matrix times the tokens' cosine similarities, causal, then gated (Avey eq. 2)."""
+"""Coupled contextualizer: a learned matrix times the tokens' cosine similarities, then gated (Avey eq. 2).
+
+Avey's is causal. In Avey-B every token sees every other one of its split; that form is plain torch on every device.
+"""
 
 from __future__ import annotations
 
 import torch
 
+from aveyb_retrieval.kernels.activations import mix_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
+from aveyb_retrieval.kernels.masking import zero_padding
 
 
 def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
@@ -21,10 +26,38 @@ def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch
     Returns:
         `[n, C, D]` in the dtype of `mixed`.
     """
-    wide = torch.promote_types(mixed.dtype, torch.float32)
-    unit = (mixed * _inverse_norms(mixed, eps, wide)[..., None]).to(mixed.dtype)
+    unit = _unit(mixed, eps)
     shares = torch.matmul(unit, unit.transpose(1, 2)) * weight.tril()
     return gate * torch.matmul(shares, mixed)
+
+
+def coupled_mix_both_ways(
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    eps: float,
+    lengths: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+) -> torch.Tensor:
+    """`gate * sigma((V * (N(mixed) N(mixed)^T)) @ mixed + b)`: Avey-B's coupled layer, in plain torch.
+
+    Args:
+        mixed: `[n, T, D]`, as for `coupled_mix_reference`, as are gate, weight `[T, T]` and eps.
+        lengths: int `[n]`, valid tokens of each split; None when all T are.
+        bias: `[T]`, one value a token position, or None.
+        activation: sigma, "none" or "relu".
+
+    Returns:
+        `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
+    """
+    mixed = zero_padding(mixed, lengths)
+    unit = _unit(mixed, eps)
+    out = torch.matmul(torch.matmul(unit, unit.transpose(1, 2)) * weight, mixed)
+    if bias is not None:
+        out = out + bias[:, None]
+    return zero_padding(gate * mix_activation(out, activation), lengths)
 
 
 def coupled_mix(
@@ -45,6 +78,7 @@ def coupled_mix(
     return coupled_mix_reference(mixed, gate, weight, eps=eps)
 
 
-def _inverse_norms(x: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-    """`1 / sqrt(|x|^2 + eps)` over the last axis: `[n, C]`."""
-    return (x.to(dtype).square().sum(-1) + eps).rsqrt()
+def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """`x / sqrt(|x|^2 + eps)` over the last axis of `[n, C, D]`; the norms are float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x * (x.to(wide).square().sum(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)

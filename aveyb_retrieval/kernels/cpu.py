@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import torch
 
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference
+from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference, in_kernel
 from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 from aveyb_retrieval.kernels.packed import packed_linear
 from aveyb_retrieval.kernels.static_mix import static_mix_reference
@@ -79,12 +79,11 @@ def dynamic_mix(
     """`dynamic_mix_reference`; may overwrite `gate`. Here `bias` is `[S]`, not cut to T."""
     width = mixed.shape[1]
     column = None if bias is None else bias[:width]
-    if mixed.dtype != torch.float32:
-        if width > _NARROW:
-            return dynamic_mix_reference(
-                mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=column, activation=activation
-            )
-        mixed = mixed.float()
+    if not in_kernel(normalization) or (mixed.dtype != torch.float32 and width > _NARROW):
+        return dynamic_mix_reference(
+            mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=column, activation=activation
+        )
+    mixed = mixed.float()
     mixed = zero_padding(mixed, lengths)
     unit = mixed / torch.linalg.vector_norm(mixed, dim=-1, keepdim=True).clamp_min_(_MIN_NORM)
     similarity = torch.bmm(unit, unit.mT)

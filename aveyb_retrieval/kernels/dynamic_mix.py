@@ -6,9 +6,10 @@ import torch
 
 from aveyb_retrieval.kernels.activations import enricher_activation, mix_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.masking import zero_padding
+from aveyb_retrieval.kernels.masking import row_mask, zero_padding
 
 _MIN_NORM = 1e-12
+_IN_KERNEL = ("l1", "sum")
 _MAX_TOKENS = 256  # columns that one program of the kernel holds in registers
 
 
@@ -30,8 +31,9 @@ def dynamic_mix_reference(
     Args:
         mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
         gate: `[n, T, D]`, the half that gates.
-        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code).
-        eps: the epsilon of "sum".
+        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code);
+            "none"; "rms": row / (root of its mean square + eps); "softmax"; "scaled_softmax": of row / sqrt(D).
+        eps: the epsilon of "sum" and "rms".
         lengths: int `[n]`, valid tokens of each split; None when all T are.
         bias: `[T]`, one value a token position, or None.
         activation: sigma, "none" or "relu".
@@ -46,9 +48,13 @@ def dynamic_mix_reference(
     similarity = torch.matmul(unit, unit.transpose(1, 2))
     if normalization == "l1":
         row_sum = similarity.abs().sum(-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
-    else:
+        out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
+    elif normalization == "sum":
         row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
-    out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
+        out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
+    else:
+        shares = _shares(similarity.to(wide), normalization, eps, lengths, mixed.shape[-1])
+        out = torch.matmul(shares.to(mixed.dtype), mixed)
     if bias is not None:
         out = out + bias[:, None]
     return zero_padding(gate * mix_activation(out, activation), lengths)
@@ -71,9 +77,10 @@ def dynamic_mix(
     views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
 
     Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
+            normalization other than "sum" and "l1".
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, normalization)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
 
         l1, relu = normalization == "l1", activation == "relu"
@@ -109,9 +116,10 @@ def dynamic_mix_over_gate(
         `gate`; rows at or beyond `lengths` are zero.
 
     Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split.
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
+            normalization other than "sum" and "l1".
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, normalization)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op
 
         l1, relu = normalization == "l1", activation == "relu"
@@ -125,6 +133,31 @@ def dynamic_mix_over_gate(
     )
 
 
-def _limit(mixed: torch.Tensor) -> str | None:
+def in_kernel(normalization: str) -> bool:
+    """Return whether the kernel, and the CPU's own form, have this normalization; otherwise plain torch runs."""
+    return normalization in _IN_KERNEL
+
+
+def _shares(
+    similarity: torch.Tensor, normalization: str, eps: float, lengths: torch.Tensor | None, dim: int
+) -> torch.Tensor:
+    """Normalize the rows of `similarity` `[n, T, T]`, which are zero at padding."""
+    if normalization == "none":
+        return similarity
+    width = similarity.shape[-1]
+    if normalization == "rms":
+        count = width if lengths is None else lengths[:, None, None]
+        mean = similarity.square().sum(-1, keepdim=True) / count
+        return similarity / (mean.clamp_min(_MIN_NORM**2).sqrt() + eps)  # a root has no gradient at 0, as at padding
+    if normalization == "scaled_softmax":
+        similarity = similarity / dim**0.5
+    if lengths is not None:
+        similarity = similarity.masked_fill(~row_mask(lengths, width).transpose(1, 2), float("-inf"))
+    return similarity.softmax(-1)
+
+
+def _limit(mixed: torch.Tensor, normalization: str) -> str | None:
+    if not in_kernel(normalization):
+        return f"normalization {normalization!r} has no kernel, only {' and '.join(_IN_KERNEL)} have"
     width = mixed.shape[1]
     return f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}" if width > _MAX_TOKENS else None

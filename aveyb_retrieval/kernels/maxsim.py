@@ -62,6 +62,7 @@ def split_scores(
     table: torch.Tensor,
     eps: float,
     *,
+    both_ways: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """Score every split of a batch against the earlier splits of its own document, without gradient.
@@ -75,10 +76,11 @@ def split_scores(
         starts: the first split of each document, and n at the end; on the host, so that no device is waited for.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
+        both_ways: score against later splits, too, in plain torch on every device.
 
     Returns:
         float32 `[n, W]`, W the splits of the longest document: column j is the document's split j; -inf where that is
-        not an earlier split of the document.
+        not an earlier (with `both_ways`: another) split of the document.
 
     Raises:
         BackendError: `backend="triton"` cannot run.
@@ -88,7 +90,7 @@ def split_scores(
         (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
     )
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
-        if use_triton(backend, table, operation="split_scores"):
+        if use_triton(backend, table, operation="split_scores", limit=_limit(both_ways)):
             splits = ids, lengths
             if short := [d for d in documents if d.stop - d.start <= SHORTCUT_SPLITS]:
                 _score_short(splits, short, table, eps, scores)
@@ -99,7 +101,8 @@ def split_scores(
             for document in documents:
                 size = document.stop - document.start
                 if size > 1:
-                    found = maxsim_by_token(ids[document], lengths[document], table, eps, backend=backend)
+                    splits = ids[document], lengths[document]
+                    found = maxsim_by_token(*splits, table, eps, both_ways=both_ways, backend=backend)
                     scores[document, :size] = found
     return scores
 
@@ -177,7 +180,13 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def maxsim_by_token(
-    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, backend: Backend = "auto"
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    table: torch.Tensor,
+    eps: float,
+    *,
+    both_ways: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """Score one document's splits by token ids alone: a cosine depends only on the ids, and ids repeat.
 
@@ -191,22 +200,25 @@ def maxsim_by_token(
         lengths: int `[n]`, valid tokens of each split; all but the last are S.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
+        both_ways: score against later splits, too, in plain torch on every device.
 
     Returns:
-        float32 `[n, n]`; -inf where the column is not an earlier split.
+        float32 `[n, n]`; -inf where the column is not an earlier (with `both_ways`: another) split.
 
     Raises:
         BackendError: `backend="triton"` cannot run.
     """
     n = len(ids)
-    if use_triton(backend, table, operation="maxsim_by_token"):
+    if use_triton(backend, table, operation="maxsim_by_token", limit=_limit(both_ways)):
         from aveyb_retrieval.kernels.triton import maxsim as kernels
 
         return kernels.by_token(table, inverse_norms(table, eps), batch_vocabulary(ids, lengths, [0, n], len(table)), n)
     vocabulary = vocabulary_of(ids, lengths)
     unit = unit_rows(table[vocabulary.ids], eps)
-    # Ids with a last occurrence after split j, for every j.
-    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
+    # Ids with a last occurrence after split j, for every j; or all of them.
+    asking = [len(unit)] * n
+    if not both_ways:
+        asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
     best = unit.new_zeros(len(unit), n)
     starts = vocabulary.starts.tolist()
     for j, u in enumerate(asking):
@@ -216,23 +228,29 @@ def maxsim_by_token(
     splits = torch.repeat_interleave(torch.arange(n, device=ids.device), vocabulary.starts.diff())
     place = torch.stack([splits, vocabulary.entries])
     counts = torch.sparse_coo_tensor(place, vocabulary.counts, (n, len(unit)), check_invariants=False)
-    return torch.sparse.mm(counts, best).masked_fill(_not_earlier(n, ids.device), float("-inf"))
+    left_out = torch.eye(n, dtype=torch.bool, device=ids.device) if both_ways else _not_earlier(n, ids.device)
+    return torch.sparse.mm(counts, best).masked_fill(left_out, float("-inf"))
 
 
 def maxsim_selected_reference(
-    unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
+    unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor, *, both_ways: bool = False
 ) -> torch.Tensor:
     """Score chosen pairs of splits, differentiably: the only scores that a gradient flows through.
 
     Args:
         unit: float32 `[n, S, D]`, unit rows.
         lengths: int `[n]`.
-        current: int64 `[p]` and earlier: int64 `[p]`, the two splits of each pair (`earlier` ones are full).
+        current: int64 `[p]` and earlier: int64 `[p]`, the two splits of each pair.
+        both_ways: whether the second ones may be later, and therefore not full.
 
     Returns:
         float32 `[p]`.
     """
-    best = torch.matmul(unit[current], unit[earlier].transpose(1, 2)).amax(-1)
+    cosines = torch.matmul(unit[current], unit[earlier].transpose(1, 2))
+    if both_ways:
+        missing = ~row_mask(lengths[earlier], unit.shape[1]).transpose(1, 2)
+        cosines = cosines.masked_fill(missing, float("-inf"))
+    best = cosines.amax(-1)
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
 
 
@@ -242,9 +260,12 @@ def maxsim_selected(
     current: torch.Tensor,
     earlier: torch.Tensor,
     *,
+    both_ways: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """`maxsim_selected_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel takes `earlier` splits for full ones, which later ones (`both_ways`) need not be.
 
     Where a token meets several equally similar ones, the reference shares the gradient among them and the kernel gives
     it to the first; tokens of one id, the common case, have one embedding and sum to the same.
@@ -252,11 +273,15 @@ def maxsim_selected(
     Raises:
         BackendError: `backend="triton"` cannot run.
     """
-    if use_triton(backend, unit, operation="maxsim_selected"):
+    if use_triton(backend, unit, operation="maxsim_selected", limit=_limit(both_ways)):
         from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
 
         return maxsim_selected_op(unit.contiguous(), lengths, current, earlier)[0]
-    return maxsim_selected_reference(unit, lengths, current, earlier)
+    return maxsim_selected_reference(unit, lengths, current, earlier, both_ways=both_ways)
+
+
+def _limit(both_ways: bool) -> str | None:
+    return "kernels score earlier splits only" if both_ways else None
 
 
 def _not_earlier(n: int, device: torch.device) -> torch.Tensor:

@@ -17,7 +17,14 @@ PRESETS = {
     "funnel_mean": {**PAPER, "funnel_after": 1},
     "funnel_max": {**RELEASED, "tail": "masked", "funnel_after": 3, "funnel_factor": 4, "funnel_pool": "max"},
 }
-SMALL = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4, "split_size": 16, "initializer_range": 0.15}
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "split_size": 16,
+    "weight_init": "normal",
+    "initializer_range": 0.15,
+}
 
 
 def small_config(preset: str, **overrides: Any) -> AveyBConfig:

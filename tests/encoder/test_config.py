@@ -48,7 +48,7 @@ def test_json_round_trip_keeps_every_field() -> None:
         ({"num_retrieved": -1}, "num_retrieved is -1"),
         ({"num_hidden_layers": 2, "layer_pattern": ["static"]}, "layer_pattern has 1 entries"),
         ({"num_hidden_layers": 1, "layer_pattern": ["fixed"]}, "'fixed'"),
-        ({"hidden_size": 5, "expansion_factor": 3}, "multiple of 4"),
+        ({"hidden_size": 5, "expansion_factor": 3}, "tail of 7.5; it must be even"),
     ],
 )
 def test_bad_settings_are_named(overrides: dict, words: str) -> None:

@@ -26,7 +26,7 @@ def test_the_example_prints_differences_of_rounding_only() -> None:
     assert float(printed[0][1]) < 1e-5
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_retrieved": 0}, {"num_retrieved": 9, "final_norm": False}])
+@pytest.mark.parametrize("settings", [{}, {"num_retrieved": 1}, {"num_retrieved": 9, "final_norm": False}])
 def test_the_example_is_the_model_in_its_parts(settings: dict[str, int]) -> None:
     compare = runpy.run_path(str(EXAMPLE))["compare"]
     model = small_model("paper", **settings)  # biases are not zero

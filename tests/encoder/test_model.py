@@ -188,6 +188,18 @@ def test_a_local_start_weighs_near_tokens_alike_around_every_position() -> None:
     assert along(random, -1) == pytest.approx(0, abs=0.15)
 
 
+def test_the_released_start_is_xavier_normal() -> None:
+    torch.manual_seed(0)
+    model = AveyBModel(AveyBConfig.released_base(vocab_size=1000, num_hidden_layers=1))
+    layer = model.layers[0]
+    for weight, std in (
+        (model.embed.weight, (2 / 1768) ** 0.5),
+        (layer.enricher.weight, (2 / 3840) ** 0.5),
+        (layer.fuser.weight, (2 / 3072) ** 0.5),
+    ):
+        assert weight.std().item() == pytest.approx(std, rel=0.02)
+
+
 def test_a_local_start_never_overwrites_loaded_weights(tmp_path: Path) -> None:
     model = AveyBModel(AveyBConfig.mini(vocab_size=64, hidden_size=8, num_hidden_layers=2, split_size=16))
     model.layers[0].spatial_proj.data.fill_(0.25)

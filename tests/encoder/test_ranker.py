@@ -40,7 +40,7 @@ def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> l
     return out
 
 
-@pytest.mark.parametrize("k", [0, 1, 3])
+@pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("preset", PRESETS)
 @torch.no_grad()
 def test_compressed_splits_are_those_of_the_papers(preset: str, k: int) -> None:

@@ -39,7 +39,7 @@ def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: lis
         assert (group.tokens is None) == bool((lengths == group.width).all())
         assert len(group.rows) * group.width <= max(3 * size, group.width)
         earlier = group.rows - table.first[group.rows]
-        for least, has in enumerate(group.with_earlier, start=1):
+        for least, has in enumerate(group.with_candidates, start=1):
             members = torch.arange(len(group.rows)) if has is None else has
             assert torch.equal(members, torch.nonzero(earlier >= least)[:, 0])
         seen += group.rows.tolist()
