@@ -94,7 +94,9 @@ class InferenceLayer(ABC):
 
     @classmethod
     @abstractmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+    def run(
+        cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
+    ) -> torch.Tensor:
         """Run layers of this form, one after another.
 
         Args:
@@ -112,7 +114,9 @@ class SeparateLayer(InferenceLayer):
     """A form whose layers run each by itself, in the three steps of `AveyBLayer.forward`."""
 
     @classmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+    def run(
+        cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
+    ) -> torch.Tensor:
         """See `InferenceLayer.run`."""
         for layer in layers:
             mixed, gate, bypass = layer._settings.parts(layer._enrich(x))
@@ -243,7 +247,9 @@ class FusedLayer(InferenceLayer):
         return known and layer.settings.joinable and not _intercepted(layer) and usable
 
     @classmethod
-    def run(cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+    def run(
+        cls, layers: Sequence[Self], x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
+    ) -> torch.Tensor:
         """See `InferenceLayer.run`."""
         normed = layers[0]._norm(x)
         for layer, following in pairwise(layers):
@@ -253,7 +259,7 @@ class FusedLayer(InferenceLayer):
         branch = last._branch(normed, lengths, factor)
         return branch.add_(x) if last._alpha is None else branch.addcmul_(last._alpha, x)
 
-    def _branch(self, normed: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+    def _branch(self, normed: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1) -> torch.Tensor:
         """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
         settings, enricher, fuser = self._settings, self._layer.enricher, self._layer.fuser
         enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
