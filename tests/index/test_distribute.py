@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aveyb_retrieval import EngineError, OptionalDependencyError, RayCluster, encode_corpus
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.exchange import shard_writer
+from aveyb_retrieval.index.exchange import ray_cluster, ray_workers, shard_writer
 from aveyb_retrieval.index.exchange.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
 from aveyb_retrieval.index.exchange.job import EncodeJob
 from aveyb_retrieval.index.exchange.place import Place
+from aveyb_retrieval.index.exchange.ray_workers import RayWorkers
 from aveyb_retrieval.index.input.reading import Reading
 from aveyb_retrieval.index.types import silent
 from tests.index.conftest import make_documents
@@ -214,6 +218,34 @@ class TestCluster:
         with pytest.raises(EngineError, match=r"nothing answers at 127.0.0.1:1 "):
             encode_corpus(make_documents(3), tmp_path, of=2, model=embedder, ray=RayCluster("127.0.0.1:1"))
 
+    @pytest.mark.parametrize(
+        ("says", "message"), [(b"", "timed out"), (b"HTTP/1.1 400 Bad Request", "is no head of Ray")]
+    )
+    def test_what_listens_is_not_ray(
+        self, says: bytes, message: str, tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("ray", reason="ray is not installed")
+        monkeypatch.setattr(ray_cluster, "_ANSWER", 0.2)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+
+            def answer() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(says)
+                    connection.recv(100)
+                    ended.wait(10)
+
+            ended = threading.Event()
+            thread = threading.Thread(target=answer)
+            thread.start()
+            with pytest.raises(EngineError, match=message):
+                address = f"127.0.0.1:{listener.getsockname()[1]}"
+                encode_corpus(make_documents(3), tmp_path, of=2, model=embedder, ray=RayCluster(address))
+            ended.set()
+            thread.join()
+
     def test_without_the_extra(self, tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
         with pytest.raises(OptionalDependencyError, match=r"pip install 'aveyb-retrieval\[ray\]'") as raised:
@@ -227,6 +259,105 @@ class TestCluster:
             encode_corpus((row for row in make_documents(3)), tmp_path, of=2, model=embedder, ray=RayCluster())
         with pytest.raises(ConfigError, match="leave shard out"):
             encode_corpus(make_documents(3), tmp_path, shard=1, of=2, model=embedder, ray=RayCluster())
+
+
+class FakeRay:
+    """As much of Ray as `RayWorkers` uses; a test says which question is answered, and how."""
+
+    class exceptions:
+        class RayError(Exception): ...
+
+        class RayTaskError(RayError): ...
+
+    def __init__(self, cpus: float) -> None:
+        self.cpus = cpus
+        self.actors = 0
+        self.killed: list[int] = []
+        self.asked: dict[str, Any] = {}
+        self.answers: list[tuple[str, Any]] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeManagerAddress": "n", "Resources": {"CPU": self.cpus}}]
+
+    def remote(self, cls: type) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.actor))
+
+    def actor(self, *_: Any) -> Any:
+        self.actors += 1
+        number = self.actors
+        asks = {
+            what: SimpleNamespace(remote=lambda *a, w=what: f"{w} {number}") for what in ("start", "status", "encode")
+        }
+        return SimpleNamespace(number=number, **asks)
+
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor.number)
+
+    def wait(self, questions: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        assert questions
+        found = [question for question, _ in self.answers[:1] if question in questions]
+        return found, []
+
+    def get(self, question: str) -> Any:
+        answered, answer = self.answers.pop(0)
+        assert answered == question
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class TestRayWorkers:
+    @pytest.fixture
+    def ray(self) -> FakeRay:
+        return FakeRay(2)
+
+    @pytest.fixture
+    def workers(self, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
+        monkeypatch.setattr(ray_workers, "_TICK", 0.0)
+        return RayWorkers(ray, RayCluster(actors=2), make_job(tmp_path, [], FakeEmbedder()), 2)
+
+    def test_an_actor_that_seems_to_be_gone_is_ended_and_replaced(self, ray: FakeRay, workers: RayWorkers) -> None:
+        ray.answers = [("start 1", "10.0.0.1")]
+        assert list(workers.wait(5)) == [Ready(1)]
+        workers.assign(1, 4)
+        ray.answers = [("status 1", ray.exceptions.RayError("unavailable"))]
+        assert list(workers.wait(5)) == [Lost(1, "unavailable")]
+        assert ray.killed == [1]
+        ray.answers = [("encode 1", "too late")]
+        assert list(workers.wait(5)) == []
+        assert ray.actors == 3
+        workers.close()
+        assert ray.killed == [1, 2, 3]
+
+    def test_no_more_actors_than_shards_that_are_left(self, ray: FakeRay, workers: RayWorkers) -> None:
+        list(workers.wait(1))
+        assert ray.actors == 1
+
+    def test_without_a_node_it_ends(self, ray: FakeRay, workers: RayWorkers) -> None:
+        ray.answers = [("start 1", "10.0.0.1")]
+        list(workers.wait(5))
+        ray.cpus = 0
+        ray.answers = [("status 1", ray.exceptions.RayError("node died"))]
+        list(workers.wait(5))
+        with pytest.raises(EngineError, match="no node of the cluster with room for an actor is left"):
+            list(workers.wait(5))
+
+    def test_actors_that_die_before_they_are_ready(self, ray: FakeRay, workers: RayWorkers) -> None:
+        with pytest.raises(EngineError, match="6 actors died before they were ready; the last one: no module"):
+            for number in range(1, 10):
+                ray.answers = [(f"start {number}", ray.exceptions.RayError("no module"))]
+                list(workers.wait(5))
+
+    def test_it_is_said_what_is_waited_for(
+        self, ray: FakeRay, workers: RayWorkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(ray_workers, "_PATIENCE", -1.0)
+        ray.available_resources = lambda: {"CPU": 0.5}
+        for _ in range(4):
+            list(workers.wait(5))
+        assert [record.getMessage() for record in caplog.records] == [
+            "ray: no actor is ready yet; each needs 1 CPUs and 0 GPUs (free: 0.5 and 0), and loads its model"
+        ]
 
 
 def test_a_job_checks_itself(tmp_path: Path, embedder: FakeEmbedder) -> None:

@@ -19,6 +19,8 @@ LOCAL = "local"
 AUTO = "auto"
 _HOST_PORT = re.compile(r"(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _ANSWER = 5.0  # seconds
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame that both sides of HTTP/2, and so of gRPC, send first
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS
 _OBJECTS = 128 << 20  # bytes of Ray's object store: actors return counts, never vectors
 _TINY = 1e-6
 
@@ -129,12 +131,15 @@ class RayCluster:
             ray.shutdown()
 
     def _check_answers(self) -> None:
-        """Ask the head's port, so that Ray does not wait a minute for an address that nobody has."""
+        """Greet the head, so that Ray does not wait for minutes at an address where there is none."""
         match = _HOST_PORT.fullmatch(self.address)
         if match is None:
             return
         try:
-            socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_ANSWER).close()
+            with socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_ANSWER) as head:
+                head.sendall(_GREETING)
+                if head.recv(9)[3:4] != _SETTINGS[3:4]:
+                    raise ConnectionError("what listens there is no head of Ray")
         except (OSError, OverflowError) as error:
             raise EngineError(
                 f"ray: nothing answers at {self.address} ({error}); give the address that `ray start --head` printed, "

@@ -160,12 +160,15 @@ class RayWorkers:
             busy = {worker for worker, what in self._pending.values() if what == "status"}
             for worker in self._nodes.keys() - busy:
                 self._ask(worker, "status")
+        if not self._pending:
+            time.sleep(_TICK)
+            return
         answered, _ = self._ray.wait(list(self._pending), timeout=_TICK)
         for reference in answered:
             worker, what = self._pending.pop(reference)
-            event = self._answer(reference, worker, what)
-            if event is not None:
-                yield event
+            if worker not in self._actors:  # lost meanwhile; another one has its shard
+                continue
+            yield self._answer(reference, worker, what)
 
     def close(self) -> None:
         """End all actors."""
@@ -196,7 +199,7 @@ class RayWorkers:
     def _ask(self, worker: int, what: str, *arguments: Any) -> None:
         self._pending[getattr(self._actors[worker], what).remote(*arguments)] = worker, what
 
-    def _answer(self, reference: Any, worker: int, what: str) -> Ready | Status | Done | Lost | None:
+    def _answer(self, reference: Any, worker: int, what: str) -> Ready | Status | Done | Lost:
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
@@ -212,15 +215,15 @@ class RayWorkers:
         manifest, documents, tokens = answer
         return Done(worker, manifest, documents, tokens, self._nodes[worker])
 
-    def _lose(self, worker: int, error: Exception) -> Lost | None:
-        """Count an actor as lost, at the first of its answers that says so."""
-        if self._actors.pop(worker, None) is None:
-            return None
+    def _lose(self, worker: int, error: Exception) -> Lost:
+        """Give an actor up, also one that only seems to be gone, so that its place is free."""
+        self._ray.kill(self._actors.pop(worker))
+        self._looked = 0.0  # replace it at once
         reason = _in_one_line(error)
         if self._nodes.pop(worker, None) is None:
             self._stillborn += 1
-            if self._stillborn == ATTEMPTS:
-                raise EngineError(f"ray: {ATTEMPTS} actors died before they were ready; the last one: {reason}")
+            if self._stillborn == ATTEMPTS * self._count:
+                raise EngineError(f"ray: {self._stillborn} actors died before they were ready; the last one: {reason}")
         logger.warning("ray: an actor is lost; another one goes on with its shard (%s)", reason)
         return Lost(worker, reason)
 
