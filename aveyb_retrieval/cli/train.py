@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from aveyb_retrieval.cli.common import Commands, progress_bar, together
 from aveyb_retrieval.cli.settings import gather, settings_options
+from aveyb_retrieval.cli.sweep import sweep
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
@@ -44,7 +45,13 @@ TEXT_FIELD = click.option("--field", default="text", show_default=True, help="Fi
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer."""
+    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
+
+    sweep tries learning rates and seeds, funnel makes a trained model faster.
+    """
+
+
+main.add_command(sweep)
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -251,7 +258,7 @@ def mlm(
     fields: dict[str, Any],
     settings: MLMSettings,
     run: Run,
-) -> None:
+) -> dict[str, float]:
     """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
 
     That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
@@ -276,6 +283,7 @@ def mlm(
     for name, value in figures.items():
         click.echo(f"held out {name}: {value:.4f}")
     run.report()
+    return figures
 
 
 @main.command()
@@ -298,7 +306,7 @@ def clm(
     fields: dict[str, Any],
     settings: CLMSettings,
     run: Run,
-) -> None:
+) -> dict[str, float]:
     """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
     from aveyb_retrieval.training.clm import causal_model, train_clm
     from aveyb_retrieval.training.loading import open_vocabulary
@@ -318,6 +326,7 @@ def clm(
     for name, value in figures.items():
         click.echo(f"held out {name}, as trained: {value:.4f}")
     run.report()
+    return figures
 
 
 def _is_given(parameter: str) -> bool:
@@ -500,7 +509,7 @@ LABELED = together(
 @RUN
 def classify(
     files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: ClassifySettings, run: Run
-) -> None:
+) -> dict[str, float]:
     """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
 
     With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and sentence-transformers'
@@ -508,7 +517,7 @@ def classify(
     """
     from aveyb_retrieval.training.tasks import classification
 
-    _train_head(classification, files, model, validation, settings, run)
+    return _train_head(classification, files, model, validation, settings, run)
 
 
 @main.command()
@@ -517,11 +526,11 @@ def classify(
 @RUN
 def tag(
     files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: TaskSettings, run: Run
-) -> None:
+) -> dict[str, float]:
     """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
     from aveyb_retrieval.training.tasks import tagging
 
-    _train_head(tagging, files, model, validation, settings, run)
+    return _train_head(tagging, files, model, validation, settings, run)
 
 
 @main.command()
@@ -530,11 +539,11 @@ def tag(
 @RUN
 def answer(
     files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: AnswerSettings, run: Run
-) -> None:
+) -> dict[str, float]:
     """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
     from aveyb_retrieval.training.tasks import answering
 
-    _train_head(answering, files, model, validation, settings, run)
+    return _train_head(answering, files, model, validation, settings, run)
 
 
 def _train_head(
@@ -544,8 +553,8 @@ def _train_head(
     validation: tuple[Path, ...],
     settings: TaskSettings,
     run: Run,
-) -> None:
-    """Train what `prepare` makes of the files, and print its metrics."""
+) -> dict[str, float]:
+    """Train what `prepare` makes of the files; print and return its metrics."""
     import torch
 
     from aveyb_retrieval.training.tasks import train_task
@@ -558,6 +567,7 @@ def _train_head(
     for name, value in figures.items():
         click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
     run.report()
+    return figures
 
 
 def set_threads(threads: int | None) -> None:
