@@ -65,7 +65,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-engines: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector,milvus]'
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[engines]'
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
 	touch $@

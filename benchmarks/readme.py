@@ -192,6 +192,7 @@ EXTRAS = {
     "llama-index": "the adapters for LlamaIndex (its core)",
     "haystack": "the adapters for Haystack",
     "pgvector": "PostgreSQL with pgvector as an engine",
+    "milvus": "Milvus or milvus-lite as an engine",
     "ray": "`aveyb-index encode --ray`",
     "eval": "metrics of `aveyb-eval`",
     "bm25": "stemmers of languages other than English",

@@ -95,7 +95,7 @@ def search(
     fields: str | None,
     **arguments: Any,
 ) -> None:
-    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://USER@HOST/DATABASE/NAME)."""
+    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
     from aveyb_retrieval.index.search.retriever import Retriever
 
     where = parse_filter(filter_text)

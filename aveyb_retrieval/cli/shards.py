@@ -88,7 +88,8 @@ def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> 
     multiple=True,
     required=True,
     metavar="URL",
-    help="Collection: postgresql://USER@HOST:PORT/DATABASE/NAME. Repeatable: several share the documents.",
+    help="Collection: postgresql://USER@HOST:PORT/DATABASE/NAME, milvus://USER@HOST:PORT/NAME or "
+    "milvus:///FOLDER/FILE.db/NAME. Repeatable: several share the documents.",
 )
 @click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
 @click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")

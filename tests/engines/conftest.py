@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engines.stands import LocalStand, PostgresStand
+from tests.engines.stands import LocalStand, MilvusLiteStand, MilvusStand, PostgresStand
 from tests.index.conftest import make_documents
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ STANDS: dict[str, Callable[[Path], Stand]] = {
     "local": LocalStand,
     "pgvector": lambda folder: PostgresStand(1),
     "two-pgvector": lambda folder: PostgresStand(2),
+    "milvus-lite": MilvusLiteStand,
+    "milvus": lambda folder: MilvusStand(),
 }
 SERVERS = [pytest.param(name, id=name, marks=pytest.mark.engine) for name in STANDS if name != "local"]
 LIBRARY = 120

@@ -88,6 +88,10 @@ class PostgresServer:
                 time.sleep(0.1)
         raise RuntimeError(log.read_text()[-2000:])
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         """End all its processes at once, as a loss of power would (but for what the operating system has cached)."""
         found = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)

@@ -18,7 +18,7 @@ from aveyb_retrieval import (
     unpublish_documents,
     upsert_documents,
 )
-from tests.engines import postgres_server
+from tests.engines import milvus_server, postgres_server
 from tests.index.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -141,3 +141,39 @@ class PostgresStand:
     def close(self) -> None:
         for server in self.servers:
             server.close()
+
+
+class MilvusLiteStand:
+    """The embedded milvus-lite, in a file."""
+
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, folder: Path) -> None:
+        pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+        pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+        self._folder = folder
+        self._numbers = itertools.count()
+
+    def collection(self) -> PublishedCollection:
+        return PublishedCollection(f"milvus://{self._folder}/lite.db/c{next(self._numbers)}")
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class MilvusStand:
+    """A Milvus server."""
+
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        if not milvus_server.is_installed():
+            pytest.skip("the wheel milvus is not installed, which has the server, or pymilvus is not")
+        self.server = milvus_server.MilvusServer()
+        self._numbers = itertools.count()
+
+    def collection(self) -> PublishedCollection:
+        return PublishedCollection(self.server.url(f"c{next(self._numbers)}"))
+
+    def close(self) -> None:
+        self.server.close()

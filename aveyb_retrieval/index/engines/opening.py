@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.engines.collection import CollectionWriter
     from aveyb_retrieval.index.engines.several import ServerEngine
 
-_SCHEMES = ("postgresql", "postgres")
+_POSTGRES = ("postgresql", "postgres")
+_MILVUS = ("milvus",)
+_SCHEMES = (*_POSTGRES, *_MILVUS)
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+.-]*:)")
 
 
@@ -54,21 +56,31 @@ def open_writer(address: str) -> CollectionWriter:
         EngineError: it does not answer.
         ConfigError: this is not the address of a collection.
     """
+    if _scheme(address) in _MILVUS:
+        from aveyb_retrieval.index.engines.milvus.connection import Address as MilvusAddress
+        from aveyb_retrieval.index.engines.milvus.writer import MilvusWriter
+
+        return MilvusWriter(MilvusAddress.parse(address))
     from aveyb_retrieval.index.engines.postgres.connection import Address
     from aveyb_retrieval.index.engines.postgres.writer import PostgresWriter
 
-    return PostgresWriter(Address.parse(_known(address)))
+    return PostgresWriter(Address.parse(address))
 
 
 def _open_one(address: str) -> ServerEngine:
+    if _scheme(address) in _MILVUS:
+        from aveyb_retrieval.index.engines.milvus.connection import Address as MilvusAddress
+        from aveyb_retrieval.index.engines.milvus.engine import MilvusEngine
+
+        return MilvusEngine(MilvusAddress.parse(address))
     from aveyb_retrieval.index.engines.postgres.connection import Address
     from aveyb_retrieval.index.engines.postgres.engine import PostgresEngine
 
-    return PostgresEngine(Address.parse(_known(address)))
+    return PostgresEngine(Address.parse(address))
 
 
-def _known(address: str) -> str:
+def _scheme(address: str) -> str:
     scheme = address.partition("://")[0]
     if scheme not in _SCHEMES:
         raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {', '.join(_SCHEMES)}")
-    return address
+    return scheme

@@ -70,8 +70,8 @@ def publish_index(
 
     Args:
         source: An index directory, or a folder or URL of shards.
-        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME`; several share the documents by the
-            hash of their ids.
+        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`; several
+            share the documents by the hash of their ids.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
         language: The language of the words of shards (an index has its own). Default "english".
@@ -194,7 +194,10 @@ def unpublish_documents(
 def _addresses(to: str | Sequence[str]) -> list[str]:
     addresses = engine_addresses(to)
     if not addresses:
-        raise ConfigError(f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME")
+        raise ConfigError(
+            f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME "
+            "or milvus://USER@HOST/NAME"
+        )
     return addresses
 
 

@@ -67,7 +67,8 @@ class Retriever:
 
         Args:
             path: The index directory, or the address of a collection that `publish_index` made, such as
-                `postgresql://USER@HOST/DATABASE/NAME`; several with commas between where servers share the documents.
+                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`; several with commas between where
+                servers share the documents.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.

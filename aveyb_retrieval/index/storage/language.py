@@ -113,6 +113,11 @@ def language(name: str) -> Language:
 OLD_ENGLISH = Language(ENGLISH, "porter unicode61", _ENGLISH_STOP, pairs=False)  # of indexes of format 1
 
 
+def is_unspaced(character: str) -> bool:
+    """Whether a character is of a script without spaces: alone, it is looked up as the beginning of a pair."""
+    return _UNSPACED.fullmatch(character) is not None
+
+
 def _spell_out(run: re.Match[str]) -> str:
     """Write a run of characters as pairs with spaces between them; the last one also alone."""
     text = run.group()

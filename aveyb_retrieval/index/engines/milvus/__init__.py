@@ -1,0 +1,1 @@
+"""Milvus, a server or the embedded milvus-lite, as an engine."""
