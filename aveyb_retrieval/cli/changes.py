@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 @VECTORS
 @MAKING
 @click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
+@click.option(
+    "--funnel", type=int, metavar="N", help="Pool tokens of documents in pairs behind the model's first N layers."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @READING
 @VERBOSE

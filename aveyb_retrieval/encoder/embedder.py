@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.fingerprint import fingerprint
+from aveyb_retrieval.encoder.funnel import Funnel
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
@@ -209,6 +211,29 @@ class Embedder:
         """Return the same model, which also gives the tokens of documents, made small by a codec."""
         other = copy.copy(self)
         other.token_codec = codec
+        return other
+
+    def with_funnel(self, after: int) -> Embedder:
+        """Return the same model, which pools neighbouring tokens of documents in pairs behind its first layers.
+
+        Queries stay as they are, and so does the fingerprint: an index of such vectors is searched by this model.
+
+        Args:
+            after: how many layers see every token.
+
+        Raises:
+            ConfigError: `after` does not fit the model's layers, or it has a funnel already.
+        """
+        config = self.model.config
+        if config.funnel_after is not None:
+            raise ConfigError(
+                f"funnel={after}: the model {self.model_name} has a funnel already, funnel_after "
+                f"{config.funnel_after}; leave it out"
+            )
+        other = copy.copy(self)
+        other.model = copy.copy(self.model)  # shares the parameters
+        other.model.config = AveyBConfig.from_dict(config.to_dict() | {"funnel_after": after})
+        other.model.funnel = Funnel.of(other.model.config)
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:

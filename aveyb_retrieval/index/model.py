@@ -67,6 +67,21 @@ def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bo
     return cutting(model, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
 
 
+def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:
+    """Return the same model with a funnel for documents behind its first layers; None: as it is.
+
+    Raises:
+        ConfigError: the model has no such choice, or not so many layers.
+    """
+    if after is None:
+        return model
+    with_funnel = getattr(model, "with_funnel", None)
+    if with_funnel is None:
+        raise ConfigError(f"funnel={after}: only Avey-B models have one, not {model.model_name}; leave it out")
+    pooled: EmbedderLike = with_funnel(after)
+    return pooled
+
+
 def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
     """Return the same model, which also gives the token vectors of documents; None: without them.
 

@@ -5,6 +5,7 @@ That batches, padding, inference forms and graphs change nothing is tested with 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from aveyb_retrieval.cli.index import main as index_main
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
@@ -22,8 +24,11 @@ from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.token_codec import TokenCodec
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.index.model import pooling
+from aveyb_retrieval.index.search.retriever import Retriever
 from aveyb_retrieval.training.funnel import add_funnel
 from tests.encoder.models import small_config, small_model
+from tests.index.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,6 +206,30 @@ def test_queries_are_not_pooled_here_or_by_sentence_transformers(folder: Path, f
     model = SentenceTransformer(str(funneled), device="cpu")
     assert np.abs(model.encode_query(texts) - queries).max() <= 1e-5
     assert np.abs(model.encode_document(texts) - documents).max() <= 1e-5
+
+
+def test_an_index_of_pooled_documents_is_searched_by_the_model_itself(
+    folder: Path, funneled: Path, tmp_path: Path
+) -> None:
+    corpus = [{"_id": str(i), "text": text} for i, text in enumerate([SENTENCES, "x" * 70, SENTENCES[200:300]])]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    arguments = ["build", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "index"), "--model", str(folder)]
+    result = CliRunner().invoke(index_main, [*arguments, "--funnel", "1", "--quiet"])
+    assert result.exit_code == 0, result.output
+    expected = [d.vector for d in Embedder.load(funneled).encode_documents(("", row["text"]) for row in corpus)]
+    plain = Embedder.load(folder)
+    with Retriever.load(tmp_path / "index") as retriever:
+        hits = retriever.search("sentence", 3, mode="dense", granularity="document", exact=True)
+    (query,) = plain.encode_queries(["sentence"])
+    for hit in hits:
+        assert hit.score == pytest.approx(float(query @ expected[int(hit.id)]), abs=1e-5)
+    assert not np.allclose(expected[0], next(plain.encode_documents([("", SENTENCES)])).vector, atol=1e-4)
+    with pytest.raises(ConfigError, match="has a funnel already"):
+        Embedder.load(funneled).with_funnel(1)
+    with pytest.raises(ConfigError, match="funnel_after is 4 and num_hidden_layers 4"):
+        plain.with_funnel(4)
+    with pytest.raises(ConfigError, match="funnel=1: only Avey-B models have one, not fake"):
+        pooling(FakeEmbedder(), 1)
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 70])

@@ -13,7 +13,7 @@ from aveyb_retrieval.index.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.index.input.count import count_items
 from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
 from aveyb_retrieval.index.input.reading import Reading
-from aveyb_retrieval.index.model import Model, cut_as_asked, keeping_tokens, load_model, token_width
+from aveyb_retrieval.index.model import Model, cut_as_asked, keeping_tokens, load_model, pooling, token_width
 from aveyb_retrieval.index.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.index.storage import filters
 from aveyb_retrieval.index.storage.directory import IndexDirectory
@@ -72,6 +72,7 @@ def build_index(
     passage_overlap: int = 0,
     late: bool | None = None,
     token_vectors: str | None = None,
+    funnel: int | None = None,
     device: str = "cpu",
     precision: str = "float32",
     progress: Progress = silent,
@@ -117,6 +118,9 @@ def build_index(
             with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
         token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
             `rerank="maxsim"` encodes nothing again; None does not.
+        funnel: Pool neighbouring tokens of documents in pairs behind the model's first N layers, to encode them in less
+            time (see `Embedder.with_funnel`). None is what the model does. Like `precision` it is not kept in the
+            index: documents that are added later are encoded as the model does.
         device: Where the model runs.
         precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
             and queries may differ in it.
@@ -137,7 +141,7 @@ def build_index(
     embedder = None
     if ready is None or model is not None:
         embedder = load_model(model, device=device, precision=precision, max_tokens=max_tokens)
-        embedder = cut_as_asked(embedder, passage_tokens, passage_overlap, late)
+        embedder = pooling(cut_as_asked(embedder, passage_tokens, passage_overlap, late), funnel)
     if token_vectors is not None and ready is not None:
         raise ConfigError(f"token_vectors={token_vectors!r} with ready-made vectors: there is no model to make them")
     size = getattr(embedder, "passage_size", None)
