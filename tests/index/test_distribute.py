@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import EngineError, OptionalDependencyError, RayCluster, encode_corpus
+from aveyb_retrieval import Embedder, EngineError, OptionalDependencyError, RayCluster, encode_corpus
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.exchange import ray_cluster, ray_workers, shard_writer
 from aveyb_retrieval.index.exchange.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
@@ -20,6 +20,7 @@ from aveyb_retrieval.index.exchange.job import EncodeJob
 from aveyb_retrieval.index.exchange.place import Place
 from aveyb_retrieval.index.exchange.ray_workers import RayWorkers
 from aveyb_retrieval.index.input.reading import Reading
+from aveyb_retrieval.index.model import load_model
 from aveyb_retrieval.index.types import silent
 from tests.index.conftest import make_documents
 from tests.index.fake import FakeEmbedder
@@ -358,6 +359,14 @@ class TestRayWorkers:
         assert [record.getMessage() for record in caplog.records] == [
             "ray: no actor is ready yet; each needs 1 CPUs and 0 GPUs (free: 0.5 and 0), and loads its model"
         ]
+
+
+def test_batch_tokens_reach_the_model(embedder: FakeEmbedder) -> None:
+    model = load_model(None, batch_tokens=64)
+    assert isinstance(model, Embedder)
+    assert model.batch_tokens == 64
+    with pytest.raises(ConfigError, match="batch_tokens=64 beside the loaded model"):
+        load_model(embedder, batch_tokens=64)
 
 
 def test_a_job_checks_itself(tmp_path: Path, embedder: FakeEmbedder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from aveyb_retrieval import (
+    Embedder,
     Retriever,
     add_documents,
     build_index,
@@ -22,14 +24,14 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.index.exchange import shard_writer
+from aveyb_retrieval.index.exchange import shard_encoder, shard_writer
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
 from aveyb_retrieval.index.exchange.parts import EncodedRow, Part, Reach, write_part
 from aveyb_retrieval.index.exchange.shard import shard_of
 from aveyb_retrieval.index.input.documents import FileOrigin, Record, SourceLocation
 from aveyb_retrieval.index.pages import Pages
 from aveyb_retrieval.index.storage import files
-from tests.index.conftest import make_documents
+from tests.index.conftest import WORDS, make_documents
 from tests.index.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -146,6 +148,24 @@ def test_an_interrupted_shard_is_continued_and_ends_byte_for_byte_the_same(
     assert report.encoded == len(documents) - 30  # three parts of ten were there
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     assert encode_corpus(documents, tmp_path / "cut", of=2, model=embedder).encoded == 0
+
+
+def test_a_real_model_gives_a_continued_shard_the_same_bytes(tmp_path: Path) -> None:
+    """Its numbers depend, in their last bits, on what is encoded together: so on where a part begins."""
+    rng = random.Random(0)
+    rows = [{"_id": f"d{i}", "text": " ".join(rng.choices(WORDS, k=rng.randint(5, 300)))} for i in range(40)]
+    model = Embedder.load()
+    encode_corpus(rows, tmp_path / "whole", model=model)
+
+    def cut(stage: str, done: int, total: int | None, tokens: int) -> None:
+        if done > 23:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shard_encoder, "_TELL_SECONDS", 0.0)
+        encode_corpus(rows, tmp_path / "cut", model=model, progress=cut)
+    assert encode_corpus(rows, tmp_path / "cut", model=model).encoded == 20
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 def test_killed_at_any_operation_on_the_disk(
