@@ -102,14 +102,14 @@ def answers(root: Path, log: Path) -> list[Any]:
 def test_the_shards_of_two_nodes_are_those_of_one_process(
     cluster: Any, tmp_path: Path, log: Path, alone: dict[str, bytes]
 ) -> None:
-    told: list[tuple[Any, ...]] = []
-    report = encode(tmp_path / "shards", log, 0.005, progress=lambda *news: told.append(news))
+    seen: list[tuple[Any, ...]] = []
+    report = encode(tmp_path / "shards", log, 0.005, progress=lambda *news: seen.append(news))
     assert (report.documents, report.encoded, report.shards) == (COUNT, COUNT, tuple(range(1, OF + 1)))
     assert shards_of(tmp_path / "shards") == alone
     assert len(list(log.iterdir())) == 2  # both actors had something to do
     assert print_twice("undisturbed", log) == 0
-    assert told[-1][:3] == ("encoding", COUNT, COUNT)
-    assert any(0 < done < COUNT for _, done, _, _ in told)
+    assert seen[-1][:3] == ("encoding", COUNT, COUNT)
+    assert any(0 < done < COUNT for _, done, _, _ in seen)
     build_index(None, tmp_path / "from shards", vectors=tmp_path / "shards")
     build_index(rows(COUNT), tmp_path / "here", model=LoggedModel(log))
     found = answers(tmp_path / "from shards", log)
@@ -183,13 +183,13 @@ def test_a_model_that_fails_names_the_document(cluster: Any, tmp_path: Path, log
 def test_more_actors_than_the_cluster_has_room_for_are_refused_at_once(cluster: Any, tmp_path: Path, log: Path) -> None:
     started = time.monotonic()
     for wanted, message in (
-        (RayCluster("auto", actors=50), "50 actors with 1 CPUs and 0 GPUs each do not fit: the cluster has room for 2"),
-        (RayCluster("auto", cpus=64), "1 actors with 64 CPUs"),
+        (RayCluster("auto", actors=50), "50 actors with cpus=1 and gpus=0 for each: the cluster has room for 2"),
+        (RayCluster("auto", cpus=64), "1 actor with cpus=64"),
         (RayCluster("auto", gpus=1), "gpus=1, but device='cpu' leaves them idle"),
     ):
         with pytest.raises(ConfigError, match=message):
             encode_corpus(rows(3), tmp_path, of=100, model=LoggedModel(log), ray=wanted)
-    with pytest.raises(ConfigError, match="1 CPUs and 1 GPUs each do not fit"):
+    with pytest.raises(ConfigError, match="with cpus=1 and gpus=1 for each"):
         encode_corpus(rows(3), tmp_path, of=100, device="cuda", ray=RayCluster("auto", gpus=1))
     assert time.monotonic() - started < 10
 

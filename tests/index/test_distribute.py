@@ -97,14 +97,14 @@ def run(workers: Here, progress: Any = silent) -> tuple[list[ShardManifest], int
 
 
 def test_workers_make_the_shards_of_one_process(job: EncodeJob, tmp_path: Path) -> None:
-    told: list[tuple[Any, ...]] = []
+    seen: list[tuple[Any, ...]] = []
     workers = Here(job, 3)
-    manifests, encoded = run(workers, lambda *news: told.append(news))
+    manifests, encoded = run(workers, lambda *news: seen.append(news))
     assert [manifest.shard for manifest in manifests] == list(range(1, OF + 1))
     assert encoded == 120
     assert sorted(workers.assigned) == list(range(1, OF + 1))
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
-    assert told[-1][:3] == ("encoding", 120, 120)
+    assert seen[-1][:3] == ("encoding", 120, 120)
 
 
 def test_the_shard_of_a_lost_worker_is_continued_by_another(job: EncodeJob, tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ class TestCluster:
         assert RayCluster(actors=3).actors_for(NODES, 100) == 3
         with pytest.raises(
             ConfigError,
-            match=r"7 actors with 1 CPUs .* has room for 6 \(10.0.0.1: 4 CPUs, 1 GPUs; 10.0.0.2: 2 CPUs, 0 GPUs\)",
+            match=r"7 actors with cpus=1 .* has room for 6 \(10.0.0.1: CPU 4, GPU 1; 10.0.0.2: CPU 2, GPU 0\)",
         ):
             RayCluster(actors=7).actors_for(NODES, 100)
-        with pytest.raises(ConfigError, match=r"1 actors with 8 CPUs"):
+        with pytest.raises(ConfigError, match=r"1 actor with cpus=8"):
             RayCluster(cpus=8).actors_for(NODES, 100)
         with pytest.raises(ConfigError, match=r"3 actors for 2 shards"):
             RayCluster(actors=3).actors_for(NODES, 2)
@@ -357,7 +357,7 @@ class TestRayWorkers:
         for _ in range(4):
             list(workers.wait(5))
         assert [record.getMessage() for record in caplog.records] == [
-            "ray: no actor is ready yet; each needs 1 CPUs and 0 GPUs (free: 0.5 and 0), and loads its model"
+            "ray: no actor is ready yet; each needs cpus=1 and gpus=0 (free: 0.5 and 0), and loads its model"
         ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, EngineError, OptionalDependencyError
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ class RayCluster:
         return min(int(resources.get(kind, 0) / each + _TINY) for kind, each in wanted.items() if each)
 
     def actors_for(self, nodes: Sequence[dict[str, Any]], shards: int) -> int:
-        """Return how many actors to start for so many shards.
+        """Return how many actors to start for this number of shards.
 
         Raises:
             ConfigError: the cluster has no room for them, or there are fewer shards than actors.
@@ -87,19 +88,19 @@ class RayCluster:
         room = self.room(nodes)
         if room < (self.actors or 1):
             there = "; ".join(
-                f"{node['NodeManagerAddress']}: {node['Resources'].get('CPU', 0):g} CPUs, "
-                f"{node['Resources'].get('GPU', 0):g} GPUs"
+                f"{node['NodeManagerAddress']}: CPU {node['Resources'].get('CPU', 0):g}, "
+                f"GPU {node['Resources'].get('GPU', 0):g}"
                 for node in nodes
                 if node["Alive"]
             )
             raise ConfigError(
-                f"ray: {self.actors or 1} actors with {self.cpus:g} CPUs and {self.gpus:g} GPUs each do not fit: the "
-                f"cluster has room for {room} ({there}); ask for fewer or smaller ones"
+                f"ray: {plural(self.actors or 1, 'actor')} with cpus={self.cpus:g} and gpus={self.gpus:g} for each: "
+                f"the cluster has room for {room} ({there}); ask for fewer or smaller ones"
             )
         if self.actors is not None and self.actors > shards:
             raise ConfigError(
-                f"ray: {self.actors} actors for {shards} shards: one actor makes a shard; divide the corpus into more "
-                "(--of, of=)"
+                f"ray: {plural(self.actors, 'actor')} for {plural(shards, 'shard')}: one actor makes a shard; divide "
+                "the corpus into more (--of, of=)"
             )
         return min(self.actors or room, shards)
 

@@ -192,7 +192,7 @@ class RayWorkers:
             self._alone_since = float("inf")  # once
             free = self._ray.available_resources()
             logger.warning(
-                "ray: no actor is ready yet; each needs %g CPUs and %g GPUs (free: %g and %g), and loads its model",
+                "ray: no actor is ready yet; each needs cpus=%g and gpus=%g (free: %g and %g), and loads its model",
                 self._cluster.cpus, self._cluster.gpus, free.get("CPU", 0), free.get("GPU", 0),
             )  # fmt: skip
 
@@ -239,7 +239,7 @@ class RayWorkers:
 
 
 def _threads(cpus: float) -> dict[str, str]:
-    """The environment of an actor that has so many processors."""
+    """The environment of an actor with this number of processors."""
     number = str(max(1, int(cpus)))
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {"OMP_WAIT_POLICY": "PASSIVE", **dict.fromkeys(names, number)}
