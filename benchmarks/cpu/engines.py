@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/cpu/engines.py INDEX... --passages 100000 --work FOLDER --json FILE
 
-The documents of all INDEX directories (of one model) become one collection, up to so many passages. Servers are started
-here from the wheels that the tests use, one engine at a time, each measured in a process of its own. What is in FILE
-already is not measured again, so that an interrupted run continues.
+The documents of all INDEX directories (of one model) become one collection, up to that many passages. Servers are
+started here from the wheels that the tests use, one engine at a time, each measured in a process of its own. What is in
+FILE already is not measured again, so that an interrupted run continues.
 
 Queries are sentences of documents, drawn at random and encoded as queries. Recall is the share of the ten best passages
 by exact scores that a search finds; times are of one search after the other, the model's work left out. Building an
@@ -75,7 +75,7 @@ def combine(indexes: Sequence[Path], out: Path, most: int) -> None:
 
 
 def sentences(retriever: Retriever, count: int) -> list[str]:
-    """Sentences of documents, each from another one as far as there are so many."""
+    """Sentences of documents, each from another one as far as there are enough."""
     rng = random.Random(0)
     documents = [document.text for document in retriever.documents() if len(document.text) > 200]
     found: list[str] = []
@@ -105,7 +105,7 @@ def share(found: list[list[Any]], wanted: list[list[Any]]) -> float:
 
 
 def proportional_bytes(pids: Sequence[int]) -> int:
-    """What processes hold in memory, pages that several share in equal parts (PSS)."""
+    """The memory of some processes, pages that several share in equal parts (PSS)."""
     total = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -114,7 +114,7 @@ def proportional_bytes(pids: Sequence[int]) -> int:
 
 
 def own_bytes() -> int:
-    """What this process holds in memory, mapped files included."""
+    """The memory of this process, mapped files included."""
     gc.collect()
     return 1024 * int(re.search(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])  # type: ignore[index]
 

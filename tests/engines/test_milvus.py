@@ -1,4 +1,4 @@
-"""What is Milvus's own: generations, versions and locks, and kills of the server or of the process with milvus-lite."""
+"""Milvus alone: generations, versions and locks, and kills of the server or of the process with milvus-lite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, encode_corpus, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.index.engines.milvus import lock, versions, view, writer
+from aveyb_retrieval.index.engines.milvus import batch, lock, versions, view, writer
 from aveyb_retrieval.index.engines.milvus.connection import Address, Server
 from aveyb_retrieval.index.engines.opening import open_writer
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
@@ -97,7 +97,7 @@ SEARCHES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("few", "named"), [(0, 10_000), (0, 0), (0, 150)])
-def test_filters_are_told_in_every_way(
+def test_a_filter_reaches_milvus_in_every_way(
     lite: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, named: int
 ) -> None:
     monkeypatch.setattr(view, "FEW", few)
@@ -153,6 +153,30 @@ def test_every_part_of_a_document_may_be_longer_than_a_row(one: PublishedCollect
         assert document.metadata == metadata
         assert retriever.count({"note": {"$contains": "éé"}}) == 1
         assert retriever.search("word299", 5, mode="lexical", unit="passage")
+
+
+def test_a_document_may_have_more_passages_than_its_row_can_name(
+    lite: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "MOST_BYTES", 30)
+    rows = make_documents(12)
+    lite.publish(rows)
+    with lite.load() as retriever, reference(rows, tmp_path / "ours") as ours:
+        for options in ({"passages": 5}, {"unit": "passage"}):
+            assert_same(retriever.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))  # type: ignore[arg-type]
+
+
+def test_two_databases_share_the_documents(tmp_path: Path) -> None:
+    rows = make_documents(80)
+    two = PublishedCollection(*(f"milvus://{tmp_path}/{name}.db/t" for name in ("a", "b")))
+    two.publish(rows)
+    two.upsert(rows[:10])
+    two.delete(["doc-70"])
+    with two.load() as retriever, reference([row for row in rows if row["_id"] != "doc-70"], tmp_path / "ours") as ours:
+        for options in SEARCHES:
+            assert_same(retriever.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
+    with pytest.raises(IndexFormatError, match="share 1 of 2"):
+        PublishedCollection(two.addresses[0], two.addresses[0]).load()
 
 
 # --- generations ------------------------------------------------------------------------------------------------------
@@ -301,6 +325,19 @@ def test_another_publication_does_not_continue_an_interrupted_one(
     with one.load() as retriever:
         assert sorted(d.id for d in retriever.documents()) == ["doc-900", "doc-901", "doc-902"]
     one.publish(make_documents(7, first=100))
+    with one.load() as retriever:
+        assert len(retriever) == 7
+
+
+def test_an_update_goes_into_the_version_that_readers_see_when_it_begins(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
+    one.publish(make_documents(3))
+    target = open_writer(one.addresses[0])
+    target.settings()
+    one.publish(make_documents(5))
+    target.upsert(encoded(make_documents(2, first=5), tmp_path / "shards"))
+    target.close()
     with one.load() as retriever:
         assert len(retriever) == 7
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counts:
-    """What documents add to the statistics of a collection."""
+    """The share of some documents in the statistics of a collection."""
 
     documents: int = 0
     passages: int = 0
@@ -49,12 +49,12 @@ class Counts:
         return Counts(**{name: mine[name] + theirs[name] for name in mine})
 
     def negative(self) -> Counts:
-        """What is taken away where these documents are removed."""
+        """The change of the statistics where these documents are removed."""
         return Counts(**{name: -value for name, value in vars(self).items()})
 
     @classmethod
     def of(cls, row: Row) -> Counts:
-        """What a stored document counts; its row has the columns `n` and `counts`."""
+        """The share of a stored document, from the columns `n` and `counts` of its row."""
         return cls(1, row["n"], *json.loads(row["counts"]))
 
 
@@ -114,8 +114,10 @@ def document_rows(
         is_long = len(fields.encode()) > PIECE_BYTES
         pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
         body = {"title": record.title, "text": record.text, "pages": pages, "metadata": fields if is_long else ""}
+        spans = json.dumps(row.spans.tolist(), separators=(",", ":"))
         used = _place(made, table, DOCUMENT, number, number, born, 0, row.vector, body,
                       key=id_key(record.id), n=len(row.passages), name=record.id, fields="" if is_long else fields,
+                      spans="" if len(spans) > MOST_BYTES else spans,
                       counts=json.dumps([terms, passage_terms, characters]))  # fmt: skip
         for i, ((start, stop), heading) in enumerate(zip(row.spans.tolist(), row.headings, strict=True)):
             used = _place(made, table, PASSAGE, number << PASSAGE_BITS | i, number, born, used, row.passages[i],
@@ -180,6 +182,6 @@ def check_id(record: Record, where: str) -> None:
 
 
 def _texts(title: str, text: str, row: EncodedRow) -> tuple[str, list[str]]:
-    """What words are looked for in: the whole document, and each passage."""
+    """The texts that words are looked for in: the whole document, and each passage."""
     spans = zip(row.headings, row.spans.tolist(), strict=True)
     return f"{title}\n{text}", [f"{heading}\n{text[start:stop]}" for heading, (start, stop) in spans]

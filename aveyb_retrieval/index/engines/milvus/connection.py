@@ -139,7 +139,7 @@ class Server:
 
     @property
     def client(self) -> Any:
-        """What calls the server.
+        """The client that calls the server.
 
         Raises:
             AveyBError: the connection was closed.

@@ -61,7 +61,7 @@ class MilvusEngine:
 
     @property
     def settings(self) -> CollectionSettings:
-        """What the collection was published with."""
+        """The settings that the collection was published with."""
         return self._open.settings
 
 

@@ -1,4 +1,4 @@
-"""What a process remembers of a collection: rows never change, so each is asked for once.
+"""The memory of a process of a collection: rows never change, so each is asked for once.
 
 Removed documents are always needed; numbers, and metadata to evaluate filters by, only once somebody asks.
 """
@@ -31,7 +31,7 @@ _RANGE = 50_000  # documents whose numbers are asked for at once
 
 @dataclass(frozen=True)
 class State:
-    """What a generation of the documents is; a row holds it as JSON.
+    """A generation of the documents, which a row holds as JSON.
 
     Attributes:
         collection: The Milvus collection.
@@ -78,7 +78,7 @@ class Catalog(NamedTuple):
 
 
 class Known:
-    """What never changes again of one version of a collection. Safe to use from many threads."""
+    """The parts of one version of a collection that never change again. Safe to use from many threads."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

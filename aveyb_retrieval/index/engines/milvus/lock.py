@@ -29,13 +29,17 @@ _guard = threading.Lock()
 
 
 class WriterLock:
-    """Held from `take` to `release`."""
+    """Held from `take` to `release`.
+
+    Attributes:
+        is_held: Whether it is held now.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._name = f"aveyb_{server.address.collection}_LOCK"
         self._key = f"{server.address.uri}/{server.address.database}/{server.address.collection}"
-        self._is_held = False
+        self.is_held = False
 
     def take(self) -> None:
         """Wait for other writers.
@@ -43,20 +47,20 @@ class WriterLock:
         Raises:
             IndexLockedError: one is at work for longer.
         """
-        if self._is_held:
+        if self.is_held:
             return
         until = time.monotonic() + WAIT
         while not self._try():
             if time.monotonic() > until:
                 raise IndexLockedError(f"{self._server.name}: {self._holder()} is writing under this name{self._how()}")
             time.sleep(_POLL)
-        self._is_held = True
+        self.is_held = True
 
     def release(self) -> None:
         """Let others write."""
-        if not self._is_held:
+        if not self.is_held:
             return
-        self._is_held = False
+        self.is_held = False
         try:
             if not self._server.address.is_lite:
                 with self._server.translated():

@@ -4,7 +4,7 @@ A collection of Milvus is one table, so documents, passages, words and the state
 
 | partition | kind | number | holds |
 |---|---|---|---|
-| `document` | document | the document's | its vector, id, hash of it (`key`), metadata (`fields`) and text (`body`) |
+| `document` | document | the document's | vector, id (`name`), metadata (`fields`), passages (`spans`), text (`body`) |
 | `passage` | passage | the passage's | its vector; `body` its characters and heading |
 | `data` | piece | document, then a count | what does not fit into the `body` of a row, in several rows |
 | `data` | words of documents, of passages | generation, then a count | `body`: which of them hold some words |
@@ -65,7 +65,7 @@ def counted(number: int, count: int) -> int:
 
 
 def id_key(document_id: str) -> int:
-    """What a document is looked up by; two ids may share it, so that the id is compared as well."""
+    """A hash that a document is looked up by; two ids may share it, so that the id is compared as well."""
     return int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "little") >> 1
 
 
@@ -99,7 +99,7 @@ class Table:
         """Make a row; columns that are not given are empty."""
         made: Row = {
             "number": row_number(number, kind), "kind": kind, "born": born, "doc": 0, "key": 0, "n": 0, "first": 0,
-            "pieces": 0, "name": "", "fields": "", "counts": "", "body": "",
+            "pieces": 0, "name": "", "fields": "", "spans": "", "counts": "", "body": "",
         }  # fmt: skip
         made.update(columns)
         made.setdefault("vector", self._zeros)
@@ -111,7 +111,7 @@ class Table:
         size = 0
         for row in rows:
             waiting.append(row)
-            size += 4 * self._dim + 200 + 4 * (len(row["body"]) + len(row["fields"]) + len(row["name"]))
+            size += 4 * self._dim + 200 + 4 * sum(len(row[name]) for name in ("name", "fields", "spans", "body"))
             if size >= INSERT_BYTES:
                 self._insert(waiting)
                 waiting, size = [], 0

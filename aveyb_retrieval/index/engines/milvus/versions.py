@@ -26,7 +26,8 @@ GRAPH_WAIT = 24 * 3600.0  # seconds for the server to build the graph of what wa
 GRAPH = {"M": 16, "efConstruction": 128}
 _COLUMNS = {  # besides the primary key and the vector
     "kind": "INT64", "born": "INT64", "doc": "INT64", "key": "INT64", "n": "INT64", "first": "INT64",
-    "pieces": "INT64", "name": "VARCHAR", "fields": "VARCHAR", "counts": "VARCHAR", "body": "VARCHAR",
+    "pieces": "INT64", "name": "VARCHAR", "fields": "VARCHAR", "spans": "VARCHAR", "counts": "VARCHAR",
+    "body": "VARCHAR",
 }  # fmt: skip
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ _KINDS = {"document": DOCUMENT, "passage": PASSAGE}
 
 
 class MilvusView:
-    """What one generation holds. Rows of documents that were removed since may vanish while it is read."""
+    """One generation of a collection. Rows of documents that were removed since may vanish while it is read."""
 
     tokens = None
 
@@ -189,7 +189,7 @@ class MilvusView:
         return self._state.passage_characters / max(self._state.passages, 1)
 
     def word_statistics(self, kind: Kind, text: str) -> WordStatistics:
-        """What BM25 has to know of this server's documents or passages, for the words of a query."""
+        """The statistics of this server's documents or passages that BM25 needs for the words of a query."""
         return self._words.statistics(kind, text)
 
     def by_words(
@@ -254,15 +254,18 @@ class MilvusView:
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        numbers = self.passage_numbers(docs)
-        found = self.passages(numbers.tolist())
-        missing = next((number for number in numbers.tolist() if number not in found), None)
-        if missing is not None:
-            self._damaged(
-                f"no passage {missing & (1 << PASSAGE_BITS) - 1} of document number {missing >> PASSAGE_BITS}"
-            )
-        spans = [found[number].span for number in numbers.tolist()]
-        return numbers, np.array(spans, dtype=np.int64).reshape(-1, 2)
+        spans: dict[int, tuple[int, int]] = {}
+        for number, row in self._read(DOCUMENT, docs, ["n", "spans"]):
+            passages = range(number << PASSAGE_BITS, (number << PASSAGE_BITS) + row["n"])
+            if row["spans"]:
+                spans.update(zip(passages, json.loads(row["spans"]), strict=True))
+                continue
+            found = self.passages(passages)  # more than fit into its row
+            if len(found) < len(passages):
+                self._damaged(f"{len(passages) - len(found)} passages of document number {number} are missing")
+            spans.update((passage, stored.span) for passage, stored in found.items())
+        numbers = np.array(sorted(spans), dtype=np.int64)
+        return numbers, np.array([spans[number] for number in numbers.tolist()], dtype=np.int64).reshape(-1, 2)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -145,8 +145,7 @@ class MilvusWriter:
         for record, _ in rows:
             check_id(record, self.name)
         last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
-        self._lock.take()
-        on = self._on()
+        on = self._locked()
         on.change(list(last.values()), on.find(list(last)))
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -155,8 +154,7 @@ class MilvusWriter:
         Raises:
             IndexLockedError: another process is writing under this name.
         """
-        self._lock.take()
-        on = self._on()
+        on = self._locked()
         removed = on.find(ids)
         if removed:
             on.change([], removed)
@@ -174,6 +172,16 @@ class MilvusWriter:
             self.settings()
         assert self._target is not None  # `settings` sets it or raises
         return self._target
+
+    def _locked(self) -> _Target:
+        """The version that readers see, with the lock: another one may have taken its place before."""
+        if not self._lock.is_held:
+            before = None if self._target is None else self._target.settings
+            self._lock.take()
+            now = self.settings()
+            if before is not None:
+                now.check_same(before, self.name)
+        return self._on()
 
     def _continue(self, name: str, settings: CollectionSettings) -> int | None:
         """Take up an interrupted publication: how many documents it has, or None where it is of something else."""
@@ -203,6 +211,7 @@ class _Target:
 
     def __init__(self, table: Table, settings: CollectionSettings, state: State) -> None:
         self.table = table
+        self.settings = settings
         self.state = state
         self.words = Words(TermCounter(language(settings.language)))
         self.written = 0
@@ -262,7 +271,7 @@ class _Target:
         state, _ = self._known.newest()
         leavings = [self.table.remove(f"born > {state.generation}", name, ["doc", "born"]) for name in PARTITIONS]
         rows = [row for some in leavings for row in some]
-        # the next generation follows the highest that was begun
+        # the next generation follows the highest that any row has
         generation = max([state.generation, *(row["born"] for row in rows)])
         self.state = replace(state, last=max([state.last, *(row["doc"] for row in rows)]), generation=generation)
         self.words.forget()
