@@ -6,12 +6,12 @@
 Documents are 60 to 100 words drawn at random from the running text of this project's pages. Every process and every
 actor has one thread. Steps run one after the other, each in a process of its own; with --json, steps that the file
 holds already are not run again. Processor seconds are those of a step's process and of all its descendants, Ray's own
-daemons among them: they hardly change when the machine is busy. Wall times do, so the load before each step is kept
-with them.
+daemons among them. Those of the model hardly change when the machine is busy; the daemons take some as long as a step
+lasts. Wall times do change, so the load before each step is kept with them.
 
-In the steps with faults, two actors encode on a cluster of two nodes (processes of this machine): one actor is killed,
-one node is removed, or the driver is killed and started again, each after a part of the documents. The model logs each
-document that it encodes, so that those encoded twice are counted, and not guessed.
+In the steps with faults, two actors encode --fault-documents on a cluster of two nodes (processes of this machine): one
+actor is killed, one node is removed, or the driver is killed and started again, each after a part of the documents. The
+model logs each document that it encodes, so that those encoded twice are counted, and not guessed.
 """
 
 from __future__ import annotations
@@ -142,6 +142,22 @@ class Steps:
         self.folder, self.count = folder, count
         self.corpus = folder / "corpus.jsonl"
 
+    @classmethod
+    def of(cls, step: str, folder: Path, documents: int, fault_documents: int) -> Steps:
+        """The folder that a step works in, without what an earlier run of the step left there.
+
+        Steps with faults have a corpus of their own there, and the shards that one process makes of it.
+        """
+        made = cls(folder, documents)
+        if step in FAULTS:
+            made = cls(folder / f"faults {fault_documents}", fault_documents)
+            if not (made.folder / "one process").is_dir():
+                made.folder.mkdir(exist_ok=True)
+                write_corpus(made.corpus, fault_documents)
+                made.one_process()
+        made.clear(step)
+        return made
+
     def clear(self, step: str) -> None:
         """Remove what an earlier run of a step left."""
         for name in (OUTPUTS.get(step, step), f"log of {OUTPUTS.get(step, step)}"):
@@ -178,6 +194,8 @@ class Steps:
 
         return {
             "flops_per_token": layer_flops(embedder.model.config),
+            "layers": embedder.model.config.num_hidden_layers,
+            "dim": embedder.dim,
             "read_documents_per_cpu_second": self.count / reading,
             "cut_tokens_per_cpu_second": tokens / cutting,
             "write_documents_per_cpu_second": len(rows) / writing,
@@ -308,6 +326,12 @@ class Steps:
         assert len(ids) == len(shards[1]) == self.count
         return {"files": len(files), "files_equal": same, "largest_difference": largest}
 
+    def comparison(self) -> dict[str, Any]:
+        """What each step with Ray spends on comparing its shards, to be left out of what Ray costs."""
+        started = time.process_time()
+        found = self._compare("one process")
+        return {"comparing_cpu_seconds": time.process_time() - started, **found}
+
     def searches(self) -> dict[str, Any]:
         """Indexes of the three kinds of shards beside the local build: hits of the same queries."""
         from aveyb_retrieval import Retriever, build_index
@@ -332,17 +356,15 @@ class Steps:
             bytes_of[name] = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
         result: dict[str, Any] = {"queries": QUERIES, "index_bytes": bytes_of["local.index"]}
         for name in ("four processes", "ray, two nodes"):
-            pairs = [
-                (one[mode], other[mode])
-                for one, other in zip(found["local.index"], found[name], strict=True)
-                for mode in one
-            ]
-            result[name] = {
-                "same_ids": sum([h.id for h in a] == [h.id for h in b] for a, b in pairs) / len(pairs),
-                "largest_difference_of_scores": max(
-                    abs(x.score - y.score) for a, b in pairs for x, y in zip(a, b, strict=True)
-                ),
-            }
+            result[name] = {}
+            for mode in ("dense", "hybrid"):
+                pairs = [(one[mode], other[mode]) for one, other in zip(found["local.index"], found[name], strict=True)]
+                result[name][mode] = {
+                    "same_ids": sum([h.id for h in a] == [h.id for h in b] for a, b in pairs) / len(pairs),
+                    "largest_difference_of_scores": max(
+                        abs(x.score - y.score) for a, b in pairs for x, y in zip(a, b, strict=True)
+                    ),
+                }
         return result
 
 
@@ -377,16 +399,18 @@ OUTPUTS = {
     "node_removed": "node removed",
     "driver_killed": "driver killed",
 }
+FAULTS = ("actor_killed", "node_removed", "driver_killed")
 ORDER = (
-    "local_build", "four_processes", "one_process", "parts", "ray_one_actor", "ray_two_actors", "searches",
-    "actor_killed", "node_removed", "driver_killed",
+    "local_build", "four_processes", "one_process", "parts", "comparison", "ray_one_actor", "ray_two_actors",
+    "searches", *FAULTS,
 )  # fmt: skip
 
 
-def run_step(name: str, folder: Path, count: int) -> dict[str, Any]:
+def run_step(name: str, folder: Path, documents: int, fault_documents: int) -> dict[str, Any]:
     """Run a step in a process of its own."""
     load = os.getloadavg()[0]
-    command = [sys.executable, __file__, "--step", name, "--folder", str(folder), "--documents", str(count)]
+    command = [sys.executable, __file__, "--step", name, "--folder", str(folder), "--documents", str(documents)]
+    command += ["--fault-documents", str(fault_documents)]
     done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, text=True, check=True)
     return {**json.loads(done.stdout.splitlines()[-1]), "load_before": round(load, 2)}
 
@@ -394,9 +418,10 @@ def run_step(name: str, folder: Path, count: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--fault-documents", type=int, default=2000)
     parser.add_argument("--json", type=Path, help="write the figures here, and continue from there")
     parser.add_argument("--folder", type=Path, help="keep shards and indexes here")
-    parser.add_argument("--again", nargs="+", default=[], choices=ORDER, help="steps to run although they are there")
+    parser.add_argument("--steps", nargs="+", choices=ORDER, help="run these, and again where they are there already")
     for hidden in ("--step", "--name", "--address"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -405,9 +430,7 @@ def main() -> None:
         return
     if args.step:
         usage, started = Usage(), time.perf_counter()
-        steps = Steps(args.folder, args.documents)
-        steps.clear(args.step)
-        found = getattr(steps, args.step)()
+        found = getattr(Steps.of(args.step, args.folder, args.documents, args.fault_documents), args.step)()
         figures = {"wall_seconds": time.perf_counter() - started, "cpu_seconds": usage.seconds()}
         print(json.dumps({**figures, **found}))
         return
@@ -425,8 +448,8 @@ def main() -> None:
         "ray": ray.__version__, "documents": args.documents, "shards": OF,
     }  # fmt: skip
     for name in ORDER:
-        if name not in result["steps"] or name in args.again:
-            result["steps"][name] = run_step(name, folder, args.documents)
+        if name in args.steps if args.steps else name not in result["steps"]:
+            result["steps"][name] = run_step(name, folder, args.documents, args.fault_documents)
             print(name, json.dumps(result["steps"][name]), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
