@@ -1,12 +1,13 @@
 """What passages cost: size, build time, milliseconds of a search, before and after; two builds at once; token vectors.
 
-    python benchmarks/cpu/passage_cost.py --data ../shared/data [--before COMMIT] [--json FILE]
+    python benchmarks/cpu/passage_cost.py --data ../shared/data [--before COMMIT] [--parts PART ...]
 
 Builds and searches are those of the command line and of `Retriever`, in processes of their own, on the first documents
 of openstax-ccby-long and its first questions. "before" is a worktree of this repository at another commit. The ideal of
 two builds at once on two cores is one build alone on one thread. Searches run on `--threads` threads, one after the
 other, in processes that take turns; a figure is the median over the turns. Those with token vectors score 100
-candidates. Run it on an otherwise idle machine: about five minutes.
+candidates. Run it on an otherwise idle machine: about a quarter of an hour. Writes passage_cost.json into
+benchmarks/results/; with `--parts` the other part of it stays.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 SET = "openstax-ccby-long"
 BEFORE = "0001ee7"  # the last one with passages of 256 tokens each
 STORAGES = ("int8", "1bit")
+PARTS = ("passages", "tokens")
+RESULTS = Path(__file__).parents[1] / "results"
 CANDIDATES = 100
 ROUNDS = 5
 
@@ -106,8 +109,34 @@ def measure_tree(tree: Path, corpus: Path, index: Path) -> dict[str, float]:
     return {"build_seconds": seconds, "mib": facts["bytes"] / 2**20, "passages": facts["passages"]}
 
 
-def measure_tokens(corpus: Path, queries: Path, folder: Path, threads: int, plain: dict[str, float]) -> dict[str, Any]:
-    """Build with token vectors and rerank by them: bytes of a token on disk, seconds, milliseconds more."""
+def measure_passages(before: str, corpus: Path, queries: Path, folder: Path, threads: int) -> dict[str, Any]:
+    """Build and search with the package as it was at a commit and as it is; two builds at once."""
+    tree = folder / "before"
+    git = ["git", "-C", str(ROOT), "worktree"]
+    subprocess.run([*git, "add", "-q", "--detach", str(tree), before], check=True)
+    try:
+        old = measure_tree(tree, corpus, folder / "old")
+        new = measure_tree(ROOT, corpus, folder / "new")
+        searches: dict[str, Search] = {
+            "before": (tree, folder / "old", {}),
+            "after": (ROOT, folder / "new", {}),
+            "after, passages": (ROOT, folder / "new", {"unit": "passage"}),
+        }
+        times = search_times(searches, queries, threads)
+    finally:
+        subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+    both = build_seconds(ROOT, corpus, [folder / "one", folder / "two"], 2)
+    return {
+        "before": {"commit": before, **old},
+        "after": new,
+        "searches": times,
+        "two_builds": {"seconds": both, "times_the_ideal": both / new["build_seconds"]},
+    }
+
+
+def measure_tokens(corpus: Path, queries: Path, folder: Path, threads: int) -> dict[str, Any]:
+    """Build with token vectors and rerank by them: bytes of a token on disk, seconds, milliseconds."""
+    plain = measure_tree(ROOT, corpus, folder / "plain")
     found: dict[str, Any] = {}
     for storage in STORAGES:
         index = folder / storage
@@ -123,7 +152,7 @@ def measure_tokens(corpus: Path, queries: Path, folder: Path, threads: int, plai
             "bytes_of_a_token": (facts["bytes"] - plain["mib"] * 2**20) / facts["tokens"],
             "searches": search_times(searches, queries, threads),
         }
-    return found
+    return {"token_vectors": found}
 
 
 def main() -> None:
@@ -133,44 +162,29 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=60)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where passage_cost.json goes")
     args = parser.parse_args()
-    source = args.data / SET
+    source, path = args.data / SET, args.out / "passage_cost.json"
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        corpus, queries, tree = folder / "corpus.jsonl", folder / "queries.json", folder / "before"
+        corpus, queries = folder / "corpus.jsonl", folder / "queries.json"
         lines = (source / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[: args.documents]
         corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
         rows = (source / "queries.jsonl").read_text(encoding="utf-8").splitlines()[: args.queries]
         queries.write_text(json.dumps([json.loads(row)["text"] for row in rows]), encoding="utf-8")
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "-q", "--detach", str(tree), args.before], check=True)
-        try:
-            before = measure_tree(tree, corpus, folder / "old")
-            after = measure_tree(ROOT, corpus, folder / "new")
-            searches: dict[str, Search] = {
-                "before": (tree, folder / "old", {}),
-                "after": (ROOT, folder / "new", {}),
-                "after, passages": (ROOT, folder / "new", {"unit": "passage"}),
-            }
-            times = search_times(searches, queries, args.threads)
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-        both = build_seconds(ROOT, corpus, [folder / "one", folder / "two"], 2)
-        tokens = measure_tokens(corpus, queries, folder, args.threads, after)
-    result = {
-        "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "threads": args.threads},
-        "documents": len(lines),
-        "queries": len(rows),
-        "before": {"commit": args.before, **before},
-        "after": after,
-        "searches": times,
-        "two_builds": {"seconds": both, "times_the_ideal": both / after["build_seconds"]},
-        "token_vectors": tokens,
-    }
+        result |= {
+            "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "threads": args.threads},
+            "documents": len(lines),
+            "queries": len(rows),
+        }
+        if "passages" in args.parts:
+            result |= measure_passages(args.before, corpus, queries, folder, args.threads)
+        if "tokens" in args.parts:
+            result |= measure_tokens(corpus, queries, folder, args.threads)
     print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
