@@ -175,7 +175,7 @@ def test_two_databases_share_the_documents(tmp_path: Path) -> None:
     with two.load() as retriever, reference([row for row in rows if row["_id"] != "doc-70"], tmp_path / "ours") as ours:
         for options in SEARCHES:
             assert_same(retriever.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
-    with pytest.raises(IndexFormatError, match="share 1 of 2"):
+    with pytest.raises(ConfigError, match="share 1 of 2"):
         PublishedCollection(two.addresses[0], two.addresses[0]).load()
 
 

@@ -351,9 +351,9 @@ def test_servers_share_the_documents(servers: list[PostgresServer], two: Publish
         assert len(retriever) == 100
         assert sorted(d.id for d in retriever.documents()) == sorted(f"doc-{i}" for i in range(100))
     for address in two.addresses:
-        with pytest.raises(IndexFormatError, match=r"share [12] of 2"):
+        with pytest.raises(ConfigError, match=r"share [12] of 2"):
             Retriever.load(",".join([address, address]), model=EMBEDDER)
-    with pytest.raises(IndexFormatError, match="in the order in which they were published"):
+    with pytest.raises(ConfigError, match="in the order in which they were published"):
         Retriever.load(",".join(reversed(two.addresses)), model=EMBEDDER)
 
 

@@ -76,6 +76,18 @@ class CollectionSettings:
                     "as a whole, without --update"
                 )
 
+    def check_share(self, part: int, parts: int, where: str) -> None:
+        """Check that the collection `where`, which has these settings, is share `part` of `parts`.
+
+        Raises:
+            ConfigError: it is another share, or one of another number.
+        """
+        if (self.part, self.parts) != (part, parts):
+            raise ConfigError(
+                f"{where}: share {self.part} of {self.parts}, but it is server {part} of {parts} here; name all "
+                "servers in the order in which they were published"
+            )
+
 
 class CollectionWriter(Protocol):
     """One server that documents are written to.

@@ -80,7 +80,8 @@ class SeveralServers:
 
         Raises:
             EngineError: a server does not answer; with `partial`: none does.
-            IndexFormatError: these are not all shares of one collection, in their order.
+            ConfigError: these are not all shares of one collection, in their order.
+            IndexFormatError: they were not published together.
         """
         self._openers = openers
         self._partial = partial
@@ -164,11 +165,7 @@ class SeveralServers:
         settings, n = engine.settings, len(self._engines)
         with engine.view() as view:
             name = view.info.name
-        if (settings.part, settings.parts) != (number + 1, n):
-            raise IndexFormatError(
-                f"{name}: share {settings.part} of {settings.parts}, but it is server {number + 1} of {n} here; name "
-                "all servers in the order in which they were published"
-            )
+        settings.check_share(number + 1, n, name)
         other = next((each for each in self._engines if each is not None), None)
         if other is not None and other.settings.publication != settings.publication:
             raise IndexFormatError(

@@ -148,11 +148,7 @@ def _check_fits(writers: list[CollectionWriter], settings: list[CollectionSettin
     for writer, ours in zip(writers, settings, strict=True):
         there = writer.settings()
         there.check_same(ours, writer.name)
-        if (there.part, there.parts) != (ours.part, ours.parts):
-            raise ConfigError(
-                f"{writer.name}: share {there.part} of {there.parts}, but it is server {ours.part} of {ours.parts} "
-                "here; name all servers in the order in which they were published"
-            )
+        there.check_share(ours.part, ours.parts, writer.name)
 
 
 def unpublish_documents(
