@@ -98,8 +98,9 @@ def test_commands_of_the_pages_and_their_options_exist() -> None:
             subcommand = arguments.pop(0)
             assert subcommand in command.commands, f"{where}: {program} has no command {subcommand}"
             command = command.commands[subcommand]
+        context = click.Context(command, **command.context_settings)
         try:
-            command.make_parser(click.Context(command)).parse_args(arguments)
+            command.make_parser(context).parse_args(arguments)
         except click.UsageError as error:
             pytest.fail(f"{where}: {program} {command.name}: {error.format_message()}")
 
