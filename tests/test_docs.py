@@ -22,6 +22,7 @@ from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")
@@ -103,6 +104,12 @@ def test_commands_of_the_pages_and_their_options_exist() -> None:
             command.make_parser(context).parse_args(arguments)
         except click.UsageError as error:
             pytest.fail(f"{where}: {program} {command.name}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("module", [eval_cli, index_cli, mcp_cli, serve_cli, train_cli], ids=lambda m: m.__name__)
+def test_every_program_also_runs_as_a_module(module: ModuleType) -> None:
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    assert source.endswith('\n\nif __name__ == "__main__":\n    main()\n')  # torchrun needs it
 
 
 EVERY_COMMAND = COMMANDS | {

@@ -1,0 +1,140 @@
+"""`aveyb-train tokenizer`, `mlm` and `clm`: a vocabulary, and a model that has only read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from aveyb_retrieval.cli.settings import settings_options
+from aveyb_retrieval.cli.train_options import FIELDS, FILE, PATH, RUN, TEXT_FIELD, TEXTS, Run, TextSource
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.training.settings import MLM_RATES, CLMSettings, MLMSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
+@click.option("--vocab-size", default=16384, show_default=True, help="Size of the vocabulary, special tokens included.")
+@TEXT_FIELD
+@click.option(
+    "--capitals",
+    type=click.Choice(["bytes", "marks"]),
+    default="bytes",
+    show_default=True,
+    help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
+def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
+    """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
+    from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
+    from aveyb_retrieval.training.texts import read_texts
+    from aveyb_retrieval.training.vocabulary import train_vocabulary
+
+    if (out / VOCAB_FILE).exists() and not overwrite:
+        raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
+    texts = read_texts(files, field=field)
+    vocabulary = train_vocabulary(texts, vocab_size, capitals=capitals, name=out.name or "aveyb")
+    vocabulary.save(out)
+    click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
+
+
+@click.command()
+@TEXTS
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
+    default="mini",
+    show_default=True,
+    help="Shape of a new model.",
+)
+@FIELDS
+@settings_options("settings", MLMSettings())
+@RUN
+def mlm(
+    source: TextSource,
+    vocabulary: str,
+    model: str | None,
+    preset: str,
+    fields: dict[str, Any],
+    settings: MLMSettings,
+    run: Run,
+) -> dict[str, float]:
+    """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
+
+    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
+    """
+    from aveyb_retrieval.training.loading import masked_model, open_vocabulary
+    from aveyb_retrieval.training.mlm import train_mlm
+
+    options = run.prepare()
+    words = open_vocabulary(vocabulary)
+    texts, data = source.open()
+    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
+        settings = replace(settings, learning_rate=MLM_RATES[preset])
+    figures = train_mlm(
+        masked_model(model, preset, words, seed=settings.seed, fields=fields),
+        words,
+        texts,
+        run.out,
+        data=data,
+        settings=settings,
+        **options,
+    )
+    for name, value in figures.items():
+        click.echo(f"held out {name}: {value:.4f}")
+    run.report()
+    return figures
+
+
+@click.command()
+@TEXTS
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "small", "medium", "large"]),
+    default="mini",
+    show_default=True,
+    help="Shape of a new model; small, medium and large are the paper's.",
+)
+@FIELDS
+@settings_options("settings", CLMSettings())
+@RUN
+def clm(
+    source: TextSource,
+    vocabulary: str,
+    model: str | None,
+    preset: str,
+    fields: dict[str, Any],
+    settings: CLMSettings,
+    run: Run,
+) -> dict[str, float]:
+    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
+    from aveyb_retrieval.training.clm import causal_model, train_clm
+    from aveyb_retrieval.training.loading import open_vocabulary
+
+    options = run.prepare()
+    words = open_vocabulary(vocabulary)
+    texts, data = source.open()
+    figures = train_clm(
+        causal_model(model, preset, words, seed=settings.seed, fields=fields),
+        words,
+        texts,
+        run.out,
+        data=data,
+        settings=settings,
+        **options,
+    )
+    for name, value in figures.items():
+        click.echo(f"held out {name}, as trained: {value:.4f}")
+    run.report()
+    return figures
+
+
+def _is_given(parameter: str) -> bool:
+    """Whether the user gave an option of the running command."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
