@@ -394,9 +394,7 @@ def ray() -> str:
             f"{searches['queries']} queries:",
             f"dense searches gave the same ids in the same order for {same['dense']:.0%}, with scores that differ by",
             f"at most {largest['dense']:.0e}; hybrid ones for {same['hybrid']:.0%} and by at most "
-            f"{largest['hybrid']:.0e}, since",
-            "the mean cosine that they count from is estimated from 1,024 documents: others, where the order is",
-            "another ([scores](index.md#fusion)).",
+            f"{largest['hybrid']:.0e}.",
         ]
     )
 

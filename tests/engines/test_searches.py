@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
-from tests.engines.stands import EMBEDDER
+from aveyb_retrieval.index.storage import sample
+from tests.engines.stands import EMBEDDER, LocalStand
 from tests.index.conftest import assert_best, true_scores
 from tests.index.fake import FakeEmbedder
 from tests.index.test_filters import holds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aveyb_retrieval import Hit, Retriever
     from tests.engines.stands import Collection, Documents, Stand
 
@@ -101,6 +104,29 @@ def test_hits_with_words_are_those_of_our_own_files(
     words: None, library: Retriever, ours: Retriever, options: dict[str, Any]
 ) -> None:
     assert_same(library.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
+
+
+def test_hybrid_scores_do_not_depend_on_the_order_of_documents(
+    words: None,
+    collection: Collection,
+    stand: Stand,
+    rows: Documents,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample, "SAMPLE", 16)
+    collection.publish(rows)
+    other = stand.collection()
+    other.publish(rows[::-1])
+    with collection.load() as forwards, other.load() as backwards:
+        wanted = forwards.search(QUERY, 10)
+        assert_same(backwards.search(QUERY, 10), wanted)
+    if len(getattr(stand, "servers", [stand])) > 1:
+        return  # each of several servers chooses from its own share
+    local = LocalStand(tmp_path).collection()
+    local.publish(rows)
+    with local.load() as ours:
+        assert_same(wanted, ours.search(QUERY, 10))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from aveyb_retrieval.index.nearest import devices, faiss_file
 from aveyb_retrieval.index.nearest.exact import search as search_exactly
 from aveyb_retrieval.index.nearest.searcher import Searcher, search_rescored
 from aveyb_retrieval.index.search.word_scores import Postings
-from aveyb_retrieval.index.storage import directory, filters, store_check
+from aveyb_retrieval.index.storage import directory, filters, sample, store_check
 from aveyb_retrieval.index.storage.directory import IndexDirectory
 from aveyb_retrieval.index.storage.filter_advice import warn_of_filter
 from aveyb_retrieval.index.storage.manifest import Manifest, check_files
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
 FILTERS_KEPT = 16
-MEAN_SAMPLE = 1024  # vectors whose mean stands for that of all
 
 
 class Allowed:
@@ -272,9 +271,9 @@ class Snapshot:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of a sample of the vectors: its product with a query is what a document scores at random."""
+        """The mean `[d]` of chosen vectors (`sample.py`): its product with a query is a random document's score."""
         with self.store() as store:
-            ids = store.spread(MEAN_SAMPLE)
+            ids = sample.documents(store)
             if "document" in self.kinds:
                 rows = self.tables["document"].gather(ids)
             else:

@@ -1,11 +1,12 @@
 """The numbers of documents and passages: a document's is given once and never again, a passage's holds its document's.
 
 Passage `i` of document `doc` has the number `doc << 20 | i`: no number depends on a position, and a passage names its
-document without a look-up.
+document without a look-up. What must not depend on the order in which documents came goes by the hashes of their ids.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
+
+
+def id_digest(document_id: str) -> bytes:
+    """The SHA-256 of an id: 32 bytes, however long it is."""
+    return hashlib.sha256(document_id.encode()).digest()
 
 
 def expand_passages(table: IntArray) -> IntArray:

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.storage import origins, store_check
 from aveyb_retrieval.index.storage.full_text import FullText
@@ -430,15 +428,6 @@ class Store:
     def ids(self, kind: Kind) -> IntArray:
         """Numbers of all documents or of all passages, ascending."""
         return self.live(0, 1 << 62) if kind == "document" else self.passage_ids()
-
-    def spread(self, count: int) -> IntArray:
-        """Up to `count` document numbers, ascending, evenly spread over all; every one where there are no more."""
-        first, last = self.db.execute("SELECT MIN(doc), MAX(doc) FROM documents").fetchone()
-        if first is None:
-            return np.empty(0, np.int64)
-        marks = np.unique(np.linspace(first, last, min(count, last - first + 1)).astype(np.int64))
-        following = "SELECT doc FROM documents WHERE doc >= ? ORDER BY doc LIMIT 1"
-        return np.unique([self.db.execute(following, (mark,)).fetchone()[0] for mark in marks.tolist()])
 
     def passage_ids(self, docs: IntArray | None = None) -> IntArray:
         """Passage numbers of all documents, or of some, ascending."""

@@ -12,7 +12,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.nearest import faiss_file, faiss_index, tune
 from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
-from aveyb_retrieval.index.storage import directory, files
+from aveyb_retrieval.index.storage import directory, files, sample
 from aveyb_retrieval.index.storage.files import FileInfo
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES, IndexInfo, Manifest
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages
@@ -58,6 +58,7 @@ def finish(
     if rejected:
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rejected)
         listed[directory.REJECTED] = files.write_atomic(transaction.folder / directory.REJECTED, lines.encode())
+    sample.settle(store)
     store.close()
     listed[directory.STORE] = files.hash_file(transaction.folder / directory.STORE)
     manifest = Manifest(
@@ -104,7 +105,7 @@ class FaissBuilder:
         if size:
             self.progress("training", 0, size, 0)
             try:
-                faiss_index.train(index, sample(table, size), factory)
+                faiss_index.train(index, draw(table, size), factory)
             except ConfigError:
                 self.transaction.allow_other_index()
                 raise
@@ -147,7 +148,7 @@ class FaissBuilder:
         store, table = self.transaction.store, self._table(self.transaction.store.shards())
         index = faiss_file.read(self.transaction.folder / directory.faiss_file(self.kind), mapped=True)
         searcher = FaissSearcher(index, {}, factory=info.factory)
-        drawn = np.random.default_rng(SEED).permutation(sample(table, 4 * tune.QUERIES))
+        drawn = np.random.default_rng(SEED).permutation(draw(table, 4 * tune.QUERIES))
         queries = drawn[np.linalg.norm(drawn, axis=1) > 0][: tune.QUERIES]  # an empty text is near to nothing
         if not len(queries):
             return replace(info, params={}, recall=None, curve=[])  # nothing to measure with
@@ -179,7 +180,7 @@ def live_blocks(store: Store, table: VectorTable, kind: Kind) -> Iterator[tuple[
         yield (ids, vectors) if keep.all() else (ids[keep], vectors[keep])
 
 
-def sample(table: VectorTable, size: int) -> FloatArray:
+def draw(table: VectorTable, size: int) -> FloatArray:
     """About `size` vectors drawn evenly from a table; `[<= size, d]`, the same ones every time."""
     total = len(table)
     chosen = np.arange(total) if size >= total else np.unique(np.random.default_rng(SEED).integers(0, total, size))

@@ -71,10 +71,11 @@ class Removed(NamedTuple):
 
 
 class Catalog(NamedTuple):
-    """The documents of a generation: numbers `[n]`, ascending, and how many passages each has `[n]`."""
+    """The documents of a generation: numbers `[n]`, ascending, how many passages each has, and keys of their ids."""
 
     numbers: IntArray
     passages: IntArray
+    keys: IntArray
 
 
 class Known:
@@ -85,7 +86,7 @@ class Known:
         self._lock = threading.RLock()
         self._removed: list[tuple[int, IntArray]] = []  # generation, numbers
         self._seen = -1  # generation up to which removed documents are known
-        self._rows = np.empty((0, 3), dtype=np.int64)  # number, passages, generation
+        self._rows = np.empty((0, 4), dtype=np.int64)  # number, passages, key, generation
         self._listed = -1  # generation up to which numbers are known
         self._metadata: sqlite3.Connection | None = None
         self._with_metadata = -1  # generation up to which metadata are known
@@ -121,13 +122,13 @@ class Known:
             if state.generation > self._listed:
                 self._list(state)
             rows = self._rows
-        rows = rows[(rows[:, 2] <= state.generation) & ~is_in(rows[:, 0], removed.documents)]
+        rows = rows[(rows[:, 3] <= state.generation) & ~is_in(rows[:, 0], removed.documents)]
         if len(rows) != state.documents:
             raise IndexFormatError(
                 f"{self._table.server.name}: {len(rows):,} documents, but {state.documents:,} are counted; search "
                 "again, and if this stays, publish it again"
             )
-        return Catalog(rows[:, 0], rows[:, 1])
+        return Catalog(*rows[:, :3].T)
 
     def matching(self, where: Filter, state: State, removed: Removed) -> Catalog:
         """The documents of a generation that satisfy a filter, as our own store evaluates it.
@@ -147,7 +148,7 @@ class Known:
             ).fetchall()
         found = np.array(rows, dtype=np.int64).reshape(-1)
         chosen = is_in(catalog.numbers, found)
-        return Catalog(catalog.numbers[chosen], catalog.passages[chosen])
+        return Catalog(*(column[chosen] for column in catalog))
 
     def mean(self, generation: int, compute: Callable[[], FloatArray]) -> FloatArray:
         """The mean vector of a generation."""
@@ -166,12 +167,12 @@ class Known:
         for start in range(first, state.last + 1, _RANGE):
             rows = self._table.query(
                 f"doc >= {start} and doc < {start + _RANGE} and born > {self._listed} and born <= {state.generation}",
-                ["n", "born"],
+                ["n", "key", "born"],
                 "document",
                 since=state.written,
             )
-            made = np.array([(row["number"] >> KIND_BITS, row["n"], row["born"]) for row in rows], dtype=np.int64)
-            made = made.reshape(-1, 3)
+            columns = [(row["number"] >> KIND_BITS, row["n"], row["key"], row["born"]) for row in rows]
+            made = np.array(columns, dtype=np.int64).reshape(-1, 4)
             found.append(made[np.argsort(made[:, 0])])
         self._rows = np.concatenate(found)
         self._listed = state.generation
@@ -181,7 +182,7 @@ class Known:
         if self._metadata is None:
             self._metadata = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
             self._metadata.execute("CREATE TABLE documents(number INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
-        wanted = self._rows[self._rows[:, 2] > self._with_metadata, 0].tolist()
+        wanted = self._rows[self._rows[:, 3] > self._with_metadata, 0].tolist()
         if wanted:
             long = []
             for number, row in self._table.read(DOCUMENT, wanted, ["fields"], since=state.written):

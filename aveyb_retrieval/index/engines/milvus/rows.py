@@ -17,7 +17,6 @@ made it: a generation exists once the row with its state does, and a search look
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.engines.milvus.connection import READ_WAIT
+from aveyb_retrieval.index.storage.numbering import id_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -65,8 +65,8 @@ def counted(number: int, count: int) -> int:
 
 
 def id_key(document_id: str) -> int:
-    """A hash that a document is looked up by; two ids may share it, so that the id is compared as well."""
-    return int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "little") >> 1
+    """The first 63 bits of the hash of an id, to look it up by; two may share them, so the id is compared as well."""
+    return int.from_bytes(id_digest(document_id)[:8], "big") >> 1
 
 
 def pieces(text: str) -> list[str]:

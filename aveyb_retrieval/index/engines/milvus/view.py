@@ -15,6 +15,7 @@ from aveyb_retrieval.index.engines.milvus.rows import DOCUMENT, KIND_BITS, MOST_
 from aveyb_retrieval.index.engines.milvus.word_search import WordSearch, is_in
 from aveyb_retrieval.index.input.documents import FileOrigin
 from aveyb_retrieval.index.pages import Pages
+from aveyb_retrieval.index.storage import sample
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 FEW = 1000  # vectors that a filter leaves, and that are rather read and scored here
 EF_SEARCH = 200  # candidates that a search of the graph keeps, at least
-MEAN_SAMPLE = 1024  # documents whose mean vector stands for that of all
 _KINDS = {"document": DOCUMENT, "passage": PASSAGE}
 
 
@@ -165,17 +165,16 @@ class MilvusView:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of some documents, evenly spread over all."""
+        """The mean `[d]` of the vectors of the documents that an index directory chooses, too (`storage/sample.py`)."""
         return self._known.mean(self._state.generation, self._mean)
 
     def _mean(self) -> FloatArray:
         catalog = self._known.catalog(self._state, self._removed)
         if not len(catalog.numbers):
             return np.zeros(self.info.dim, dtype=np.float32)
-        rows = np.unique(np.linspace(0, len(catalog.numbers) - 1, MEAN_SAMPLE).astype(np.int64))
-        sample = Catalog(catalog.numbers[rows], catalog.passages[rows])
+        chosen = Catalog(*(column[np.argsort(catalog.keys)[: sample.SAMPLE]] for column in catalog))
         kind = self.info.kinds[0]
-        numbers = sample.numbers if kind == "document" else expand_passages(np.stack(sample, axis=1))
+        numbers = chosen.numbers if kind == "document" else expand_passages(np.stack(chosen[:2], axis=1))
         if not len(numbers):
             return np.zeros(self.info.dim, dtype=np.float32)
         mean: FloatArray = self.vectors(kind, numbers).mean(axis=0)

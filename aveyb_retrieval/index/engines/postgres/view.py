@@ -12,10 +12,11 @@ from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.engines.base import BoolArray, EngineInfo
 from aveyb_retrieval.index.engines.postgres.filters import compile_filter
 from aveyb_retrieval.index.engines.postgres.word_search import WordSearch
-from aveyb_retrieval.index.engines.postgres.writer import document_key, vector_text
+from aveyb_retrieval.index.engines.postgres.writer import vector_text
 from aveyb_retrieval.index.input.documents import FileOrigin
 from aveyb_retrieval.index.pages import Pages
-from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.index.storage import sample
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages, id_digest
 from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph loses recall or takes longer than scoring them all
 EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
 MOST_EF = 1000
-MEAN_SAMPLE = 1024  # vectors whose mean stands for that of all
 
 
 class State(NamedTuple):
@@ -204,25 +204,17 @@ class PostgresView:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of some documents, evenly spread over all."""
+        """The mean `[d]` of the vectors of the documents that an index directory chooses, too (`storage/sample.py`)."""
         return self._means.get(self._state.generation, self._mean)
 
     def _mean(self) -> FloatArray:
-        first, last = self._db.execute(f"SELECT min(number), max(number) FROM {self._schema}.documents").fetchone()
-        if first is None:
-            return np.zeros(self.info.dim, dtype=np.float32)
-        marks = np.unique(np.linspace(first, last, min(MEAN_SAMPLE, last - first + 1)).astype(np.int64))
-        sample = (
-            f"SELECT DISTINCT (SELECT number FROM {self._schema}.documents WHERE number >= mark ORDER BY number "
-            "LIMIT 1) AS number FROM unnest(%s::bigint[]) AS mark"
-        )
+        chosen = f"SELECT number FROM {self._schema}.documents ORDER BY key LIMIT {sample.SAMPLE}"
         kind = self.info.kinds[0]
         match = "v.number = s.number"
         if kind == "passage":
             match = f"v.number >= s.number << {PASSAGE_BITS} AND v.number < (s.number + 1) << {PASSAGE_BITS}"
         (mean,) = self._db.execute(
-            f"SELECT vector_send(avg(vector)) FROM ({sample}) AS s JOIN {self._schema}.{kind}_vectors AS v ON {match}",
-            (marks.tolist(),),
+            f"SELECT vector_send(avg(vector)) FROM ({chosen}) AS s JOIN {self._schema}.{kind}_vectors AS v ON {match}",
             binary=True,
         ).fetchone()
         return np.zeros(self.info.dim, np.float32) if mean is None else _vector(mean).astype(np.float32)
@@ -267,7 +259,7 @@ class PostgresView:
         """Numbers of documents by their ids; those that are not there are left out."""
         rows = self._db.execute(
             f"SELECT id, number FROM {self._schema}.documents WHERE key = ANY(%s)",
-            ([document_key(document_id) for document_id in ids],),
+            ([id_digest(document_id) for document_id in ids],),
         )
         return dict(rows.fetchall())
 

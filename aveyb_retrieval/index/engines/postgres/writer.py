@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from aveyb_retrieval.index.engines.postgres import schema as tables
 from aveyb_retrieval.index.engines.postgres.connection import Address, connect, translated
 from aveyb_retrieval.index.engines.words import TermCounter
 from aveyb_retrieval.index.storage.language import language
-from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
+from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, id_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +124,7 @@ class PostgresWriter:
         with translated(self.name):
             rows = self._connection.execute(
                 f"SELECT id FROM {self._open()}.documents WHERE key = ANY(%s)",
-                ([document_key(i) for i in ids],),
+                ([id_digest(i) for i in ids],),
             )
             found = {name for (name,) in rows}
         return [document_id for document_id in ids if document_id not in found]
@@ -160,7 +159,7 @@ class PostgresWriter:
         schema = self._open()
         found = self._connection.execute(
             f"SELECT number FROM {schema}.documents WHERE key = ANY(%s)",
-            ([document_key(i) for i in ids],),
+            ([id_digest(i) for i in ids],),
         ).fetchall()
         numbers = [number for (number,) in found]
         if not numbers:
@@ -207,7 +206,7 @@ class PostgresWriter:
             terms, fields = next(counted), record.metadata_json
             pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
             made["documents"].append((
-                number, document_key(record.id), record.id, record.title, record.text, fields, fields, pages,
+                number, id_digest(record.id), record.id, record.title, record.text, fields, fields, pages,
                 row.n_tokens, row.n_cut, len(row.passages), Jsonb(terms), sum(terms.values()),
             ))  # fmt: skip
             made["document_vectors"].append((number, vector_text(row.vector)))
@@ -219,11 +218,6 @@ class PostgresWriter:
                 made["passages"].append((passage, start, stop, heading, norm, Jsonb(terms), sum(terms.values())))
                 made["passage_vectors"].append((passage, vector_text(row.passages[i])))
         return made
-
-
-def document_key(document_id: str) -> bytes:
-    """What a document is looked up by: a hash, so that an id may be of any length."""
-    return hashlib.sha256(document_id.encode()).digest()
 
 
 def vector_text(vector: FloatArray) -> str:
