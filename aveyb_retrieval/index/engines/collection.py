@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.index.input.documents import FileOrigin
+from aveyb_retrieval.index.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.exchange.parts import EncodedRow
     from aveyb_retrieval.index.input.documents import Record
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -161,3 +164,8 @@ def _comparable(settings: CollectionSettings) -> dict[str, object]:
         "language": settings.language,
         "model": None if model is None else f"{model['name']} ({model['fingerprint'][:16]})",
     }
+
+
+def pages_alone(pages: str | None) -> FileOrigin | None:
+    """The file that a document was read from, of which a collection keeps no more than the pages."""
+    return None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))

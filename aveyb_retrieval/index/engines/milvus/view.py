@@ -10,11 +10,10 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.engines.base import BoolArray, EngineInfo
+from aveyb_retrieval.index.engines.collection import pages_alone
 from aveyb_retrieval.index.engines.milvus.known import Catalog
 from aveyb_retrieval.index.engines.milvus.rows import DOCUMENT, KIND_BITS, MOST_NAMED, MOST_ROWS, PASSAGE
 from aveyb_retrieval.index.engines.milvus.word_search import WordSearch, is_in
-from aveyb_retrieval.index.input.documents import FileOrigin
-from aveyb_retrieval.index.pages import Pages
 from aveyb_retrieval.index.storage import sample
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
@@ -232,7 +231,7 @@ class MilvusView:
                 body["title"],
                 body["text"],
                 json.loads(row["fields"] or body["metadata"]),
-                _origin(body["pages"]),
+                pages_alone(body["pages"]),
             )
             for (number, row), body in zip(found.items(), bodies, strict=True)
         }
@@ -288,8 +287,3 @@ def _best_first(scores: FloatArray, numbers: IntArray) -> tuple[FloatArray, IntA
 
 def _documents(kind: Kind, numbers: IntArray) -> IntArray:
     return numbers if kind == "document" else numbers >> PASSAGE_BITS
-
-
-def _origin(pages: str | None) -> FileOrigin | None:
-    """A file of which only the pages are known here."""
-    return None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))

@@ -10,11 +10,10 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.index.engines.base import BoolArray, EngineInfo
+from aveyb_retrieval.index.engines.collection import pages_alone
 from aveyb_retrieval.index.engines.postgres.filters import compile_filter
 from aveyb_retrieval.index.engines.postgres.word_search import WordSearch
 from aveyb_retrieval.index.engines.postgres.writer import vector_text
-from aveyb_retrieval.index.input.documents import FileOrigin
-from aveyb_retrieval.index.pages import Pages
 from aveyb_retrieval.index.storage import sample
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS, expand_passages, id_digest
 from aveyb_retrieval.index.storage.store import StoredDocument, StoredPassage
@@ -271,7 +270,7 @@ class PostgresView:
             (list(docs),),
         )
         return {
-            number: StoredDocument(number, name, title, text, json.loads(fields), _origin(pages))
+            number: StoredDocument(number, name, title, text, json.loads(fields), pages_alone(pages))
             for number, name, title, text, fields, pages in rows
         }
 
@@ -309,8 +308,3 @@ def _vector(sent: bytes) -> FloatArray:
 
 def _numbers(rows: Any) -> IntArray:
     return np.array([number for (number,) in rows], dtype=np.int64)
-
-
-def _origin(pages: str | None) -> FileOrigin | None:
-    """A file of which only the pages are known here."""
-    return None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))
