@@ -301,6 +301,60 @@ def server() -> str:
     )
 
 
+def engines() -> str:
+    """Return the table of engines.json: the same passages in every engine."""
+    found = results("engines.json")
+    rows = []
+    for name, row in found.items():
+        if not isinstance(row, dict):
+            continue
+        rows.append(
+            [
+                name,
+                f"{row['recall']:.3f}",
+                *(f"{row[kind]['p50_ms']:.0f}, {row[kind]['p99_ms']:.0f}" for kind in ("dense", "filtered", "lexical")),
+                f"{row['seconds']:,.0f}",
+                *(f"{row[size] / 2**20:,.0f}" for size in ("disk_bytes", "client_bytes_with_filter", "server_bytes")),
+            ]
+        )
+    head = ["engine", "recall@10", "vectors, p50, p99", "with a filter", "words", "built in, s"]
+    head += ["disk, MiB", "memory here, MiB", "of servers, MiB"]
+    documents = found["index directory"]["documents"]
+    return "\n".join(
+        [
+            f"{found['passages']:,} passages of {documents:,} documents, 256 dimensions, 200 sentences of them as",
+            "queries, one after the other, without the model's work (`benchmarks/cpu/engines.py`); milliseconds:",
+            "",
+            table(head, rows),
+        ]
+    )
+
+
+def needle() -> str:
+    """Return the table of needle.json: shares of the needles by length, all depths together."""
+    found = results("needle.json")
+    systems = list(dict.fromkeys(cell["system"] for cell in found["cells"]))
+    rows = []
+    for length in dict.fromkeys(cell["length"] for cell in found["cells"]):
+        row = [f"{length:,}"]
+        for system in systems:
+            cells = [cell for cell in found["cells"] if (cell["system"], cell["length"]) == (system, length)]
+            shares = [fmean(cell[name] for cell in cells) for name in ("document_first", "passage_first")
+                      if cells[0][name] is not None]  # fmt: skip
+            row.append(", ".join(f"{share:.2f}" for share in shares))
+        rows.append(row)
+    depths = len({cell["depth"] for cell in found["cells"]})
+    return "\n".join(
+        [
+            table(["tokens of a document", *systems], rows),
+            "",
+            f"`{found['command']}`: {found['seeds']} needles at each of {depths} depths, {found['distractors']} more "
+            "documents of each length;",
+            "the share of right documents that come first, and of needles in the first passage of their document.",
+        ]
+    )
+
+
 def scale() -> str:
     """Return the tables that scale.py prints where it is given no option."""
     tables: str = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))["tables"]([])
@@ -407,6 +461,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "extras": extras,
     "files": files,
     "server": server,
+    "engines": engines,
+    "needle": needle,
     "precision": precision,
     "passages": passages,
     "scale": scale,
