@@ -436,7 +436,8 @@ def main() -> None:
         return
     folder = args.folder or Path(tempfile.mkdtemp(prefix="aveyb-ray-"))
     folder.mkdir(parents=True, exist_ok=True)
-    write_corpus(folder / "corpus.jsonl", args.documents)
+    if not (folder / "corpus.jsonl").exists():  # the pages may have changed since a run that this one continues
+        write_corpus(folder / "corpus.jsonl", args.documents)
     result: dict[str, Any] = {"steps": {}}
     if args.json and args.json.is_file():
         result = json.loads(args.json.read_text(encoding="utf-8"))
