@@ -301,6 +301,18 @@ def server() -> str:
     )
 
 
+def ablations() -> str:
+    """Return the table of ablations.json."""
+    head, *rows = results("ablations.json")["table"]
+    return table(head, rows)
+
+
+def funnel() -> str:
+    """Return the tables that funnel.py wrote, as parts of a section."""
+    _, tables = (RESULTS / "funnel.md").read_text(encoding="utf-8").split("\n## ", 1)
+    return f"### {tables.strip()}".replace("\n## ", "\n### ")
+
+
 def engines() -> str:
     """Return the table of engines.json: the same passages in every engine."""
     found = results("engines.json")
@@ -462,6 +474,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "files": files,
     "server": server,
     "engines": engines,
+    "ablations": ablations,
+    "funnel": funnel,
     "needle": needle,
     "precision": precision,
     "passages": passages,
