@@ -301,6 +301,12 @@ def server() -> str:
     )
 
 
+def ablations() -> str:
+    """Return the table of ablations.json."""
+    head, *rows = results("ablations.json")["table"]
+    return table(head, rows)
+
+
 def funnel() -> str:
     """Return the tables that funnel.py wrote, as parts of a section."""
     _, tables = (RESULTS / "funnel.md").read_text(encoding="utf-8").split("\n## ", 1)
@@ -469,6 +475,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "files": files,
     "server": server,
     "engines": engines,
+    "ablations": ablations,
     "funnel": funnel,
     "needle": needle,
     "precision": precision,
