@@ -2,7 +2,7 @@
 
     python benchmarks/cpu/clm_curve.py --data ../shared/data/pretrain --work clm_curve
 
-The text, the vocabulary and the number of tokens are those of `mlm_curve.py`. Training follows the paper but for the
+Text and vocabulary are those of `mlm_curve.py`. Training follows the paper but for the
 size of a step (2,048 tokens instead of 524,288) and Adam's epsilon; a run that was interrupted goes on where it was.
 Afterwards the held-out text is scored both ways at several lengths: as trained, where all positions of a split share
 its ranking, and strict, where each position has the ranking of its own prefix, as in generation. Then the model is
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=4096)
     parser.add_argument("--length", type=int, default=256, help="tokens in a packed sequence")
     parser.add_argument("--batch", type=int, default=8, help="sequences in a step")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--json", type=Path, default=RESULTS / "clm_curve.json", help="the curve goes beside it")
     args = parser.parse_args()
