@@ -186,7 +186,7 @@ def masked_model(variant: Variant, seed: int, work: Path, words: AveyBTokenizer)
 
 
 def read_pairs(data: Path, words: AveyBTokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the pairs that all variants are fine-tuned on, in order, as token ids."""
+    """Return the pairs that all variants are trained on, in order, as token ids."""
     records = islice(read_records(data / PAIRS), CONTRASTIVE.steps * CONTRASTIVE.batch_size)
     return [
         (words.encode_ids(row["query"])[: PAIR_TOKENS[0]], words.encode_ids(row["positive"])[: PAIR_TOKENS[1]])

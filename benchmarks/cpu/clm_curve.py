@@ -2,11 +2,11 @@
 
     python benchmarks/cpu/clm_curve.py --data ../shared/data/pretrain --work clm_curve
 
-Text and vocabulary are those of `mlm_curve.py`. Training follows the paper but for the
-size of a step (2,048 tokens instead of 524,288) and Adam's epsilon; a run that was interrupted goes on where it was.
-Afterwards the held-out text is scored both ways at several lengths: as trained, where all positions of a split share
-its ranking, and strict, where each position has the ranking of its own prefix, as in generation. Then the model is
-asked for pass keys. When the run is complete, the same command only scores.
+Text and vocabulary are those of `mlm_curve.py`. Training follows the paper but for the size of a step (2,048 tokens
+instead of 524,288) and Adam's epsilon; a run that was interrupted goes on where it was. Afterwards the held-out text is
+scored both ways at several lengths: as trained, where all positions of a split share its ranking, and strict, where
+each position has the ranking of its own prefix, as in generation. Then the model is asked for pass keys. When the run
+is complete, the same command only scores.
 """
 
 from __future__ import annotations

@@ -15,40 +15,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.eval.needle import DEPTHS, LENGTHS, SYSTEMS, Cell, run_needles
-from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.needle import LENGTHS, Cell, run_needles
+from aveyb_retrieval.eval.report import heat_maps, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RESULTS = Path(__file__).parents[1] / "results"
-MEASURES = {"document_first": "right document first", "passage_first": "needle in its first passage"}
+ACROSS = 3  # maps in a row
 
 
-def draw(cells: Sequence[Cell], lengths: Sequence[int], path: Path) -> None:
-    """Draw a map for each way to search (across) and measure (down)."""
-    figure = Figure(figsize=(2.4 * len(SYSTEMS), 5.2), layout="constrained")
-    axes = figure.subplots(len(MEASURES), len(SYSTEMS), sharex=True, sharey=True)
-    shown = None
-    for row, (measure, name) in enumerate(MEASURES.items()):
-        for column, system in enumerate(SYSTEMS):
-            here = axes[row, column]
-            found = {(cell.depth, cell.length): getattr(cell, measure) for cell in cells if cell.system == system}
-            values = [[found[depth, length] for length in lengths] for depth in DEPTHS]
-            if None in values[0]:
-                here.set_axis_off()  # document vectors have no passages
-                continue
-            shown = here.imshow(np.array(values), vmin=0, vmax=1, cmap="viridis", aspect="auto")
-            here.set_xticks(range(len(lengths)), [f"{length // 1024}K" for length in lengths])
-            here.set_yticks(range(len(DEPTHS)), [f"{depth} %" for depth in DEPTHS])
-            here.set_title(f"{system}\n{name}", fontsize=8)
-    figure.supxlabel("tokens of a document")
-    figure.supylabel("depth of the needle")
-    assert shown is not None
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draw the maps that `aveyb-eval needle` prints."""
+    maps = heat_maps(cells)
+    down = -(-len(maps) // ACROSS)
+    figure = Figure(figsize=(3.2 * ACROSS, 2.4 * down), layout="constrained")
+    axes = figure.subplots(down, ACROSS, squeeze=False)
+    for here, (title, depths, rows) in zip(axes.flat, maps, strict=False):
+        shown = here.imshow(list(rows.values()), vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        here.set_xticks(range(len(depths)), [f"{depth} %" for depth in depths], fontsize=8)
+        here.set_yticks(range(len(rows)), [f"{length:,}" for length in rows])
+        here.set_title(title.replace(": ", ":\n"), fontsize=9)
+    figure.supxlabel("depth of the needle")
+    figure.supylabel("tokens of a document")
     figure.colorbar(shown, ax=axes, label="share of the needles")
     figure.savefig(path, dpi=100)
 
@@ -75,7 +67,7 @@ def main() -> None:
         "cells": [asdict(cell) for cell in cells],
     }
     write_text(args.json, json.dumps(found, indent=1) + "\n")
-    draw(cells, args.lengths, args.json.with_suffix(".png"))
+    draw(cells, args.json.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,14 @@ LOOK = 0.25  # seconds
 
 
 def write_corpus(path: Path, count: int) -> None:
-    """Documents of 60 to 100 words of this project's pages, each with words of its own."""
+    """Documents of 60 to 100 words of this project's pages, each with words of its own.
+
+    Those of a run that is continued stay: the pages may have changed since.
+    """
+    if path.exists():
+        if (there := path.read_bytes().count(b"\n")) != count:
+            raise SystemExit(f"{path}: {there} documents, but {count} are asked for; take another --folder")
+        return
     pages = " ".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
     words = re.findall(r"[a-z]{2,}", pages.lower())  # frequent ones as often as they are
     rng = random.Random(0)
@@ -436,8 +443,7 @@ def main() -> None:
         return
     folder = args.folder or Path(tempfile.mkdtemp(prefix="aveyb-ray-"))
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "corpus.jsonl").exists():  # the pages may have changed since a run that this one continues
-        write_corpus(folder / "corpus.jsonl", args.documents)
+    write_corpus(folder / "corpus.jsonl", args.documents)
     result: dict[str, Any] = {"steps": {}}
     if args.json and args.json.is_file():
         result = json.loads(args.json.read_text(encoding="utf-8"))

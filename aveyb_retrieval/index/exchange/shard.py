@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.storage.manifest import GRANULARITIES
+from aveyb_retrieval.index.storage.numbering import id_digest
 from aveyb_retrieval.index.storage.shards import STORAGE_DTYPES
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def part_name(number: int) -> str:
 
 def shard_of(document_id: str, of: int) -> int:
     """Return the shard, from 1, that a document belongs to: the first eight bytes of SHA-256 of its id, modulo `of`."""
-    return int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "big") % of + 1
+    return int.from_bytes(id_digest(document_id)[:8], "big") % of + 1
 
 
 def check_shard(shard: int, of: int) -> None:

@@ -171,7 +171,8 @@ class MilvusView:
         catalog = self._known.catalog(self._state, self._removed)
         if not len(catalog.numbers):
             return np.zeros(self.info.dim, dtype=np.float32)
-        chosen = Catalog(*(column[np.argsort(catalog.keys)[: sample.SAMPLE]] for column in catalog))
+        least = np.argsort(catalog.keys)[: sample.SAMPLE]
+        chosen = Catalog(*(column[least] for column in catalog))
         kind = self.info.kinds[0]
         numbers = chosen.numbers if kind == "document" else expand_passages(np.stack(chosen[:2], axis=1))
         if not len(numbers):
