@@ -18,6 +18,7 @@ import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.device import check_device
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED, MODELS
 from aveyb_retrieval.encoder.fingerprint import fingerprint
 from aveyb_retrieval.encoder.funnel import Funnel
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
@@ -32,7 +33,6 @@ from aveyb_retrieval.kernels.transfer import to_device
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-mini-en"
 _MODEL_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
 _HUB_FILES = ["*.json", "*.safetensors", "*.tiktoken", "*.txt", "*.model", "*.jinja"]  # nothing pickled, no code
@@ -160,7 +160,7 @@ class Embedder:
         """Load a model folder, or a model of the Hugging Face hub by its name.
 
         Args:
-            model: folder or hub name; None: the model embedded in this package.
+            model: folder, hub name or one of `EMBEDDED`; None: the default among those.
             device: a torch device.
             precision: what the model computes in: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute
                 capability 8.9 and newer; on a CPU the same rounding, slowly); vectors are float32 in any case.
@@ -447,7 +447,7 @@ def _checked(size: PassageSize | None) -> PassageSize | None:
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """Return the local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
+    """Return the local folder of a model: an embedded one, a folder, or a snapshot from the Hugging Face hub.
 
     Raises:
         ModelError: nothing is there, locally or on the hub.
@@ -455,6 +455,8 @@ def model_folder(model: str | Path | None) -> Path:
     folder = DEFAULT_MODEL if model is None else Path(model)
     if folder.is_dir():
         return folder
+    if model in EMBEDDED:
+        return MODELS / str(model)
     if model is None:
         raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
     if folder.is_absolute() or str(model).count("/") != 1:

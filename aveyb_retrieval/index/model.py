@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.encoder.embedded import EMBEDDED
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.types import EmbedderLike, PassageCutter, TokenEncoder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aveyb_retrieval.encoder.token_codec import TokenCodec
 
 Model = str | Path | EmbedderLike | None
@@ -96,6 +99,20 @@ def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLik
             "leave it out"
         )
     return model.with_token_codec(codec)
+
+
+def source_of(loaded_by: str | None, description: Mapping[str, Any] | None) -> str | None:
+    """Return what to load the model of an index by.
+
+    An index made with the embedded model says only its name; that model stays in the package when another one becomes
+    the default.
+
+    Args:
+        loaded_by: what the model was loaded by; None: it was the embedded one, or given loaded.
+        description: `model_description` of it.
+    """
+    name = None if description is None else description["name"]
+    return name if loaded_by is None and name in EMBEDDED else loaded_by
 
 
 def token_width(model: EmbedderLike) -> int:

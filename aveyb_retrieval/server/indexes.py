@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.index.model import load_model
+from aveyb_retrieval.index.model import load_model, source_of
 from aveyb_retrieval.index.search.retriever import Retriever
 from aveyb_retrieval.index.storage.info import describe
 from aveyb_retrieval.server.batching import BatchedModel, ServedModel
@@ -138,7 +138,7 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
 
 
 def _common_source(paths: Mapping[str, Path], described: Mapping[str, dict[str, Any]]) -> str | None:
-    """Where the model of all indexes that have one was loaded from; None for the embedded one.
+    """What the model of all indexes that have one is loaded by.
 
     Raises:
         ConfigError: they have different ones.
@@ -151,4 +151,4 @@ def _common_source(paths: Mapping[str, Path], described: Mapping[str, dict[str, 
                 f"{paths[name]}: made by the model {described[name]['model']['name']}, but {paths[with_model[0]]} by "
                 f"{first['model']['name']}; a server has one model: serve them from two processes"
             )
-    return cast("str | None", first["settings"]["model_source"])
+    return source_of(first["settings"]["model_source"], first["model"])

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ from aveyb_retrieval.index.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from aveyb_retrieval.training.teacher_tokens import TokenVectors
 
 MANIFEST = "packed.json"
 STORAGE_DTYPES = ("int8", "float16")
@@ -167,6 +171,8 @@ class PackedTexts:
 
     ids: uint16 `[T]`. starts: int64 `[n + 1]`, text i has the ids from `starts[i]` to `starts[i + 1]`.
     vectors: float16 `[n, D]` unit rows. pairs: int64 `[m, 2]`. facts: what the manifest and the parts say of the data.
+    places: int64 `[n]`, where each text begins among the tokens of all parts, loaded or not.
+    tokens: the teacher's vectors of all tokens, if they are at hand (see `with_tokens`).
     """
 
     ids: np.ndarray
@@ -174,8 +180,10 @@ class PackedTexts:
     vectors: np.ndarray
     pairs: np.ndarray
     facts: dict[str, Any]
+    places: np.ndarray
+    tokens: TokenVectors | None = None
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each text, int64 `[n]`."""
         return np.diff(self.starts)
@@ -202,6 +210,9 @@ class PackedTexts:
             raise InputError(f"{folder / MANIFEST} lists {', '.join(listed)}; asked for: {', '.join(chosen) or 'none'}")
         arrays = [_read_part(folder / name, listed[name]["sha256"]) for name in chosen]
         firsts = np.cumsum([0, *(len(part["lengths"]) for part in arrays[:-1])])
+        before = dict(
+            zip(listed, np.cumsum([0, *(entry["tokens"] for entry in listed.values())]).tolist(), strict=False)
+        )
         lengths = np.concatenate([part["lengths"] for part in arrays]).astype(np.int64)
         return cls(
             np.concatenate([part["ids"] for part in arrays]),
@@ -209,7 +220,36 @@ class PackedTexts:
             np.concatenate([dequantize(part).astype(np.float16) for part in arrays]),
             np.concatenate([part["pairs"] + first for part, first in zip(arrays, firsts, strict=True)]),
             manifest["facts"] | {name: listed[name]["sha256"] for name in chosen},
+            np.concatenate(
+                [
+                    before[name] + np.cumsum(part["lengths"], dtype=np.int64) - part["lengths"]
+                    for name, part in zip(chosen, arrays, strict=True)
+                ]
+            ),
         )
+
+    def with_tokens(self, tokens: TokenVectors) -> PackedTexts:
+        """Return these texts with the teacher's vectors of their tokens.
+
+        Raises:
+            InputError: there are vectors for fewer tokens than the texts need.
+        """
+        last = int((self.places + self.lengths).max())
+        if len(tokens) < last:
+            raise InputError(
+                f"the teacher's vectors of the first {len(tokens):,} tokens are at hand, the packed texts need "
+                f"{last:,}: give the folder that they were packed from"
+            )
+        return replace(self, tokens=tokens)
+
+    def padded_tokens(self, rows: Iterable[int]) -> np.ndarray:
+        """Return the teacher's vectors of the tokens of some texts, float32 `[B, T, D]`, 0 where there are none."""
+        assert self.tokens is not None
+        found = [self.tokens[slice(self.places[row], self.places[row] + self.lengths[row])] for row in rows]
+        out = np.zeros((len(found), max(map(len, found)), found[0].shape[1]), np.float32)
+        for i, vectors in enumerate(found):
+            out[i, : len(vectors)] = vectors
+        return out
 
     def padded(self, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return ids int64 `[B, T]` and mask bool `[B, T]` of some texts, padded to the longest."""
@@ -224,12 +264,13 @@ class PackedTexts:
 class BatchOrder:
     """The batches of an endless run; batch number i depends on the texts, the seed and i alone.
 
-    A batch holds either pairs or single texts (those in no pair), of similar length. Every epoch sees each of them once
-    in an order of its own, except for the rest that does not fill a batch.
+    A batch holds either pairs or single texts (those in no pair), of similar length, so many that neither limit is
+    passed: hundreds of questions, or some whole splits. Every epoch sees each of them once in an order of its own.
 
     Args:
         texts: the data.
-        batch_size: pairs or texts per batch.
+        batch_size: pairs or texts of a batch at most.
+        batch_tokens: tokens of a batch at most, unless a single pair or text has more; 0: no limit.
         seed: decides the order.
 
     Raises:
@@ -238,38 +279,63 @@ class BatchOrder:
 
     _NEIGHBORHOOD = 32  # batches whose rows are sorted by length together: little padding, random enough
 
-    def __init__(self, texts: PackedTexts, batch_size: int, seed: int) -> None:
+    def __init__(self, texts: PackedTexts, batch_size: int, seed: int, batch_tokens: int = 0) -> None:
         """Find the single texts."""
         single = np.ones(len(texts.starts) - 1, bool)
         single[texts.pairs.ravel()] = False
-        self._kinds = [rows for rows in (texts.pairs, np.flatnonzero(single)[:, None]) if len(rows) >= batch_size]
+        kinds = texts.pairs, np.flatnonzero(single)[:, None]
+        self._kinds = [rows for rows in kinds if len(rows) >= (1 if batch_tokens else batch_size)]
         if not self._kinds:
             raise InputError(
                 f"{len(texts.pairs)} pairs and {single.sum()} single texts are both less than one batch of "
                 f"{batch_size}: give more texts or a smaller batch"
             )
-        self._lengths, self._batch_size, self._seed = texts.lengths, batch_size, seed
-        self.per_epoch = sum(len(rows) // batch_size for rows in self._kinds)
-        self._epoch, self._batches = -1, list[np.ndarray]()
+        self._lengths, self._batch_size, self._batch_tokens, self._seed = texts.lengths, batch_size, batch_tokens, seed
+        self._starts, self._epoch, self._batches = [0], -1, list[np.ndarray]()
 
     def __getitem__(self, number: int) -> np.ndarray:
         """Return the rows of batch `number`: int64 `[B, 2]` of pairs or `[B, 1]` of single texts."""
-        epoch, position = divmod(number, self.per_epoch)
+        while self._starts[-1] <= number:  # how many batches an epoch has depends on its order
+            self._load(len(self._starts) - 1)
+            self._starts.append(self._starts[-1] + len(self._batches))
+        epoch = bisect_right(self._starts, number) - 1
+        self._load(epoch)
+        return self._batches[number - self._starts[epoch]]
+
+    def epoch_end(self, epoch: int) -> int:
+        """Return the number of batches in the first `epoch + 1` epochs."""
+        while len(self._starts) < epoch + 2:
+            self[self._starts[-1]]
+        return self._starts[epoch + 1]
+
+    def _load(self, epoch: int) -> None:
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self._shuffled(epoch)
-        return self._batches[position]
 
     def _shuffled(self, epoch: int) -> list[np.ndarray]:
         generator = np.random.default_rng([self._seed, epoch])
         batches: list[np.ndarray] = []
         for rows in self._kinds:
-            rows = generator.permutation(rows)[: len(rows) // self._batch_size * self._batch_size]
+            whole = len(rows) if self._batch_tokens else len(rows) // self._batch_size * self._batch_size
+            rows = generator.permutation(rows)[:whole]
             size = self._NEIGHBORHOOD * self._batch_size
             for start in range(0, len(rows), size):
                 near = rows[start : start + size]
                 near = near[np.argsort(self._lengths[near].max(1), kind="stable")]
-                batches += np.split(near, len(near) // self._batch_size)
+                batches += np.split(near, self._cuts(self._lengths[near].sum(1)))
         return [batches[i] for i in generator.permutation(len(batches))]
+
+    def _cuts(self, tokens: np.ndarray) -> list[int]:
+        """Where batches begin in rows of so many tokens each, the first one left out."""
+        if not self._batch_tokens:
+            return list(range(self._batch_size, len(tokens), self._batch_size))
+        cuts, count, total = [], 0, 0
+        for row, size in enumerate(tokens.tolist()):
+            if count and (count == self._batch_size or total + size > self._batch_tokens):
+                cuts.append(row)
+                count = total = 0
+            count, total = count + 1, total + size
+        return cuts
 
 
 def _read_part(path: Path, sha256: str) -> dict[str, np.ndarray]:

@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save
 from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.storage.files import rename, write_atomic
-from aveyb_retrieval.training.losses import distillation_loss, fit_head
+from aveyb_retrieval.training.losses import distillation_loss, fit_head, fit_rotation, token_loss
 from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
+from aveyb_retrieval.training.processes import Processes
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STATE = "state.safetensors"
 HEAD = "head.safetensors"  # beside the model: maps its vectors to the teacher's
 _HEAD_TEXTS = 4096  # on which the head is fitted before the first step
+_HEAD_BATCH = 64
 
 
 def train_packed(
@@ -61,13 +63,17 @@ def train_packed(
         InputError: the run was started on other texts, or the loss is not a number.
     """
     settings.check("temperature")
+    _check_tokens(settings, texts)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     checkpoints = Path(folder) / CHECKPOINTS
     resume = checkpoints.is_dir() and get_last_checkpoint(str(checkpoints)) is not None
-    run = RunFolder(folder, asdict(settings), texts.facts, resume=resume)
-    order = BatchOrder(texts, settings.batch_size, settings.seed)
+    processes = Processes.join(device)
+    facts = asdict(settings) | {"processes": processes.count}
+    processes.wait()  # until all have looked for a checkpoint
+    run = RunFolder(folder, facts, texts.facts, resume=resume, main=processes.rank == 0)
+    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens)
     nn.Module.to(model, device).train()
-    head = nn.Linear(model.config.hidden_size, texts.vectors.shape[1], bias=False, device=device)
+    head = Head(model.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear").to(device)
     trained = nn.ModuleDict({"model": model, "head": head})
     optimizer = build_optimizer(
         trained,
@@ -79,27 +85,28 @@ def train_packed(
     )
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     if run.checkpoint is None:
-        with torch.no_grad():
-            head.weight.copy_(_first_head(model, texts, settings).to(device))
+        _fit(head, model, texts, settings)
         step = 0
-        _save(checkpoints, step, trained, optimizer, settings.keep)
+        if run.main:
+            _save(checkpoints, step, trained, optimizer, settings.keep)
     else:
         step = _restore(Path(run.checkpoint), trained, optimizer)
     run.drop_metrics_after(step)
     started, tokens, losses = time.monotonic(), 0, list[float]()
-    while step < settings.steps and (deadline is None or time.monotonic() < deadline):
+    while step < settings.steps and processes.first_says(deadline is None or time.monotonic() < deadline):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * factor(step)
         rows = order[step]
-        loss = _loss(model, head, texts, rows, settings)
+        loss = _loss(model, head, texts, processes.share(rows), settings)
         check_loss(loss, step + 1, checkpoints)
         loss.backward()
+        processes.average(trained.parameters())
         if settings.clip:
             nn.utils.clip_grad_norm_(trained.parameters(), settings.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        losses.append(loss.item())
+        losses.append(processes.mean(loss.item()))
         tokens += int(texts.lengths[rows].sum())
         if step % settings.log_every == 0 or step == settings.steps:
             seconds = time.monotonic() - started
@@ -111,18 +118,48 @@ def train_packed(
                 "tokens_per_second": round(tokens / seconds, 1),
             })  # fmt: skip
             losses.clear()
-        if step % settings.save_every == 0 or step == settings.steps:
+        if run.main and (step % settings.save_every == 0 or step == settings.steps):
             _save(checkpoints, step, trained, optimizer, settings.keep)
-    if step < settings.steps:
+    if run.main and step < settings.steps:
         _save(checkpoints, step, trained, optimizer, settings.keep)
+    processes.wait()
+    if step < settings.steps or not run.main:
         return step
     model.eval().save_pretrained(run.model)
-    write_atomic(run.model / HEAD, save({"head": head.weight.detach().cpu().contiguous()}))
+    write_atomic(run.model / HEAD, save({"head": head.weight.detach().cpu().contiguous(), "scale": head.scale.cpu()}))
     return step
 
 
-def mean_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> torch.Tensor:
-    """Return the mean of each text's token vectors, float32 unit rows `[B, D]`.
+def _check_tokens(settings: PackedSettings, texts: PackedTexts) -> None:
+    if settings.token_weight and (settings.head != "rotation" or texts.tokens is None):
+        raise ConfigError(
+            f"token_weight is {settings.token_weight}, which needs head = rotation (it is {settings.head}) and the "
+            f"teacher's vectors of tokens ({'none' if texts.tokens is None else 'at hand'})"
+        )
+
+
+class Head(nn.Module):
+    """Maps the student's vectors to the teacher's: `W s`. The teacher's tokens come the other way: `scale W^T h`."""
+
+    scale: torch.Tensor
+
+    def __init__(self, size: int, teacher_size: int, *, learnt: bool) -> None:
+        """Make room; the values are fitted to the model that a run starts from."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(teacher_size, size), requires_grad=learnt)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Map `[..., D]` to `[..., D_teacher]`."""
+        return vectors @ self.weight.T
+
+    def targets(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map the teacher's tokens `[..., D_teacher]` to what the student's should be, `[..., D]`."""
+        return tokens @ self.weight * self.scale
+
+
+def token_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 token vectors `[B, T, D]`, 0 in the padding, and their mean in each text, `[B, D]`.
 
     Args:
         model: the student.
@@ -130,20 +167,20 @@ def mean_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> torch.
         mask: bool `[B, T]`, which of them are tokens.
     """
     tokens, exist = torch.from_numpy(ids).to(model.device), torch.from_numpy(mask).to(model.device)
-    hidden = model(input_ids=tokens, attention_mask=exist).last_hidden_state.float()
-    mean = (hidden * exist[..., None]).sum(1) / exist.sum(1, keepdim=True)
-    return nn.functional.normalize(mean, dim=-1)
+    hidden = model(input_ids=tokens, attention_mask=exist).last_hidden_state.float() * exist[..., None]
+    return hidden, hidden.sum(1) / exist.sum(1, keepdim=True)
 
 
 def _loss(
-    model: AveyBModel, head: nn.Linear, texts: PackedTexts, rows: np.ndarray, settings: PackedSettings
+    model: AveyBModel, head: Head, texts: PackedTexts, rows: np.ndarray, settings: PackedSettings
 ) -> torch.Tensor:
     """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; both sides of pairs go through the model together."""
-    columns = rows.shape[1]
+    columns, flat = rows.shape[1], rows.T.ravel()
     with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
-        students = mean_vectors(model, *texts.padded(rows.T.ravel())).chunk(columns)
-    teachers = torch.from_numpy(texts.vectors[rows.T.ravel()]).to(model.device).float().chunk(columns)
-    return distillation_loss(
+        tokens, means = token_vectors(model, *texts.padded(flat))
+    students = nn.functional.normalize(means, dim=-1).chunk(columns)
+    teachers = torch.from_numpy(texts.vectors[flat]).to(model.device).float().chunk(columns)
+    loss = distillation_loss(
         students,
         teachers,
         head,
@@ -152,17 +189,26 @@ def _loss(
         pair_weight=settings.pair_weight,
         temperature=settings.temperature,
     )
+    if settings.token_weight:
+        targets = head.targets(torch.from_numpy(texts.padded_tokens(flat)).to(model.device))
+        loss = loss + settings.token_weight * token_loss(tokens, targets)
+    return loss
 
 
 @torch.no_grad()
-def _first_head(model: AveyBModel, texts: PackedTexts, settings: PackedSettings) -> torch.Tensor:
+def _fit(head: Head, model: AveyBModel, texts: PackedTexts, settings: PackedSettings) -> None:
     """Fit the head on some texts, drawn evenly, for the weights that the run starts from."""
     rows = np.random.default_rng(settings.seed).permutation(len(texts.lengths))[:_HEAD_TEXTS]
     rows = rows[np.argsort(texts.lengths[rows], kind="stable")]
-    parts = np.array_split(rows, -(-len(rows) // settings.batch_size))
+    parts = np.array_split(rows, -(-len(rows) // min(settings.batch_size, _HEAD_BATCH)))
     with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
-        students = torch.cat([mean_vectors(model, *texts.padded(part)).cpu() for part in parts])
-    return fit_head(students, torch.from_numpy(texts.vectors[rows]))
+        means = torch.cat([token_vectors(model, *texts.padded(part))[1].cpu() for part in parts])
+    students, teachers = nn.functional.normalize(means, dim=-1), torch.from_numpy(texts.vectors[rows])
+    fit = fit_head if settings.head == "linear" else fit_rotation
+    head.weight.copy_(fit(students, teachers))
+    if texts.tokens is not None:
+        wanted = torch.stack([torch.from_numpy(texts.padded_tokens([row])[0].mean(0)) for row in rows])
+        head.scale.copy_(means.norm() / (wanted @ head.weight.cpu()).norm())
 
 
 def _save(checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> None:

@@ -84,13 +84,17 @@ class RunFolder:
         return self.path / MODEL
 
     def drop_metrics_after(self, step: int) -> None:
-        """Drop the metrics that a resumed run will measure again; the file exists afterwards."""
+        """Drop the metrics that a resumed run will measure again; the file exists afterwards. Main process only."""
+        if not self.main:
+            return
         path = self.path / METRICS
         kept = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
         write_atomic(path, "".join(json.dumps(m) + "\n" for m in kept).encode())
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line to the metrics."""
+        """Append one line to the metrics; does nothing in a process that is not the main one."""
+        if not self.main:
+            return
         with (self.path / METRICS).open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
 

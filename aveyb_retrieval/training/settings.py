@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
+HEADS = ("linear", "rotation")
 PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
 
@@ -189,6 +190,13 @@ class DistillSettings(RunSettings):
 class PackedSettings(RunSettings):
     """Distillation from packed texts (see `packed_loop.py`); the weights of the loss are the embedded model's."""
 
+    head: str = setting(
+        "linear",
+        "From the student's vectors to the teacher's: learnt and dropped, or a rotation that stays as it starts.",
+        choices=HEADS,
+    )
+    token_weight: float = setting(0.0, "Weight of the loss on vectors of tokens; needs the rotation.")
+    batch_tokens: int = setting(0, "Tokens per step at most (0: no limit).")
     vector_weight: float = setting(10.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
     score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
     pair_weight: float = setting(0.5, "Weight of InfoNCE over pairs.")

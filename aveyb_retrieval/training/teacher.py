@@ -21,7 +21,7 @@ from aveyb_retrieval.index.storage.files import rename, write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.index.types import Progress
 
@@ -39,6 +39,7 @@ class TeacherSettings:
     n_texts: int
     texts_sha256: str
     shard_size: int
+    vocabulary: str = ""  # of the student, where its tokens have vectors, too
 
 
 def texts_digest(texts: Sequence[str]) -> str:
@@ -79,6 +80,63 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_siz
     return vectors.cpu().numpy()
 
 
+@dataclass(frozen=True)
+class Cache:
+    """A folder whose settings are those of this run, and the teacher that fills it."""
+
+    folder: Path
+    teacher: Any
+    settings: TeacherSettings
+
+    def missing(self, part: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Yield number and first text of the shards that belong to `part`, whether they exist or not."""
+        size = self.settings.shard_size
+        for start in range(part[0] * size, self.settings.n_texts, part[1] * size):
+            yield start // size, start
+
+
+def open_cache(
+    texts: Sequence[str],
+    folder: str | Path,
+    *,
+    model: str,
+    device: str,
+    max_tokens: int,
+    precision: str,
+    shard_size: int,
+    part: tuple[int, int],
+    vocabulary: str = "",
+) -> Cache:
+    """Load the teacher and start or continue its cache; arguments as for `cache_vectors`.
+
+    Raises:
+        ConfigError: `part` is out of range.
+        InputError: the folder holds the vectors of another teacher, other texts or other settings.
+    """
+    if not 0 <= part[0] < part[1]:
+        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
+    settings = TeacherSettings(
+        name, teacher.get_embedding_dimension(), max_tokens, precision, len(texts), texts_digest(texts), shard_size,
+        vocabulary,
+    )  # fmt: skip
+    path = folder / SETTINGS
+    if path.exists():
+        found = read_cache(folder)
+        different = [f for f, value in asdict(settings).items() if asdict(found)[f] != value]
+        if different:
+            was = {f: asdict(found)[f] for f in different}
+            now = {f: asdict(settings)[f] for f in different}
+            raise InputError(
+                f"{path} was made with {was}, this run has {now}: choose another folder or delete this one"
+            )
+    else:
+        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
+    return Cache(folder, teacher, settings)
+
+
 def cache_vectors(
     texts: Sequence[str],
     folder: str | Path,
@@ -108,36 +166,18 @@ def cache_vectors(
         ConfigError: `part` or `precision` is out of range.
         InputError: the folder holds the vectors of another teacher, other texts or other settings.
     """
-    if not 0 <= part[0] < part[1]:
-        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
-    settings = TeacherSettings(
-        name, teacher.get_embedding_dimension(), max_tokens, precision, len(texts), texts_digest(texts), shard_size
-    )
-    path = folder / SETTINGS
-    if path.exists():
-        found = _read_settings(folder)
-        different = [f for f, value in asdict(settings).items() if asdict(found)[f] != value]
-        if different:
-            was = {f: asdict(found)[f] for f in different}
-            now = {f: asdict(settings)[f] for f in different}
-            raise InputError(
-                f"{path} was made with {was}, this run has {now}: choose another folder or delete this one"
-            )
-    else:
-        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
-    for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
-        shard = _shard(folder, start // shard_size)
+    cache = open_cache(
+        texts, folder, model=model, device=device, max_tokens=max_tokens, precision=precision, shard_size=shard_size,
+        part=part,
+    )  # fmt: skip
+    for number, start in cache.missing(part):
+        shard = shard_path(cache.folder, number)
         if not shard.exists():
-            vectors = encode_with(teacher, texts[start : start + shard_size], precision=precision)
-            array = io.BytesIO()
-            np.save(array, vectors.astype(np.float16), allow_pickle=False)
-            _write(shard, array.getvalue())
+            vectors = encode_with(cache.teacher, texts[start : start + shard_size], precision=precision)
+            write_array(shard, vectors.astype(np.float16))
         if progress:
             progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
-    return folder
+    return cache.folder
 
 
 def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarray:
@@ -151,10 +191,10 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
         InputError: the folder is not a cache, a shard is missing, or one has another shape.
     """
     folder = Path(folder)
-    settings = _read_settings(folder)
+    settings = read_cache(folder)
     shards: list[np.ndarray] = []
     for number, start in enumerate(range(0, settings.n_texts, settings.shard_size)):
-        path = _shard(folder, number)
+        path = shard_path(folder, number)
         if not path.exists():
             if allow_partial and shards:
                 break
@@ -176,12 +216,25 @@ def _write(path: Path, data: bytes) -> None:
     rename(own, path)
 
 
-def _shard(folder: Path, number: int) -> Path:
-    return folder / f"vectors-{number:05d}.npy"
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as .npy, whole or not at all."""
+    data = io.BytesIO()
+    np.save(data, array, allow_pickle=False)
+    _write(path, data.getvalue())
 
 
-def _read_settings(folder: Path) -> TeacherSettings:
-    path = folder / SETTINGS
+def shard_path(folder: str | Path, number: int, what: str = "vectors") -> Path:
+    """Return where shard `number` is kept: "vectors" of texts, or "tokens" and "scales" of tokens."""
+    return Path(folder) / f"{what}-{number:05d}.npy"
+
+
+def read_cache(folder: str | Path) -> TeacherSettings:
+    """Read the settings of a cache.
+
+    Raises:
+        InputError: the folder is not one.
+    """
+    path = Path(folder) / SETTINGS
     try:
         return TeacherSettings(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:

@@ -24,9 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from aveyb_retrieval import Embedder, build_index
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
 from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
@@ -44,7 +43,7 @@ from aveyb_retrieval.eval.passage_systems import (
 from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import VectorCache
-from aveyb_retrieval.eval.tasks import Task, make_task
+from aveyb_retrieval.eval.tasks import Task, make_task, with_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,15 +66,9 @@ def minilm_folder() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def sample(task: Task, documents: int | None) -> Task:
-    """Keep `documents` of the corpus, drawn with the seed, and the queries that they answer."""
-    if documents is None or documents >= len(task.corpus):
-        return task
-    order = np.random.default_rng(SEED).permutation(len(task.corpus))[:documents]
-    corpus = task.corpus.subset({task.corpus.ids[i] for i in order})
-    queries = {q: text for q, text in task.queries.items() if all(doc in corpus for doc in task.spans.get(q, ["-"]))}
-    judgements = {query: task.judgements[query] for query in queries}
-    return replace(task, corpus=corpus, queries=queries, judgements=judgements)
+def drawn(task: Task, documents: int | None) -> Task:
+    """Return the task on some of its documents; None: on all of them."""
+    return task if documents is None else with_documents(task, documents, seed=SEED)
 
 
 def peers(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
@@ -126,7 +119,7 @@ def token_vectors(task: Task, cache: VectorCache, folder: Path, minilm: str) -> 
 
 def built(task: Task, folder: Path, *, model: str | None = None, **options: Any) -> Path:
     """Build an index of the task's corpus, or find the one built before."""
-    named = model and Path(model).name
+    named = Path(model or DEFAULT_MODEL).name
     key = fingerprint_of([named, task.corpus.fingerprint, version("aveyb-retrieval"), sorted(options.items())])
     path = folder / "indexes" / key[:32]
     if not (path / "current").is_file():
@@ -206,7 +199,7 @@ def main() -> None:
     cache = VectorCache(args.cache)
     for name in args.sets:
         whole = make_task(load_dataset(str(args.data / name)))
-        task = sample(whole, args.documents or DOCUMENTS.get(name))
+        task = drawn(whole, args.documents or DOCUMENTS.get(name))
         for group in args.groups:
             rows = []
             for system in GROUPS[group](task, cache, args.cache, minilm):

@@ -88,7 +88,8 @@ def batch_of(model: AveyBModel, chosen: list[Window]) -> tuple[SplitTable, Retri
 
 def split_vectors(model: AveyBModel, table: SplitTable, retrieved: Retrieved) -> torch.Tensor:
     """float32 `[n, d]`, unit rows: the mean of each split's token vectors."""
-    slots, vectors = (torch.cat(parts) for parts in zip(*model.encode_splits(table, retrieved), strict=True))
+    parts = zip(*model.encode_splits(table, retrieved), strict=True)
+    slots, vectors, _ = (torch.cat(part) for part in parts)
     # Windows hold full splits only, so that every slot is taken.
     means = vectors[slots.argsort()].view(len(table.ids), -1, vectors.shape[1]).float().mean(1)
     return torch.nn.functional.normalize(means, dim=-1)

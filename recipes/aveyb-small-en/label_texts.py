@@ -1,4 +1,4 @@
-"""Cache the teacher's vectors of texts.jsonl in shards; run it again after an interruption.
+"""Cache the teacher's vectors of texts.jsonl, and of their tokens if asked for; run it again after an interruption.
 
 Several processes, on one machine or several, share the work with --part I N; shards made elsewhere are copied into the
 folder `teacher`. Another teacher, other texts or another precision are refused.
@@ -9,12 +9,20 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from make_texts import SPLIT, as_seen
 
+from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
+from aveyb_retrieval.training.teacher_tokens import cache_token_vectors
 from aveyb_retrieval.training.texts import read_texts
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def main() -> None:
@@ -22,6 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="output folder of make_texts.py")
     parser.add_argument("--teacher", required=True, help="folder or name of the sentence-transformers teacher")
+    parser.add_argument(
+        "--tokens-of", type=Path, help="also label each token of the student's vocabulary in this folder"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--shard-size", type=int, default=2048, help="texts per shard")
@@ -34,16 +45,26 @@ def main() -> None:
     def show(stage: str, done: int, total: int | None, tokens: int) -> None:
         print(f"{stage}: {done:,} of {total:,} texts, {time.monotonic() - started:.0f} s", flush=True)
 
-    cache_vectors(
-        list(read_texts([args.texts / "texts.jsonl"])),
-        args.texts / "teacher",
-        model=args.teacher,
-        device=args.device,
-        precision=args.precision,
-        shard_size=args.shard_size,
-        part=tuple(args.part),
-        progress=show,
-    )
+    texts = [as_seen(text) for text in read_texts([args.texts / "texts.jsonl"])]
+    how = {
+        "model": args.teacher,
+        "device": args.device,
+        "precision": args.precision,
+        "shard_size": args.shard_size,
+        "part": tuple(args.part),
+        "progress": show,
+    }
+    if args.tokens_of is None:
+        cache_vectors(texts, args.texts / "teacher", **how)
+        return
+    tokenizer = AveyBTokenizer.load(args.tokens_of)
+
+    def tokenize(text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = tokenizer.encode(text)
+        return ids[:SPLIT], offsets[:SPLIT]
+
+    vocabulary = hash_file(args.tokens_of / VOCAB_FILE).sha256
+    cache_token_vectors(texts, args.texts / "teacher", tokenize, vocabulary=vocabulary, **how)
 
 
 if __name__ == "__main__":

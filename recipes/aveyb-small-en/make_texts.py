@@ -5,8 +5,10 @@
     pairs.jsonl  {"anchor", "positive"}: line numbers (from 0) of texts that belong together
     report.json  texts and tokens by kind and source
 
-A passage is exactly what the encoder sees of a document: each 256 tokens of it in turn. The files of --data were
-checked against all evaluation sets when they were made (see SOURCE.md there), so nothing is filtered here.
+A passage is exactly what the encoder sees of a document: each 256 tokens of it in turn. The files of DATA/train were
+checked against all evaluation sets when they were made (see SOURCE.md there). Of the sets and of DATA/pretrain, what
+aveyb-mini-en keeps out is kept out here, too: documents and queries of dev and test, one training query in six,
+whatever shares 13 words with any of them (`../aveyb-mini-en/sources.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ import argparse
 import json
 import random
 import re
+import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
+from prepare import blocked_texts
+from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.index.storage.files import atomic_writer, write_atomic
@@ -34,10 +41,13 @@ SHORTEST = 16  # tokens of a passage at least
 LOWER = 3  # one text in three is seen in lower case: the teacher ignores case, and questions often have none
 HEADINGS = 3  # one heading in three becomes a pair
 POSITIVE = 1_200  # characters of a positive at most: a span may be a whole chapter
+LONGEST_PAIR = 1_000  # words of a set's document that is a positive: of a longer one, nobody knows which part
+PRETRAIN_SHARE = 0.1  # of its documents: manuals, statutes, novels
 SMALLEST_PASSAGE_SHARE = 1 / 3  # of the tokens
 
 TEXTS = ("wikipedia_articles.texts.*", "abstracts.texts", "papers_biomed.texts", "factbook.texts")
 DOCUMENTS = ("openstax_books", "squad", "fairytale", "wikiqa")
+FILTERED = (*PRETRAIN, *TRAIN_SETS)  # sources that hold texts which are kept out
 PAIRS = ("qa", "trivia_wikipedia", "definitions")
 HEADING = re.compile(r"^#+ +(.{3,80})$", re.MULTILINE)
 
@@ -58,6 +68,7 @@ class Texts:
     pairs: list[tuple[int, int]] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
     tokens: Counter[str] = field(default_factory=Counter)
+    blocked: tuple[set[int], set[str]] = field(default_factory=lambda: (set(), set()))
 
     def chosen(self, name: str) -> bool:
         """Whether a document or pair belongs to the share, by its name alone."""
@@ -67,16 +78,21 @@ class Texts:
         """Start the texts of another document."""
         self.groups.append([])
 
-    def add(self, text: str, kind: str, source: str) -> int | None:
-        """Add a text and return its number; None if it is blank."""
+    def is_blocked(self, text: str) -> bool:
+        """Whether a text is a query kept out, or shares 13 words with a text kept out."""
+        runs, queries = self.blocked
+        return " ".join(words(text)) in queries or any(run in runs for run in shingles(text))
+
+    def add(self, text: str, kind: str, source: str, tokens: int = 0) -> int | None:
+        """Add a text of so many tokens (0: count them); return its number, or None if it is blank or kept out."""
         text = re.sub(r"[ \t]+", " ", text).strip()
-        if not text:
+        if not text or (source in FILTERED and self.is_blocked(text)):
             return None
         if text not in self.numbers:
             self.numbers[text] = len(self.rows)
             self.groups[-1].append(len(self.rows))
             self.rows.append({"text": text, "kind": kind, "source": source})
-            self.tokens[kind] += len(self.tokenizer.encode_ids(PROMPT + text))
+            self.tokens[kind] += tokens or len(self.tokenizer.encode_ids(PROMPT + text))
         return self.numbers[text]
 
     def pair(self, anchor: str, positive: str, kind: str, source: str) -> None:
@@ -93,7 +109,7 @@ class Texts:
         for first in range(0, len(ids), SPLIT):
             last = min(first + SPLIT, len(ids)) - 1
             if last - first + 1 >= SHORTEST:
-                self.add(whole[offsets[first, 0] : offsets[last, 1]], "passage", source)
+                self.add(whole[offsets[first, 0] : offsets[last, 1]], "passage", source, last - first + 1)
         for found in HEADING.finditer(text):
             if zlib.crc32(found.group().encode()) % HEADINGS == 0:
                 heading = f"{title}: {found.group(1)}" if title else found.group(1)
@@ -131,8 +147,37 @@ def collect_questions(texts: Texts, data: Path, source: str) -> None:
             texts.pair(record["query"], bodies[record["document_id"]][start:end], "question", source)
 
 
-def collect(texts: Texts, data: Path) -> None:
+def collect_set(texts: Texts, data: Path, source: str) -> None:
+    """Add the training part of a retrieval set: documents that belong to the share, and the questions on them."""
+    collection = load_set(data / source)
+    seen: set[str] = set()
+    for query, document in collection.train_pairs():
+        if not texts.chosen(document):
+            continue
+        title, text = collection.documents[document]
+        if document not in seen:
+            texts.document(title, text, source)
+        seen.add(document)
+        if len(text.split()) <= LONGEST_PAIR:
+            texts.pair(collection.queries[query], f"{title}\n{text}", "question", source)
+        else:
+            texts.add(collection.queries[query], "question", source)
+
+
+def collect_pretraining(texts: Texts, data: Path, source: str) -> None:
+    """Add some documents of the pre-training text."""
+    for number, record in read_records(data / f"{source}.jsonl.zst"):
+        if zlib.crc32(f"{source}:{number}".encode()) % 10_000 < texts.share * PRETRAIN_SHARE * 10_000:
+            texts.document("", record["text"], source)
+
+
+def collect(texts: Texts, root: Path) -> None:
     """Add everything that belongs to the share."""
+    data = root / "train"
+    for source in TRAIN_SETS:
+        collect_set(texts, root, source)
+    for source in PRETRAIN:
+        collect_pretraining(texts, root / "pretrain", source)
     for pattern in TEXTS:
         for name, record in records(data, pattern):
             if texts.chosen(name):
@@ -175,13 +220,13 @@ def write(texts: Texts, out: Path, seed: int) -> None:
 def main() -> None:
     """Parse the arguments and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the .jsonl.zst files")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets, with train/ and pretrain/")
     parser.add_argument("--vocabulary", type=Path, required=True, help="folder of the student's vocabulary")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--share", type=float, default=1.0, help="of the documents and pairs")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    texts = Texts(AveyBTokenizer.load(args.vocabulary), args.share)
+    texts = Texts(AveyBTokenizer.load(args.vocabulary), args.share, blocked=blocked_texts(args.data))
     collect(texts, args.data)
     if not texts.rows:
         raise SystemExit(f"a share of {args.share} of {args.data} holds no text")

@@ -18,6 +18,7 @@ from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.packed import PackedTexts
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.settings import PackedSettings
+from aveyb_retrieval.training.teacher_tokens import read_token_vectors
 
 VOCAB_FILE = "vocab.tiktoken"  # not imported from encoder.tokenizer, which needs tiktoken
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -41,6 +42,7 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
 @click.command()
 @click.option("--packed", type=FOLDER, required=True, help="Output folder of pack_texts.py.")
 @click.option("--only", multiple=True, help="Name of a part to train on. Repeatable.  [default: all]")
+@click.option("--labels", type=FOLDER, help="Folder of the teacher's vectors, for those of tokens.")
 @click.option("--model", required=True, help="Model folder to start from.")
 @click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
 @click.option("--device", default="cpu", show_default=True)
@@ -50,6 +52,7 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
 def main(
     packed: Path,
     only: tuple[str, ...],
+    labels: Path | None,
     model: str,
     out: Path,
     device: str,
@@ -62,6 +65,8 @@ def main(
         torch.set_num_threads(threads)
     texts = PackedTexts.load(packed, only or None)
     check_vocabulary(Path(model), texts)
+    if labels is not None:
+        texts = texts.with_tokens(read_token_vectors(labels, vocabulary=texts.facts["vocabulary"]))
     student = AveyBModel.from_pretrained(model, dtype=torch.float32)
     done = train_packed(student, texts, out, settings=settings, device=device, minutes=minutes)
     if done < settings.steps:

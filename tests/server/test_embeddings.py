@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
 from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits

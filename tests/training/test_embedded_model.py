@@ -1,13 +1,18 @@
 """The model inside the package: small enough, float32 once loaded, and trained, not random."""
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
-from aveyb_retrieval.encoder.embedder import DEFAULT_MODEL, Embedder
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED
+from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ModelError
 
 QUERIES = [
     "how to lock part of a file",
@@ -35,11 +40,24 @@ def test_weights_are_small_and_load_as_float32() -> None:
     assert ours.prompts == model.prompts
 
 
-def test_it_finds_the_right_text() -> None:
-    embedder = Embedder.load()
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_it_finds_the_right_text(name: str) -> None:
+    embedder = Embedder.load(name)
     documents = np.stack([d.vector for d in embedder.encode_documents(("", text) for text in TEXTS)])
     scores = embedder.encode_queries(QUERIES) @ documents.T
     assert scores.argmax(1).tolist() == [0, 1, 2, 3]
+
+
+def test_an_index_is_searched_with_the_embedded_model_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index([{"_id": str(i), "text": text} for i, text in enumerate(TEXTS)], tmp_path / "index")
+    # another default, which is not even there: the index finds its own by name
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedder.DEFAULT_MODEL", tmp_path / "another")
+    with pytest.raises(ModelError, match="another: the embedded model is missing"):
+        Embedder.load()
+    retriever = Retriever.load(tmp_path / "index")
+    assert [retriever.search(query, 1)[0].id for query in QUERIES] == ["0", "1", "2", "3"]
 
 
 def test_vocabulary_agrees_with_auto_tokenizer() -> None:

@@ -82,8 +82,8 @@ def test_an_epoch_sees_every_pair_and_every_other_text_once(tmp_path: Path) -> N
     pack(tmp_path)
     texts = PackedTexts.load(tmp_path)
     order = BatchOrder(texts, 2, seed=3)
-    assert order.per_epoch == 12 // 2 + 26 // 2
-    epochs = [[order[epoch * order.per_epoch + i] for i in range(order.per_epoch)] for epoch in (0, 1)]
+    assert order.epoch_end(0) == 12 // 2 + 26 // 2
+    epochs = [[order[epoch * order.epoch_end(0) + i] for i in range(order.epoch_end(0))] for epoch in (0, 1)]
     for batches in epochs:
         pairs = sorted(tuple(row) for batch in batches if batch.shape[1] == 2 for row in batch.tolist())
         singles = sorted(row[0] for batch in batches if batch.shape[1] == 1 for row in batch.tolist())

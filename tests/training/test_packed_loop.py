@@ -1,8 +1,11 @@
 """The plain loop: it learns, stops in time, and a killed run ends with the weights of an unbroken one."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,14 +14,15 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import packed_loop
 from aveyb_retrieval.training.losses import fit_head
-from aveyb_retrieval.training.packed import PackedTexts
+from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import PackedSettings
+from aveyb_retrieval.training.teacher_tokens import TokenVectors
 
 from .conftest import tiny_config
 from .test_mlm import same
-from .test_packed import pack
+from .test_packed import DIM, pack
 
 SETTINGS = PackedSettings(
     steps=9, batch_size=4, learning_rate=3e-3, precision="float32", log_every=1, save_every=2, seed=1
@@ -30,6 +34,18 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> PackedTexts:
     folder = tmp_path_factory.mktemp("packed")
     pack(folder)
     return PackedTexts.load(folder)
+
+
+@pytest.fixture(scope="module")
+def labelled(texts: PackedTexts) -> PackedTexts:
+    """The texts with a vector for every token, the same wherever it occurs; every seventh has none."""
+    table = np.random.default_rng(1).normal(size=(300, DIM))
+    scales, tokens = np.full(len(texts.ids), 0.01, np.float16), np.rint(table * 40).clip(-127, 127).astype(np.int8)
+    scales[::7] = 0
+    half = len(scales) // 2
+    parts = [slice(0, half), slice(half, None)]
+    found = [tokens[texts.ids[part]] for part in parts], [scales[part] for part in parts]
+    return texts.with_tokens(TokenVectors(*found, np.array([0, half, len(scales)])))
 
 
 def fresh(**changes: object) -> AveyBModel:
@@ -71,6 +87,56 @@ def test_killed_and_continued_equals_unbroken(texts: PackedTexts, tmp_path: Path
     assert losses[0] == losses[1] and len(losses[0]) == 9
     kept = sorted(path.name for path in (tmp_path / "broken" / "checkpoints").iterdir())
     assert kept == ["checkpoint-8", "checkpoint-9"]
+
+
+def test_tokens_are_learnt_where_the_head_is_a_rotation(labelled: PackedTexts, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, steps=80, learning_rate=1e-2, log_every=20, head="rotation", token_weight=5.0)
+    settings = replace(settings, vector_weight=0.0, score_weight=0.0, pair_weight=0.0)
+    train_packed(fresh(hidden_size=16), labelled, tmp_path / "run", settings=settings)
+    losses = [m["loss"] for m in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert losses[-1] < 0.7 * losses[0]
+    head = load_file(tmp_path / "run" / "model" / "head.safetensors")["head"]
+    assert torch.allclose(head.T @ head, torch.eye(16), atol=1e-5)  # a rotation, and still the one that it began with
+    for bad, texts in (({"head": "linear"}, labelled), ({}, replace(labelled, tokens=None))):
+        with pytest.raises(ConfigError, match=r"token_weight is 5\.0, which needs"):
+            train_packed(fresh(hidden_size=16), texts, tmp_path / "bad", settings=replace(settings, **bad))
+
+
+def test_batches_keep_to_their_tokens(texts: PackedTexts, tmp_path: Path) -> None:
+    order = BatchOrder(texts, 64, seed=0, batch_tokens=60)
+    batches = [order[number] for number in range(order.epoch_end(0))]
+    sizes = [int(texts.lengths[rows].sum()) for rows in batches]
+    assert max(sizes) <= 60 and len(batches) > 5
+    assert sorted(row for rows in batches for row in rows.ravel().tolist()) == list(range(50))
+    again = BatchOrder(texts, 64, seed=0, batch_tokens=60)
+    later = order.epoch_end(0) + 2
+    assert again[later].tolist() == order[later].tolist()
+
+
+@pytest.mark.slow
+def test_two_processes_agree_and_continue_as_they_began(tmp_path: Path) -> None:
+    pack(tmp_path / "packed")
+    fresh().save_pretrained(tmp_path / "model")
+    script = Path(__file__).with_name("two_processes.py")
+
+    def train(name: str, minutes: str = "") -> None:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        folders = (tmp_path / "model", tmp_path / "packed", tmp_path / name)
+        subprocess.run([*command, *map(str, folders), minutes], check=True, capture_output=True)
+
+    train("whole")
+    train("broken", "0.0")
+    assert not (tmp_path / "broken" / "model").exists()
+    train("broken")
+    left, right = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "broken"))
+    assert all(left[key].equal(right[key]) for key in left)
+    losses = [m["loss"] for m in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
+    assert len(losses) == 6 and losses == [m["loss"] for m in read_metrics(tmp_path / "broken" / "metrics.jsonl")]
+    with pytest.raises(ConfigError, match="processes = 2, now it is 1"):
+        settings = PackedSettings(
+            steps=6, batch_size=6, learning_rate=3e-3, precision="float32", log_every=1, save_every=2, seed=1
+        )
+        train_packed(fresh(), PackedTexts.load(tmp_path / "packed"), tmp_path / "whole", settings=settings)
 
 
 def test_it_learns(texts: PackedTexts, tmp_path: Path) -> None:

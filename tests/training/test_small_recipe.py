@@ -24,11 +24,18 @@ from .conftest import SENTENCES, tiny_config
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "aveyb-small-en"
 SPLIT = 32
+SETS = ("medquad", "scifact", "qmsum-long", "openstax-ccby-long", "cranfield", "nq-gold")
+SOURCES = (
+    "100_english_novels", "dc_code", "eltec_eng", "ethereum_eips", "kubernetes_keps", "ms_cpp_docs",
+    "ms_powershell_docs", "ms_win32", "ms_windows_driver_docs", "php_manual", "python_peps", "rust_rfcs",
+)  # fmt: skip
+HELD_OUT = "Nobody who trains a model may see this answer, for it belongs to a test question that counts."
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch):
     """Import a stage of the recipe by its name."""
+    monkeypatch.syspath_prepend(str(RECIPE.with_name("aveyb-mini-en")))
     monkeypatch.syspath_prepend(str(RECIPE))
 
     def load(name: str) -> ModuleType:
@@ -50,8 +57,9 @@ def write(path: Path, records: list[dict]) -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """The files of the data folder, with texts of our own."""
-    folder = tmp_path / "data"
-    folder.mkdir()
+    root = tmp_path / "data"
+    folder = root / "train"
+    folder.mkdir(parents=True)
     body = "# Mornings\n" + " ".join(SENTENCES[:20]) + "\n## Later\n" + " ".join(SENTENCES[20:40])
     for name in ("wikipedia_articles.texts.0", "abstracts.texts", "papers_biomed.texts", "factbook.texts"):
         write(folder / f"{name}.jsonl.zst", [{"title": f"{name} {i}", "text": f"{i} {body}"} for i in range(2)])
@@ -63,13 +71,26 @@ def data(tmp_path: Path) -> Path:
     for name, first in (("qa", 50), ("trivia_wikipedia", 60), ("definitions", 70)):
         pairs = [{"query": f"{name} {i}?", "positive": SENTENCES[first + i]} for i in range(6)]
         write(folder / f"{name}.pairs.jsonl.zst", pairs)
-    return folder
+    for name in SOURCES:
+        (root / "pretrain").mkdir(exist_ok=True)
+        write(root / "pretrain" / f"{name}.jsonl.zst", [{"text": f"{name}, page {i}. {body}"} for i in range(20)])
+    for name in SETS:
+        documents = [{"_id": f"d{i}", "title": f"{name} {i}", "text": f"{name}: {SENTENCES[80 + i]}"} for i in range(4)]
+        documents[3]["text"] = HELD_OUT
+        queries = [{"_id": f"q{i}", "text": f"{name}, question {i}"} for i in range(4)]
+        for file, records in (("corpus", documents), ("queries", queries)):
+            (root / name / "qrels").mkdir(parents=True, exist_ok=True)
+            (root / name / f"{file}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        for split, rows in (("train", (0, 1, 2, 3)), ("test", (3,))):
+            lines = "".join(f"q{i}\td{i}\t1\n" for i in rows)
+            (root / name / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    return root
 
 
 def test_from_texts_to_a_model(
     stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("make_texts", "pack_texts"):
+    for name in ("make_texts", "label_texts", "pack_texts"):
         monkeypatch.setattr(stage(name), "SPLIT", SPLIT)
     vocabulary, teacher, start = tmp_path / "vocabulary", tmp_path / "teacher", tmp_path / "start"
     tokenizer.save(vocabulary)
@@ -85,12 +106,15 @@ def test_from_texts_to_a_model(
     report = json.loads(before["report.json"])
     assert report["passage_share"] >= 1 / 3
     assert {"passage", "question", "definition", "heading", "positive"} == set(report["tokens"])
+    assert {"medquad/passage", "medquad/question", "openstax_books/heading"} <= set(report["texts"])
+    assert "cranfield/passage" not in report["texts"] and HELD_OUT[:40].encode() not in before["texts.jsonl"]
 
     for part in (1, 0):
-        label = ("--texts", texts, "--teacher", teacher, "--shard-size", 16, "--part", part, 2)
-        run(monkeypatch, stage("label_texts"), *label)
-    with pytest.raises(InputError, match="was made with"):
-        run(monkeypatch, stage("label_texts"), "--texts", texts, "--teacher", start, "--shard-size", 16)
+        label = ("--texts", texts, "--teacher", teacher, "--shard-size", 16, "--tokens-of", vocabulary)
+        run(monkeypatch, stage("label_texts"), *label, "--part", part, 2)
+    for teachers, of in ((start, ("--tokens-of", vocabulary)), (teacher, ())):
+        with pytest.raises(InputError, match="was made with"):
+            run(monkeypatch, stage("label_texts"), "--texts", texts, "--teacher", teachers, "--shard-size", 16, *of)
 
     common = ("--texts", texts, "--vocabulary", vocabulary, "--out", packed)
     run(monkeypatch, stage("pack_texts"), *common, "--part-mib", 0.01)
@@ -104,6 +128,7 @@ def test_from_texts_to_a_model(
 
     train = ["--packed", packed, "--model", start, "-o", out, "--steps", 6, "--batch-size", 4, "--threads", 1]
     train += ["--precision", "float32", "--save-every", 2, "--log-every", 1]
+    train += ["--labels", texts / "teacher", "--head", "rotation", "--token-weight", 1]
     command = stage("train_packed").main
     command([*map(str, train), "--minutes", "0"], standalone_mode=False)
     assert not (out / "model").exists()
@@ -129,6 +154,17 @@ def test_from_texts_to_a_model(
     assert embedder.prompts == prompts
     student = embedder.encode_queries(["the heron"])
     assert student.shape == (1, 32) and not np.allclose(student, Embedder.load(start).encode_queries(["the heron"]))
+
+    whole = ("--weights", out / "model", "--start", start, "--start-share", 1)
+    run(monkeypatch, stage("assemble"), *whole, "--out", tmp_path / "all-start")
+    again = Embedder.load(tmp_path / "all-start").encode_queries(["the heron"])
+    assert np.allclose(again, Embedder.load(start).encode_queries(["the heron"]), atol=1e-6)
+
+    context = ("--texts", texts, "--packed", packed, "--model", tmp_path / "final", "--run", out)
+    run(monkeypatch, stage("train_context"), *context, "--out", tmp_path / "context", "--longest", 3, "--batch", 2)
+    result = json.loads((tmp_path / "context" / "result.json").read_text())
+    assert result["trained"] > result["old"] and result["windows"] > 20
+    assert np.allclose(Embedder.load(tmp_path / "context").encode_queries(["the heron"]), student, atol=1e-6)
 
     plan = ("--packed", packed, "--tree", RECIPE, "--parameters", 50_000)
     for speed, code in ((1e6, 0), (0.1, 1)):

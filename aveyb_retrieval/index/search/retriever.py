@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.index.engines.opening import engine_addresses, open_engine
-from aveyb_retrieval.index.model import Model, check_loaded, load_model
+from aveyb_retrieval.index.model import Model, check_loaded, load_model, source_of
 from aveyb_retrieval.index.search import lookup
 from aveyb_retrieval.index.search.candidates import unit_queries
 from aveyb_retrieval.index.search.documents import DocumentSearch
@@ -307,7 +307,7 @@ class _Opening:
                 f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
-        source = self.model if self.model is not None else info.model_source
+        source = self.model if self.model is not None else source_of(info.model_source, info.model)
         return load_model(source, device=self.device, precision=self.precision)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.index.input.documents import MAX_LINE, FieldNames
 from aveyb_retrieval.index.input.reading import Reading
-from aveyb_retrieval.index.model import Model, cutting, keeping_tokens, load_model
+from aveyb_retrieval.index.model import Model, cutting, keeping_tokens, load_model, source_of
 from aveyb_retrieval.index.storage.manifest import read_manifest
 from aveyb_retrieval.index.types import Progress, silent
 from aveyb_retrieval.index.write.build import OnError, describe_job, ingest_corpus
@@ -161,7 +161,7 @@ def open_model(settings: Settings, root: str | Path, model: Model, *, device: st
     """
     if model is None and settings.model is None:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
-    wanted = settings.model_source if model is None else model
+    wanted = source_of(settings.model_source, settings.model) if model is None else model
     loaded = isinstance(wanted, (str, Path)) or wanted is None
     limit = settings.max_tokens if loaded else None
     embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
