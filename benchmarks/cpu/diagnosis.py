@@ -31,6 +31,7 @@ from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import BM25System, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
 from aveyb_retrieval.training.losses import fit_head
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,8 +160,8 @@ def main() -> None:
         ours = vectors_of(EmbedderEncoder(Embedder.load(args.model)), task, cache)
         sides[name], lengths[name] = by_side(ours, theirs, task), by_length(ours, theirs, task)
         some = {n: EmbedderEncoder(with_layers(Embedder.load(args.model), n)) for n in range(layers)}
-        depths[name] = {f"{n} layers": vectors_of(encoder, task, cache).ndcg(task) for n, encoder in some.items()}
-        depths[name][f"{layers} layers"] = sides[name]["student"]
+        depths[name] = {plural(n, "layer"): vectors_of(encoder, task, cache).ndcg(task) for n, encoder in some.items()}
+        depths[name][plural(layers, "layer")] = sides[name]["student"]
         print(name, sides[name], depths[name], lengths[name], flush=True)
     label = Embedder.load(args.model).model_name
     parts = {"NDCG@10 by side": sides, "NDCG@10 by layers": depths, "Cosine to the teacher": lengths}
