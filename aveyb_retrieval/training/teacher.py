@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from aveyb_retrieval.index.storage.files import rename, write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from aveyb_retrieval.index.types import Progress
 
@@ -80,61 +80,14 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_siz
     return vectors.cpu().numpy()
 
 
-@dataclass(frozen=True)
-class Cache:
-    """A folder whose settings are those of this run, and the teacher that fills it."""
+class TokenEncoder(Protocol):
+    """Encodes texts and their tokens in one pass (see `teacher_tokens.TokenLabels`)."""
 
-    folder: Path
-    teacher: Any
-    settings: TeacherSettings
+    vocabulary: str
 
-    def missing(self, part: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield number and first text of the shards that belong to `part`, whether they exist or not."""
-        size = self.settings.shard_size
-        for start in range(part[0] * size, self.settings.n_texts, part[1] * size):
-            yield start // size, start
-
-
-def open_cache(
-    texts: Sequence[str],
-    folder: str | Path,
-    *,
-    model: str,
-    device: str,
-    max_tokens: int,
-    precision: str,
-    shard_size: int,
-    part: tuple[int, int],
-    vocabulary: str = "",
-) -> Cache:
-    """Load the teacher and start or continue its cache; arguments as for `cache_vectors`.
-
-    Raises:
-        ConfigError: `part` is out of range.
-        InputError: the folder holds the vectors of another teacher, other texts or other settings.
-    """
-    if not 0 <= part[0] < part[1]:
-        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
-    settings = TeacherSettings(
-        name, teacher.get_embedding_dimension(), max_tokens, precision, len(texts), texts_digest(texts), shard_size,
-        vocabulary,
-    )  # fmt: skip
-    path = folder / SETTINGS
-    if path.exists():
-        found = read_cache(folder)
-        different = [f for f, value in asdict(settings).items() if asdict(found)[f] != value]
-        if different:
-            was = {f: asdict(found)[f] for f in different}
-            now = {f: asdict(settings)[f] for f in different}
-            raise InputError(
-                f"{path} was made with {was}, this run has {now}: choose another folder or delete this one"
-            )
-    else:
-        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
-    return Cache(folder, teacher, settings)
+    def encode(self, teacher: Any, texts: Sequence[str], precision: str) -> dict[str, np.ndarray]:
+        """Return the arrays of a shard by what they hold, "vectors" last."""
+        ...
 
 
 def cache_vectors(
@@ -147,6 +100,7 @@ def cache_vectors(
     precision: str = "float32",
     shard_size: int = 2048,
     part: tuple[int, int] = (0, 1),
+    tokens: TokenEncoder | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Encode what is missing; complete shards are kept.
@@ -160,24 +114,55 @@ def cache_vectors(
         precision: of its matrix products, "float32" or "bfloat16".
         shard_size: rows in a shard.
         part: (i, n) takes every n-th shard from the i-th, so that n processes, on any machines, can share the work.
+        tokens: encodes the tokens of each text, too; None: texts alone.
         progress: called after each shard.
 
     Raises:
         ConfigError: `part` or `precision` is out of range.
         InputError: the folder holds the vectors of another teacher, other texts or other settings.
     """
-    cache = open_cache(
-        texts, folder, model=model, device=device, max_tokens=max_tokens, precision=precision, shard_size=shard_size,
-        part=part,
-    )  # fmt: skip
-    for number, start in cache.missing(part):
-        shard = shard_path(cache.folder, number)
-        if not shard.exists():
-            vectors = encode_with(cache.teacher, texts[start : start + shard_size], precision=precision)
-            write_array(shard, vectors.astype(np.float16))
+    if not 0 <= part[0] < part[1]:
+        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
+    check_precision(precision)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
+    settings = TeacherSettings(
+        name,
+        teacher.get_embedding_dimension(),
+        max_tokens,
+        precision,
+        len(texts),
+        texts_digest(texts),
+        shard_size,
+        "" if tokens is None else tokens.vocabulary,
+    )
+    _start_or_continue(folder, settings)
+    for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
+        number, chosen = start // shard_size, texts[start : start + shard_size]
+        if not shard_path(folder, number).exists():
+            if tokens is None:
+                arrays = {"vectors": encode_with(teacher, chosen, precision=precision).astype(np.float16)}
+            else:
+                arrays = tokens.encode(teacher, chosen, precision)
+            for what, array in arrays.items():  # vectors come last: with them, the shard is complete
+                _write_array(shard_path(folder, number, what), array)
         if progress:
             progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
-    return cache.folder
+    return folder
+
+
+def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
+    path = folder / SETTINGS
+    if not path.exists():
+        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
+        return
+    found = read_cache(folder)
+    different = [f for f, value in asdict(settings).items() if asdict(found)[f] != value]
+    if different:
+        was = {f: asdict(found)[f] for f in different}
+        now = {f: asdict(settings)[f] for f in different}
+        raise InputError(f"{path} was made with {was}, this run has {now}: choose another folder or delete this one")
 
 
 def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarray:
@@ -216,7 +201,7 @@ def _write(path: Path, data: bytes) -> None:
     rename(own, path)
 
 
-def write_array(path: Path, array: np.ndarray) -> None:
+def _write_array(path: Path, array: np.ndarray) -> None:
     """Write an array as .npy, whole or not at all."""
     data = io.BytesIO()
     np.save(data, array, allow_pickle=False)

@@ -18,13 +18,11 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.teacher import open_cache, read_cache, shard_path, write_array
+from aveyb_retrieval.training.teacher import read_cache, shard_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from aveyb_retrieval.index.types import Progress
 
     Tokenize = Callable[[str], tuple[np.ndarray, np.ndarray]]
 
@@ -43,52 +41,21 @@ def overlaps(student: np.ndarray, teacher: np.ndarray) -> np.ndarray:
     return np.maximum(ends - starts, 0).astype(np.float32)
 
 
-def cache_token_vectors(
-    texts: Sequence[str],
-    folder: str | Path,
-    tokenize: Tokenize,
-    *,
-    vocabulary: str,
-    model: str,
-    device: str = "cpu",
-    max_tokens: int = 256,
-    precision: str = "float32",
-    shard_size: int = 2048,
-    part: tuple[int, int] = (0, 1),
-    progress: Progress | None = None,
-) -> Path:
-    """Encode what is missing, texts and tokens in one pass; complete shards are kept.
+@dataclass(frozen=True)
+class TokenLabels:
+    """Labels the tokens of a student; for `teacher.cache_vectors`.
 
-    Args:
-        texts: what student and teacher read; a row each, in this order.
-        folder: as for `teacher.cache_vectors`, as are the arguments from `model` on.
-        tokenize: returns the student's ids `[T]` and character offsets `[T, 2]` of a text, cut as in training.
-        vocabulary: identifies the student's vocabulary.
-        model: of the teacher.
-        device: where the teacher runs.
-        max_tokens: the teacher reads this many tokens of a text.
-        precision: of its matrix products.
-        shard_size: texts in a shard.
-        part: (i, n) takes every n-th shard from the i-th.
-        progress: called after each shard.
-
-    Raises:
-        ConfigError: `part` or `precision` is out of range.
-        InputError: the folder holds the vectors of another teacher, other texts or other settings.
+    vocabulary: identifies the student's vocabulary. tokenize: returns the student's ids `[T]` and character offsets
+    `[T, 2]` of a text, cut as in training.
     """
-    cache = open_cache(
-        texts, folder, model=model, device=device, max_tokens=max_tokens, precision=precision, shard_size=shard_size,
-        part=part, vocabulary=vocabulary,
-    )  # fmt: skip
-    for number, start in cache.missing(part):
-        if not shard_path(cache.folder, number).exists():
-            found = encode_tokens(cache.teacher, texts[start : start + shard_size], tokenize, precision)
-            write_array(shard_path(cache.folder, number, "scales"), found.scales)
-            write_array(shard_path(cache.folder, number, "tokens"), found.tokens)
-            write_array(shard_path(cache.folder, number), found.texts)  # last: with it, the shard is complete
-        if progress:
-            progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
-    return cache.folder
+
+    vocabulary: str
+    tokenize: Tokenize
+
+    def encode(self, teacher: Any, texts: Sequence[str], precision: str) -> dict[str, np.ndarray]:
+        """Return the three arrays of a shard."""
+        found = encode_tokens(teacher, texts, self.tokenize, precision)
+        return {"scales": found.scales, "tokens": found.tokens, "vectors": found.texts}
 
 
 @dataclass(frozen=True)

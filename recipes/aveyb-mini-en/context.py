@@ -17,7 +17,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.teacher import encode_with, load_teacher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aveyb_retrieval.encoder.ranker import Retrieved
 
@@ -102,6 +102,30 @@ def targets_of(vectors: torch.Tensor, retrieved: Retrieved, share: float) -> tor
     return torch.nn.functional.normalize(vectors + share * context, dim=-1)
 
 
+def train(
+    matrix: torch.nn.Parameter,
+    cosine: Callable[[Sequence[Any]], torch.Tensor],
+    windows: Sequence[Any],
+    size: int,
+    lr: float,
+) -> None:
+    """Raise the mean cosine of windows, `size` a step, each window once."""
+    optimizer = torch.optim.Adam([matrix], lr=lr, betas=(0.9, 0.98))
+    steps = len(windows) // size
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.05)
+    begun = time.monotonic()
+    seen: list[float] = []
+    for step in range(steps):
+        value = cosine(windows[step * size : (step + 1) * size])
+        (1 - value).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+        seen.append(value.item())
+        if (step + 1) % 50 == 0:
+            print(f"{step + 1} of {steps}: {np.mean(seen[-50:]):.4f}, {time.monotonic() - begun:.0f} s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets, as for prepare.py")
@@ -142,7 +166,7 @@ def main() -> None:
     matrix.register_hook(lambda grad: torch.cat([grad[:, :retrieved_columns], grad[:, retrieved_columns:] * 0], 1))
     aside, rest = list(range(0, len(found), ASIDE)), [i for i in range(len(found)) if i % ASIDE]
 
-    def cosine(chosen: list[int]) -> torch.Tensor:
+    def cosine(chosen: Sequence[int]) -> torch.Tensor:
         table, retrieved = batch_of(model, [found[i] for i in chosen])
         own = torch.cat([taught[starts[i] : starts[i + 1]] for i in chosen])
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -161,20 +185,7 @@ def main() -> None:
         "start": measured(lambda old: torch.full_like(old, args.share / model.split_size)),
     }
     print(result, flush=True)
-    optimizer = torch.optim.Adam([matrix], lr=args.lr, betas=(0.9, 0.98))
-    steps = len(rest) // args.batch
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=steps, pct_start=0.05)
-    begun = time.monotonic()
-    seen: list[float] = []
-    for step in range(steps):
-        value = cosine(rest[step * args.batch : (step + 1) * args.batch])
-        (1 - value).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        seen.append(value.item())
-        if (step + 1) % 50 == 0:
-            print(f"{step + 1} of {steps}: {np.mean(seen[-50:]):.4f}, {time.monotonic() - begun:.0f} s", flush=True)
+    train(matrix, cosine, rest, args.batch, args.lr)
     result["trained"] = measured()
     print(result, flush=True)
     shutil.copytree(args.model, args.out, dirs_exist_ok=True)

@@ -18,7 +18,7 @@ from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
 from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
-from aveyb_retrieval.training.teacher_tokens import cache_token_vectors
+from aveyb_retrieval.training.teacher_tokens import TokenLabels
 from aveyb_retrieval.training.texts import read_texts
 
 if TYPE_CHECKING:
@@ -46,25 +46,26 @@ def main() -> None:
         print(f"{stage}: {done:,} of {total:,} texts, {time.monotonic() - started:.0f} s", flush=True)
 
     texts = [as_seen(text) for text in read_texts([args.texts / "texts.jsonl"])]
-    how = {
-        "model": args.teacher,
-        "device": args.device,
-        "precision": args.precision,
-        "shard_size": args.shard_size,
-        "part": tuple(args.part),
-        "progress": show,
-    }
-    if args.tokens_of is None:
-        cache_vectors(texts, args.texts / "teacher", **how)
-        return
-    tokenizer = AveyBTokenizer.load(args.tokens_of)
+    tokens = None
+    if args.tokens_of is not None:
+        tokenizer = AveyBTokenizer.load(args.tokens_of)
 
-    def tokenize(text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = tokenizer.encode(text)
-        return ids[:SPLIT], offsets[:SPLIT]
+        def tokenize(text: str) -> tuple[np.ndarray, np.ndarray]:
+            ids, offsets = tokenizer.encode(text)
+            return ids[:SPLIT], offsets[:SPLIT]
 
-    vocabulary = hash_file(args.tokens_of / VOCAB_FILE).sha256
-    cache_token_vectors(texts, args.texts / "teacher", tokenize, vocabulary=vocabulary, **how)
+        tokens = TokenLabels(hash_file(args.tokens_of / VOCAB_FILE).sha256, tokenize)
+    cache_vectors(
+        texts,
+        args.texts / "teacher",
+        model=args.teacher,
+        device=args.device,
+        precision=args.precision,
+        shard_size=args.shard_size,
+        part=tuple(args.part),
+        tokens=tokens,
+        progress=show,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.append(str(Path(__file__).parents[1] / "aveyb-mini-en"))
-from context import split_vectors, targets_of
+from context import split_vectors, targets_of, train
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
@@ -142,19 +141,7 @@ def main() -> None:
         "old": context.measure(aside, old),
     }
     print(result, flush=True)
-    optimizer = torch.optim.Adam([context.matrix], lr=settings.lr, betas=(0.9, 0.98))
-    steps = len(rest) // settings.batch
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=steps, pct_start=0.05)
-    begun, seen = time.monotonic(), list[float]()
-    for step in range(steps):
-        value = context.cosine(rest[step * settings.batch : (step + 1) * settings.batch])
-        (1 - value).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        seen.append(value.item())
-        if (step + 1) % 20 == 0:
-            print(f"{step + 1} of {steps}: {np.mean(seen[-20:]):.4f}, {time.monotonic() - begun:.0f} s", flush=True)
+    train(context.matrix, context.cosine, rest, settings.batch, settings.lr)
     result["trained"] = context.measure(aside, context.matrix.detach()[:, : context.columns].clone())
     print(result, flush=True)
     sentence_transformer(model, AveyBTokenizer.load(args.model), args.out, prompts=read_prompts(args.model))

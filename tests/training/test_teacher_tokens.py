@@ -10,8 +10,8 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.teacher import load_teacher, read_vectors
-from aveyb_retrieval.training.teacher_tokens import cache_token_vectors, encode_tokens, overlaps, read_token_vectors
+from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
+from aveyb_retrieval.training.teacher_tokens import TokenLabels, encode_tokens, overlaps, read_token_vectors
 
 from .conftest import SENTENCES, tiny_config
 
@@ -64,9 +64,9 @@ def test_a_students_token_has_the_mean_of_what_the_teacher_says_there(
 
 
 def test_the_cache_goes_on_and_is_read_across_shards(teacher: str, tmp_path: Path) -> None:
-    options = {"vocabulary": "characters", "model": teacher, "shard_size": 10}
+    options = {"tokens": TokenLabels("characters", characters), "model": teacher, "shard_size": 10}
     for part in ((1, 2), (0, 2)):
-        cache_token_vectors(TEXTS, tmp_path, characters, part=part, **options)
+        cache_vectors(TEXTS, tmp_path, part=part, **options)
     whole = read_token_vectors(tmp_path, vocabulary="characters")
     assert len(whole) == sum(map(len, TEXTS)) and read_vectors(tmp_path).shape == (25, 48)
     border = sum(len(text) for text in TEXTS[:10])
@@ -74,18 +74,18 @@ def test_the_cache_goes_on_and_is_read_across_shards(teacher: str, tmp_path: Pat
     assert across.shape == (6, 48) and np.array_equal(across[:3], whole[slice(border - 3, border)])
     (tmp_path / "vectors-00001.npy").unlink()  # killed before the shard was complete
     assert len(read_token_vectors(tmp_path, vocabulary="characters")) == border
-    cache_token_vectors(TEXTS, tmp_path, characters, **options)
+    cache_vectors(TEXTS, tmp_path, **options)
     again = read_token_vectors(tmp_path, vocabulary="characters")
     assert np.array_equal(again[slice(0, len(again))], whole[slice(0, len(whole))])
 
 
 def test_other_words_and_damage_are_refused(teacher: str, tmp_path: Path) -> None:
     options = {"model": teacher, "shard_size": 10}
-    cache_token_vectors(TEXTS, tmp_path, characters, vocabulary="characters", **options)
+    cache_vectors(TEXTS, tmp_path, tokens=TokenLabels("characters", characters), **options)
     with pytest.raises(InputError, match="for the vocabulary characters, the texts were packed with words"):
         read_token_vectors(tmp_path, vocabulary="words")
     with pytest.raises(InputError, match="vocabulary"):
-        cache_token_vectors(TEXTS, tmp_path, characters, vocabulary="words", **options)
+        cache_vectors(TEXTS, tmp_path, tokens=TokenLabels("words", characters), **options)
     np.save(tmp_path / "tokens-00000.npy", np.zeros((3, 48), np.int8))
     with pytest.raises(InputError, match=r"tokens-00000\.npy has shape \(3, 48\)"):
         read_token_vectors(tmp_path, vocabulary="characters")
