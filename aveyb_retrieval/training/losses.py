@@ -3,8 +3,8 @@
 - vectors: `1 - cos(W s, t)`, where W maps the student's width to the teacher's and is dropped afterwards;
 - scores: Kullback-Leibler divergence between the teacher's and the student's distribution over the batch
   (for pairs: anchor against every positive; for single texts: each against all others);
-- pairs: InfoNCE over the batch (van den Oord et al., 2018); a batch-mate that the teacher finds closer to the anchor
-  than its own positive does not count as a negative (as in GISTEmbed, Solatorio, 2024);
+- pairs: InfoNCE over the batch (van den Oord et al., 2018); a batch-mate that the teacher finds as close to the anchor
+  as its own positive does not count as a negative (as in GISTEmbed, Solatorio, 2024);
 - tokens: the squared distance of every token's vector to the teacher's (`token_loss`).
 """
 
@@ -78,9 +78,13 @@ def score_divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: 
 
 
 def pair_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float, margin: float) -> torch.Tensor:
-    """Return InfoNCE over scores `[B, B]` without the negatives that the teacher finds closer than the positive."""
-    closer = teacher > teacher.diagonal()[:, None] + margin
-    logits = (student / temperature).masked_fill(closer, float("-inf"))
+    """Return InfoNCE over scores `[B, B]` without the negatives that the teacher finds as close as the positive.
+
+    Two questions may share a passage: it is no negative, and as close as itself.
+    """
+    own = torch.eye(len(student), dtype=torch.bool, device=student.device)
+    close = (teacher >= teacher.diagonal()[:, None] + margin) & ~own
+    logits = (student / temperature).masked_fill(close, float("-inf"))
     return nn.functional.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 

@@ -16,24 +16,41 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars."""
+def parameter_groups(model: nn.Module, weight_decay: float, embedding_rate: float = 1.0) -> list[dict[str, Any]]:
+    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars.
+
+    A group's `rate` is its multiple of the learning rate: `embedding_rate` for token embeddings, else 1. Adam's step is
+    of the learning rate's size whatever the entries' is, and those of an embedding may be 20 times those of a matrix.
+    """
     trained = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)} if embedding_rate != 1 else ()
+    matrices = [p for p in trained if p.dim() >= 2]
+    groups = [
+        {"params": [p for p in matrices if id(p) not in tables], "weight_decay": weight_decay, "rate": 1.0},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0, "rate": 1.0},
+        {"params": [p for p in matrices if id(p) in tables], "weight_decay": weight_decay, "rate": embedding_rate},
     ]
+    return groups if tables else groups[:2]
 
 
 def build_optimizer(
-    model: nn.Module, name: str, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+    model: nn.Module,
+    name: str,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    embedding_rate: float = 1.0,
 ) -> torch.optim.Optimizer:
-    """Build one of `OPTIMIZERS` over `parameter_groups`.
+    """Build one of `OPTIMIZERS` over `parameter_groups`; whoever changes `lr` later multiplies it by a group's `rate`.
 
     Raises:
         ConfigError: unknown name.
     """
-    groups = parameter_groups(model, weight_decay)
+    groups = parameter_groups(model, weight_decay, embedding_rate)
+    for group in groups:
+        group["lr"] = lr * group["rate"]
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
     if name == "stable_adamw":

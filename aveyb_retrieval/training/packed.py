@@ -228,6 +228,30 @@ class PackedTexts:
             ),
         )
 
+    @classmethod
+    def join(cls, texts: Sequence[PackedTexts]) -> PackedTexts:
+        """Put the texts of several folders one after another; a folder given twice counts twice.
+
+        Raises:
+            InputError: their teachers or vocabularies differ.
+        """
+        for name in ("teacher", "vocabulary"):
+            found = [part.facts[name] for part in texts]
+            if len(set(found)) > 1:
+                raise InputError(
+                    f"folders of packed texts name {len(set(found))} kinds of {name}: {', '.join(map(str, found))}; "
+                    "pack all of them with one"
+                )
+        firsts = np.cumsum([0, *(len(part.lengths) for part in texts[:-1])])
+        return cls(
+            np.concatenate([part.ids for part in texts]),
+            np.concatenate([[0], np.concatenate([part.lengths for part in texts]).cumsum()]),
+            np.concatenate([part.vectors for part in texts]),
+            np.concatenate([part.pairs + first for part, first in zip(texts, firsts, strict=True)]),
+            {name: texts[0].facts[name] for name in ("teacher", "vocabulary")} | {"texts": [p.facts for p in texts]},
+            np.concatenate([part.places for part in texts]),
+        )
+
     def with_tokens(self, tokens: TokenVectors) -> PackedTexts:
         """Return these texts with the teacher's vectors of their tokens.
 
@@ -266,12 +290,15 @@ class BatchOrder:
 
     A batch holds either pairs or single texts (those in no pair), of similar length, so many that neither limit is
     passed: hundreds of questions, or some whole splits. Every epoch sees each of them once in an order of its own.
+    Similar ones share a batch if so asked: what must be told from a positive is then near to it (topic-aware sampling;
+    Hofstaetter et al., 2021), and every epoch groups them anew.
 
     Args:
         texts: the data.
         batch_size: pairs or texts of a batch at most.
         batch_tokens: tokens of a batch at most, unless a single pair or text has more; 0: no limit.
         seed: decides the order.
+        similar: group by the teacher's vectors (of the last text of a row).
 
     Raises:
         InputError: there are fewer pairs, and fewer single texts, than a batch.
@@ -279,7 +306,12 @@ class BatchOrder:
 
     _NEIGHBORHOOD = 32  # batches whose rows are sorted by length together: little padding, random enough
 
-    def __init__(self, texts: PackedTexts, batch_size: int, seed: int, batch_tokens: int = 0) -> None:
+    _SECTION = 48  # batches whose rows are grouped by similarity together
+    _LEAF = 8  # rows that are grouped no further
+
+    def __init__(
+        self, texts: PackedTexts, batch_size: int, seed: int, batch_tokens: int = 0, *, similar: bool = False
+    ) -> None:
         """Find the single texts."""
         single = np.ones(len(texts.starts) - 1, bool)
         single[texts.pairs.ravel()] = False
@@ -291,6 +323,7 @@ class BatchOrder:
                 f"{batch_size}: give more texts or a smaller batch"
             )
         self._lengths, self._batch_size, self._batch_tokens, self._seed = texts.lengths, batch_size, batch_tokens, seed
+        self._vectors = texts.vectors if similar else None
         self._starts, self._epoch, self._batches = [0], -1, list[np.ndarray]()
 
     def __getitem__(self, number: int) -> np.ndarray:
@@ -322,8 +355,18 @@ class BatchOrder:
             for start in range(0, len(rows), size):
                 near = rows[start : start + size]
                 near = near[np.argsort(self._lengths[near].max(1), kind="stable")]
+                if self._vectors is not None:
+                    near = self._by_similarity(near, self._vectors, generator)
                 batches += np.split(near, self._cuts(self._lengths[near].sum(1)))
         return [batches[i] for i in generator.permutation(len(batches))]
+
+    def _by_similarity(self, rows: np.ndarray, vectors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Return the rows, section by section of similar length, with similar ones beside each other."""
+        batches = max(1, len(self._cuts(self._lengths[rows].sum(1))) + 1)
+        sections = np.array_split(rows, -(-batches // self._SECTION))
+        return np.concatenate(
+            [section[_similar_first(vectors[section[:, -1]], generator, self._LEAF)] for section in sections]
+        )
 
     def _cuts(self, tokens: np.ndarray) -> list[int]:
         """Where batches begin in rows of so many tokens each, the first one left out."""
@@ -336,6 +379,16 @@ class BatchOrder:
                 count = total = 0
             count, total = count + 1, total + size
         return cuts
+
+
+def _similar_first(vectors: np.ndarray, generator: np.random.Generator, leaf: int) -> np.ndarray:
+    """Return an order of rows `[n, D]` in which neighbours are similar: halves by nearness to one of two, and so on."""
+    if len(vectors) <= leaf:
+        return np.arange(len(vectors))
+    one, other = vectors[generator.choice(len(vectors), 2, replace=False)].astype(np.float32)
+    order = np.argsort(vectors.astype(np.float32) @ (one - other), kind="stable")
+    halves = np.array_split(order, 2)
+    return np.concatenate([half[_similar_first(vectors[half], generator, leaf)] for half in halves])
 
 
 def _read_part(path: Path, sha256: str) -> dict[str, np.ndarray]:

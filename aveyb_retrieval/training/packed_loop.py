@@ -62,7 +62,7 @@ def train_packed(
         ConfigError: settings are out of range, or not those that the run was started with.
         InputError: the run was started on other texts, or the loss is not a number.
     """
-    settings.check("temperature")
+    settings.check("temperature", "embedding_rate")
     _check_tokens(settings, texts)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     checkpoints = Path(folder) / CHECKPOINTS
@@ -71,7 +71,7 @@ def train_packed(
     facts = asdict(settings) | {"processes": processes.count}
     processes.wait()  # until all have looked for a checkpoint
     run = RunFolder(folder, facts, texts.facts, resume=resume, main=processes.rank == 0)
-    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens)
+    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar)
     nn.Module.to(model, device).train()
     head = Head(model.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear").to(device)
     trained = nn.ModuleDict({"model": model, "head": head})
@@ -82,6 +82,7 @@ def train_packed(
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
+        embedding_rate=settings.embedding_rate,
     )
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     if run.checkpoint is None:
@@ -95,7 +96,7 @@ def train_packed(
     started, tokens, losses = time.monotonic(), 0, list[float]()
     while step < settings.steps and processes.first_says(deadline is None or time.monotonic() < deadline):
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * factor(step)
+            group["lr"] = settings.learning_rate * factor(step) * group["rate"]
         rows = order[step]
         loss = _loss(model, head, texts, processes.share(rows), settings)
         check_loss(loss, step + 1, checkpoints)
@@ -174,15 +175,12 @@ def token_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> tuple
 def _loss(
     model: AveyBModel, head: Head, texts: PackedTexts, rows: np.ndarray, settings: PackedSettings
 ) -> torch.Tensor:
-    """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; both sides of pairs go through the model together."""
-    columns, flat = rows.shape[1], rows.T.ravel()
+    """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; questions are not padded to the length of passages."""
     with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
-        tokens, means = token_vectors(model, *texts.padded(flat))
-    students = nn.functional.normalize(means, dim=-1).chunk(columns)
-    teachers = torch.from_numpy(texts.vectors[flat]).to(model.device).float().chunk(columns)
+        found = [token_vectors(model, *texts.padded(column)) for column in rows.T]
     loss = distillation_loss(
-        students,
-        teachers,
+        [nn.functional.normalize(means, dim=-1) for _, means in found],
+        [torch.from_numpy(texts.vectors[column]).to(model.device).float() for column in rows.T],
         head,
         vector_weight=settings.vector_weight,
         score_weight=settings.score_weight,
@@ -190,8 +188,9 @@ def _loss(
         temperature=settings.temperature,
     )
     if settings.token_weight:
-        targets = head.targets(torch.from_numpy(texts.padded_tokens(flat)).to(model.device))
-        loss = loss + settings.token_weight * token_loss(tokens, targets)
+        targets = [head.targets(torch.from_numpy(texts.padded_tokens(column)).to(model.device)) for column in rows.T]
+        losses = [token_loss(tokens, wanted) for (tokens, _), wanted in zip(found, targets, strict=True)]
+        loss = loss + settings.token_weight * torch.stack(losses).mean()
     return loss
 
 

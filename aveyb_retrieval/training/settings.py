@@ -197,6 +197,8 @@ class PackedSettings(RunSettings):
     )
     token_weight: float = setting(0.0, "Weight of the loss on vectors of tokens; needs the rotation.")
     batch_tokens: int = setting(0, "Tokens per step at most (0: no limit).")
+    similar: bool = setting(False, "Batches of texts that the teacher finds similar: hard to tell apart.")
+    embedding_rate: float = setting(1.0, "Learning rate of the token embedding, as a multiple of the others'.")
     vector_weight: float = setting(10.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
     score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
     pair_weight: float = setting(0.5, "Weight of InfoNCE over pairs.")

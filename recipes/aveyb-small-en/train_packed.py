@@ -40,9 +40,9 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
 
 
 @click.command()
-@click.option("--packed", type=FOLDER, required=True, help="Output folder of pack_texts.py.")
-@click.option("--only", multiple=True, help="Name of a part to train on. Repeatable.  [default: all]")
-@click.option("--labels", type=FOLDER, help="Folder of the teacher's vectors, for those of tokens.")
+@click.option("--packed", type=FOLDER, required=True, multiple=True, help="Output folder of pack_texts.py. Repeatable.")
+@click.option("--only", multiple=True, help="Name of a part to train on, of one folder. Repeatable.  [default: all]")
+@click.option("--labels", type=FOLDER, help="Folder of the teacher's vectors, for those of tokens (of one folder).")
 @click.option("--model", required=True, help="Model folder to start from.")
 @click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
 @click.option("--device", default="cpu", show_default=True)
@@ -50,7 +50,7 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: torch's choice]")
 @settings_options("settings", PackedSettings())
 def main(
-    packed: Path,
+    packed: tuple[Path, ...],
     only: tuple[str, ...],
     labels: Path | None,
     model: str,
@@ -63,7 +63,10 @@ def main(
     """Train on the parts in --packed, starting from --model or from the newest checkpoint in --out."""
     if threads is not None:
         torch.set_num_threads(threads)
-    texts = PackedTexts.load(packed, only or None)
+    if len(packed) > 1 and (only or labels):
+        raise click.UsageError("--only and --labels belong to one folder of packed texts: give --packed once")
+    loaded = [PackedTexts.load(folder, only or None) for folder in packed]
+    texts = loaded[0] if len(loaded) == 1 else PackedTexts.join(loaded)
     check_vocabulary(Path(model), texts)
     if labels is not None:
         texts = texts.with_tokens(read_token_vectors(labels, vocabulary=texts.facts["vocabulary"]))

@@ -21,6 +21,20 @@ def test_decay_reaches_matrices_only() -> None:
     assert all(p.dim() == 1 for p in free["params"]) and free["weight_decay"] == 0.0
 
 
+def test_a_token_embedding_may_have_a_rate_of_its_own() -> None:
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    common = {"lr": 1e-3, "betas": (0.9, 0.99), "eps": 1e-12, "weight_decay": 0.0}
+    optimizer = build_optimizer(model, "adamw", **common, embedding_rate=5.0)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 3
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    moved = {name: float((before[name] - p.detach()).mean()) for name, p in model.named_parameters()}
+    assert moved["0.weight"] == pytest.approx(5e-3, rel=1e-3)
+    assert moved["1.weight"] == pytest.approx(1e-3, rel=1e-3) == moved["1.bias"]
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_rise_and_fall(name: str) -> None:
     factor = learning_rate_factor(name, 100, 0.1)

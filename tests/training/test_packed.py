@@ -14,16 +14,16 @@ IDS = [GENERATOR.integers(0, 300, size).astype(np.int32) for size in GENERATOR.i
 VECTORS = GENERATOR.normal(size=(50, DIM)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
 PAIRS = [(2 * i, 2 * i + 1) for i in range(12)]
-FACTS = {"texts": "written in the tests"}
+FACTS = {"texts": "written in the tests", "teacher": "none", "vocabulary": "numbers"}
 
 
-def pack(folder: Path, *, part_bytes: int = 1 << 20, storage_dtype: str = "int8") -> PartWriter:
+def pack(folder: Path, *, part_bytes: int = 1 << 20, storage_dtype: str = "int8", **facts: str) -> PartWriter:
     writer = PartWriter(folder, part_bytes=part_bytes, storage_dtype=storage_dtype)
     for number, (ids, vector) in enumerate(zip(IDS, VECTORS, strict=True)):
         writer.add(ids, vector)
         if number % 2 and number // 2 < len(PAIRS):
             writer.pair(number - 1, number)
-    writer.finish(FACTS)
+    writer.finish(FACTS | facts)
     return writer
 
 
@@ -95,3 +95,36 @@ def test_an_epoch_sees_every_pair_and_every_other_text_once(tmp_path: Path) -> N
     assert [BatchOrder(texts, 2, seed=4)[i].tolist() for i in range(9)] != [order[i].tolist() for i in range(9)]
     with pytest.raises(InputError, match="12 pairs and 26 single texts are both less than one batch of 27"):
         BatchOrder(texts, 27, seed=0)
+
+
+def test_folders_are_joined(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pack(tmp_path / name)
+    one = PackedTexts.load(tmp_path / "a")
+    assert PackedTexts.join([one]).facts["texts"] == [one.facts]
+    both = PackedTexts.join([one, PackedTexts.load(tmp_path / "b", None)])
+    assert both.lengths.tolist() == 2 * one.lengths.tolist() and both.starts[-1] == len(both.ids)
+    assert both.pairs[len(one.pairs) :].tolist() == (one.pairs + 50).tolist()
+    ids, mask = both.padded([7, 57])
+    assert ids[0].tolist() == ids[1].tolist() and (both.vectors[7] == both.vectors[57]).all() and mask.all()
+    pack(tmp_path / "other", teacher="another")
+    with pytest.raises(InputError, match="name 2 kinds of teacher: none, another"):
+        PackedTexts.join([one, PackedTexts.load(tmp_path / "other")])
+
+
+def test_similar_texts_share_a_batch_and_each_is_seen_once() -> None:
+    generator = np.random.default_rng(2)
+    topics, size = generator.normal(size=(8, DIM)), 32
+    of = generator.permutation(np.repeat(np.arange(8), size))
+    vectors = (topics[of] + 0.1 * generator.normal(size=(len(of), DIM))).astype(np.float16)
+    starts = np.arange(len(of) + 1) * 4
+    texts = PackedTexts(np.zeros(starts[-1], np.uint16), starts, vectors, np.zeros((0, 2), np.int64), {}, starts[:-1])
+
+    def topics_per_batch(similar: bool) -> float:
+        order = BatchOrder(texts, 16, seed=0, batch_tokens=64, similar=similar)
+        batches = [order[i].ravel() for i in range(order.epoch_end(0))]
+        assert sorted(np.concatenate(batches).tolist()) == list(range(len(of)))
+        assert all(order[i].ravel().tolist() == batches[i].tolist() for i in (5, 0, 9))
+        return float(np.mean([len(set(of[batch])) for batch in batches]))
+
+    assert topics_per_batch(similar=False) > 5 and topics_per_batch(similar=True) < 3

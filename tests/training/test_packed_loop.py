@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import packed_loop
-from aveyb_retrieval.training.losses import fit_head
+from aveyb_retrieval.training.losses import fit_head, pair_loss
 from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.run_folder import read_metrics
@@ -65,9 +65,11 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(packed_loop, "check_loss", killed)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
-def test_killed_and_continued_equals_unbroken(texts: PackedTexts, tmp_path: Path, optimizer: str) -> None:
-    settings = replace(SETTINGS, optimizer=optimizer)
+@pytest.mark.parametrize(
+    "changes", [{}, {"optimizer": "stable_adamw"}, {"embedding_rate": 4.0, "similar": True}], ids=str
+)
+def test_killed_and_continued_equals_unbroken(texts: PackedTexts, tmp_path: Path, changes: dict) -> None:
+    settings = replace(SETTINGS, **changes)
     whole = fresh()
     assert train_packed(whole, texts, tmp_path / "whole", settings=settings) == 9
     for step in (2, 6):  # before the first checkpoint after the start, and between two
@@ -162,3 +164,14 @@ def test_the_head_is_the_ridge_solution() -> None:
     students, true = torch.randn(200, 6, generator=generator), torch.randn(9, 6, generator=generator)
     assert torch.allclose(fit_head(students, students @ true.T, ridge=1e-9), true, atol=1e-4)
     assert fit_head(students, students @ true.T, ridge=10.0).norm() < true.norm()
+
+
+def test_a_passage_of_two_questions_is_no_negative() -> None:
+    students, teachers = torch.eye(3), torch.eye(3)
+    common = {"temperature": 0.1, "margin": 0.0}
+    apart = pair_loss(students, teachers, **common)
+    teachers[0, 1] = 1.0  # the second passage is as near to the first question as its own
+    students[0, 1] = 1.0
+    assert pair_loss(students, teachers, **common) == pytest.approx(apart.item(), abs=1e-4)
+    teachers[0, 1] = 0.5
+    assert pair_loss(students, teachers, **common) > 0.2

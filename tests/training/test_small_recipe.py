@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import zstandard
+from click import UsageError
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
@@ -159,6 +160,31 @@ def test_from_texts_to_a_model(
     run(monkeypatch, stage("assemble"), *whole, "--out", tmp_path / "all-start")
     again = Embedder.load(tmp_path / "all-start").encode_queries(["the heron"])
     assert np.allclose(again, Embedder.load(start).encode_queries(["the heron"]), atol=1e-6)
+
+    monkeypatch.setattr(stage("select_questions"), "KEPT_ASIDE", 8)
+    questions = tmp_path / "questions"
+    run(monkeypatch, stage("select_questions"), "--texts", texts, "--out", questions)
+    chosen = [json.loads(line) for line in (questions / "texts.jsonl").read_text().splitlines()]
+    pairs = [json.loads(line) for line in (questions / "pairs.jsonl").read_text().splitlines()]
+    assert pairs and {chosen[pair["anchor"]]["kind"] for pair in pairs} == {"question"}
+    aside = [json.loads(line) for line in (texts / "texts.jsonl").read_text().splitlines()][-8:]
+    assert not [row for row in aside if row in chosen]
+    run(monkeypatch, stage("label_texts"), "--texts", questions, "--teacher", teacher)
+    run(
+        monkeypatch,
+        stage("pack_texts"),
+        "--texts",
+        questions,
+        "--vocabulary",
+        vocabulary,
+        "--out",
+        questions / "packed",
+    )
+    both = ["--packed", packed, "--packed", questions / "packed", "--model", start, "-o", tmp_path / "both"]
+    few = ["--steps", 1, "--batch-size", 4, "--threads", 1, "--precision", "float32"]
+    command([*map(str, both + few)], standalone_mode=False)
+    with pytest.raises(UsageError, match="give --packed once"):
+        command([*map(str, [*both, "--labels", texts / "teacher"])], standalone_mode=False)
 
     context = ("--texts", texts, "--packed", packed, "--model", tmp_path / "final", "--run", out)
     run(monkeypatch, stage("train_context"), *context, "--out", tmp_path / "context", "--longest", 3, "--batch", 2)
