@@ -30,8 +30,9 @@ BM25 = "BM25"
 MINILM = "MiniLM, cut at 256"
 CHUNKS = "MiniLM, 180-word chunks"
 RRF = "RRF of BM25 and MiniLM"
-DENSE = "aveyb-mini-en, both"
-HYBRID = "hybrid of BM25 and aveyb-mini-en, both"
+MODEL = "aveyb-small-en"
+DENSE = f"{MODEL}, both"
+HYBRID = f"hybrid of BM25 and {MODEL}, both"
 
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
@@ -70,8 +71,8 @@ def quality_summary() -> str:
     """Return the table of docs/measurements.md and the sentences that follow from it."""
     scores, sets = ndcg(), (*SHORT, *LONG)
     systems = {
-        "aveyb-mini-en, vectors and words (default)": HYBRID,
-        'aveyb-mini-en, vectors (`mode="dense"`)': DENSE,
+        f"{MODEL}, vectors and words (default)": HYBRID,
+        f'{MODEL}, vectors (`mode="dense"`)': DENSE,
         "BM25": BM25,
         "all-MiniLM-L6-v2, cut at its 256 tokens": MINILM,
         "all-MiniLM-L6-v2, 180-word chunks": CHUNKS,

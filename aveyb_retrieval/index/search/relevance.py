@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COSINE = 0.75
 NEIGHBOR = 0.3
 MAXSIM = 1.5
-SLOPE, OFFSET = 2.73, -4.11  # fitted by benchmarks/cpu/confidence.py
+SLOPE, OFFSET = 2.64, -4.0  # fitted by benchmarks/cpu/confidence.py
 
 
 @dataclass(frozen=True)
