@@ -305,7 +305,6 @@ class BatchOrder:
     """
 
     _NEIGHBORHOOD = 32  # batches whose rows are sorted by length together: little padding, random enough
-
     _SECTION = 48  # batches whose rows are grouped by similarity together
     _LEAF = 8  # rows that are grouped no further
 
@@ -362,7 +361,7 @@ class BatchOrder:
 
     def _by_similarity(self, rows: np.ndarray, vectors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return the rows, section by section of similar length, with similar ones beside each other."""
-        batches = max(1, len(self._cuts(self._lengths[rows].sum(1))) + 1)
+        batches = len(self._cuts(self._lengths[rows].sum(1))) + 1
         sections = np.array_split(rows, -(-batches // self._SECTION))
         return np.concatenate(
             [section[_similar_first(vectors[section[:, -1]], generator, self._LEAF)] for section in sections]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from quality import minilm_folder
+from quality import RESULTS, minilm_folder
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_peer
@@ -45,7 +45,6 @@ POOLS: dict[str, tuple[int, int]] = {  # questions, and documents that BM25 find
     "medquad": (100, 8),
 }
 LENGTHS = (60, 120, 180, 240)  # words: the borders of the columns
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(frozen=True)

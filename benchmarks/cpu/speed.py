@@ -15,6 +15,7 @@ import json
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import torch
 from encode import best_times
@@ -24,13 +25,15 @@ from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
 from aveyb_retrieval import Embedder
+from aveyb_retrieval.eval.datasets import Document
+from aveyb_retrieval.eval.encoders import word_chunks
 
 LENGTHS = (16, 64, 256, 1024, 2048, 8192)
 TOKENS = 4_096  # of a call, where texts are shorter
 WINDOW = 256  # tokens that MiniLM reads
 
 
-def texts_of(tokenizer: object, length: int) -> list[str]:
+def texts_of(tokenizer: Any, length: int) -> list[str]:
     """Return texts of `length` tokens each, from this package's documentation."""
     pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
     whole = "\n".join(page.read_text(encoding="utf-8") for page in pages)
@@ -41,8 +44,7 @@ def texts_of(tokenizer: object, length: int) -> list[str]:
 
 def chunks(text: str) -> list[str]:
     """Return the chunks of a long text."""
-    words = text.split()
-    return [" ".join(words[i : i + CHUNK_WORDS]) for i in range(0, len(words), CHUNK_WORDS)]
+    return [text[start:end] for start, end in word_chunks(CHUNK_WORDS)(Document("", "", text))]
 
 
 def main() -> None:

@@ -102,6 +102,35 @@ def targets_of(vectors: torch.Tensor, retrieved: Retrieved, share: float) -> tor
     return torch.nn.functional.normalize(vectors + share * context, dim=-1)
 
 
+class RetrievedBlocks:
+    """The compressor's blocks for retrieved splits: of a model, the only weights that are left to learn.
+
+    matrix: `[S, (k + 1) S]`, the compressor; its first k S columns are the blocks. old: `[S, k S]`, as they came.
+    """
+
+    def __init__(self, model: AveyBModel) -> None:
+        """Freeze everything else."""
+        model.requires_grad_(False)
+        self.matrix = model.ranker.down_proj.requires_grad_()
+        self._columns = model.ranker.num_retrieved * model.split_size
+        self.old = self.matrix.detach()[:, : self._columns].clone()
+        self.matrix.register_hook(
+            lambda grad: torch.cat([grad[:, : self._columns], torch.zeros_like(grad[:, self._columns :])], 1)
+        )
+
+    @torch.no_grad()
+    def measure(
+        self,
+        cosine: Callable[[Sequence[Any]], torch.Tensor],
+        aside: Sequence[Any],
+        blocks: torch.Tensor | None = None,
+    ) -> float:
+        """Return the mean cosine of windows kept aside, with these blocks in place (None: as they are), which stay."""
+        if blocks is not None:
+            self.matrix[:, : self._columns] = blocks
+        return float(np.mean([cosine(aside[i : i + 8]).item() for i in range(0, len(aside), 8)]))
+
+
 def train(
     matrix: torch.nn.Parameter,
     cosine: Callable[[Sequence[Any]], torch.Tensor],
@@ -159,11 +188,7 @@ def main() -> None:
     with np.load(args.embedding, allow_pickle=False) as saved:
         head = torch.from_numpy(saved["head"]).float()
 
-    model.requires_grad_(False)
-    matrix = model.ranker.down_proj.requires_grad_()
-    retrieved_columns = model.ranker.num_retrieved * model.split_size
-    old = matrix.detach()[:, :retrieved_columns].clone()
-    matrix.register_hook(lambda grad: torch.cat([grad[:, :retrieved_columns], grad[:, retrieved_columns:] * 0], 1))
+    blocks = RetrievedBlocks(model)
     aside, rest = list(range(0, len(found), ASIDE)), [i for i in range(len(found)) if i % ASIDE]
 
     def cosine(chosen: Sequence[int]) -> torch.Tensor:
@@ -173,25 +198,19 @@ def main() -> None:
             vectors = split_vectors(model, table, retrieved)
         return torch.nn.functional.cosine_similarity(vectors @ head.T, targets_of(own, retrieved, args.share)).mean()
 
-    def measured(blocks: Callable[[torch.Tensor], torch.Tensor] | None = None) -> float:
-        with torch.no_grad():
-            if blocks is not None:
-                matrix[:, :retrieved_columns] = blocks(old)
-            return float(np.mean([cosine(aside[i : i + 8]).item() for i in range(0, len(aside), 8)]))
-
     result = {
-        "old": measured(),
-        "none": measured(torch.zeros_like),
-        "start": measured(lambda old: torch.full_like(old, args.share / model.split_size)),
+        "old": blocks.measure(cosine, aside),
+        "none": blocks.measure(cosine, aside, torch.zeros_like(blocks.old)),
+        "start": blocks.measure(cosine, aside, torch.full_like(blocks.old, args.share / model.split_size)),
     }
     print(result, flush=True)
-    train(matrix, cosine, rest, args.batch, args.lr)
-    result["trained"] = measured()
+    train(blocks.matrix, cosine, rest, args.batch, args.lr)
+    result["trained"] = blocks.measure(cosine, aside)
     print(result, flush=True)
     shutil.copytree(args.model, args.out, dirs_exist_ok=True)
     weights = load_file(args.model / "model.safetensors")
     (name,) = [key for key in weights if key.endswith("ranker.down_proj")]
-    weights[name] = matrix.detach().to(weights[name].dtype)
+    weights[name] = blocks.matrix.detach().to(weights[name].dtype)
     save_file(weights, args.out / "model.safetensors", metadata={"format": "pt"})
     settings = {name: getattr(args, name) for name in ("documents", "longest", "share", "batch", "lr")}
     (args.out / "result.json").write_text(json.dumps({**result, "settings": settings, "windows": len(found)}) + "\n")

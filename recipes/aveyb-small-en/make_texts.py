@@ -33,7 +33,7 @@ from aveyb_retrieval.index.storage.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 SPLIT = 256  # tokens that the encoder reads at a time
@@ -192,19 +192,25 @@ def collect(texts: Texts, root: Path) -> None:
                 texts.pair(record["query"], record["positive"], kind, source)
 
 
+def write_texts(
+    out: Path, rows: Sequence[Mapping[str, str]], pairs: Iterable[tuple[int, int]], order: Sequence[int]
+) -> None:
+    """Write texts.jsonl, the rows of these numbers in this order, and pairs.jsonl, with lines for numbers."""
+    new = {number: line for line, number in enumerate(order)}
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(out / "texts.jsonl") as file:
+        for number in order:
+            file.write((json.dumps(rows[number], ensure_ascii=False) + "\n").encode())
+    with atomic_writer(out / "pairs.jsonl") as file:
+        for anchor, positive in pairs:
+            file.write((json.dumps({"anchor": new[anchor], "positive": new[positive]}) + "\n").encode())
+
+
 def write(texts: Texts, out: Path, seed: int) -> None:
     """Write texts and pairs with the documents in a random order; the report comes last."""
     groups = list(texts.groups)
     random.Random(seed).shuffle(groups)
-    order = [number for group in groups for number in group]
-    new = {old: line for line, old in enumerate(order)}
-    out.mkdir(parents=True, exist_ok=True)
-    with atomic_writer(out / "texts.jsonl") as file:
-        for number in order:
-            file.write((json.dumps(texts.rows[number], ensure_ascii=False) + "\n").encode())
-    with atomic_writer(out / "pairs.jsonl") as file:
-        for anchor, positive in texts.pairs:
-            file.write((json.dumps({"anchor": new[anchor], "positive": new[positive]}) + "\n").encode())
+    write_texts(out, texts.rows, texts.pairs, [number for group in groups for number in group])
     report = {
         "texts": dict(sorted(Counter(f"{row['source']}/{row['kind']}" for row in texts.rows).items())),
         "tokens": dict(sorted(texts.tokens.items())),

@@ -7,10 +7,10 @@ pairs.jsonl  {"anchor", "positive"}: line numbers (from 0) of texts that belong 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from aveyb_retrieval.index.storage.files import atomic_writer
+from make_texts import write_texts
+
 from aveyb_retrieval.training.texts import read_records
 
 KEPT_ASIDE = 4_096  # texts at the end, which no stage trains on: what a run is judged by
@@ -32,14 +32,7 @@ def main() -> None:
     if not pairs:
         raise SystemExit(f"{args.texts} has no question before its last {KEPT_ASIDE:,} texts: take a larger share")
     kept = sorted({number for pair in pairs for number in pair})
-    new = {number: line for line, number in enumerate(kept)}
-    args.out.mkdir(parents=True, exist_ok=True)
-    with atomic_writer(args.out / "texts.jsonl") as file:
-        for number in kept:
-            file.write((json.dumps(rows[number], ensure_ascii=False) + "\n").encode())
-    with atomic_writer(args.out / "pairs.jsonl") as file:
-        for anchor, positive in pairs:
-            file.write((json.dumps({"anchor": new[anchor], "positive": new[positive]}) + "\n").encode())
+    write_texts(args.out, rows, pairs, kept)
     print(f"{len(pairs):,} pairs of {len(kept):,} texts")
 
 

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.append(str(Path(__file__).parents[1] / "aveyb-mini-en"))
-from context import split_vectors, targets_of, train
+from context import RetrievedBlocks, split_vectors, targets_of, train
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
@@ -78,18 +78,14 @@ def windows(rows: list[list[int]], settings: Settings) -> list[list[int]]:
     return [window for window in found if len(window) > 1][: settings.windows]
 
 
+@dataclass(frozen=True)
 class Context:
-    """The compressor's blocks for retrieved splits, the windows, and the cosine that training raises."""
+    """Windows of packed texts, and the cosine that training raises. head: `[D_teacher, D]`, of the run."""
 
-    def __init__(self, model: AveyBModel, texts: PackedTexts, head: torch.Tensor, share: float) -> None:
-        """Freeze everything else."""
-        self.model, self.texts, self.head, self.share = model, texts, head, share
-        model.requires_grad_(False)
-        self.matrix = model.ranker.down_proj.requires_grad_()
-        self.columns = model.ranker.num_retrieved * model.split_size
-        self.matrix.register_hook(
-            lambda grad: torch.cat([grad[:, : self.columns], torch.zeros_like(grad[:, self.columns :])], 1)
-        )
+    model: AveyBModel
+    texts: PackedTexts
+    head: torch.Tensor
+    share: float
 
     def cosine(self, chosen: list[list[int]]) -> torch.Tensor:
         """Return the mean cosine of the splits of some windows to their targets."""
@@ -102,12 +98,6 @@ class Context:
         own = torch.from_numpy(self.texts.vectors[rows]).float()
         vectors = split_vectors(self.model, table, retrieved) @ self.head.T
         return torch.nn.functional.cosine_similarity(vectors, targets_of(own, retrieved, self.share)).mean()
-
-    @torch.no_grad()
-    def measure(self, aside: list[list[int]], blocks: torch.Tensor) -> float:
-        """Return the cosine on windows kept aside, with these blocks in place, which stay there."""
-        self.matrix[:, : self.columns] = blocks
-        return float(np.mean([self.cosine(aside[i : i + 8]).item() for i in range(0, len(aside), 8)]))
 
 
 def main() -> None:
@@ -133,16 +123,15 @@ def main() -> None:
     head = load_file(args.run / "model" / "head.safetensors")["head"].float()
     found = windows(passages(texts, args.texts, model.split_size), settings)
     aside, rest = found[::ASIDE], [window for i, window in enumerate(found) if i % ASIDE]
-    context = Context(model, texts, head, settings.share)
-    old = context.matrix.detach()[:, : context.columns].clone()
+    blocks, cosine = RetrievedBlocks(model), Context(model, texts, head, settings.share).cosine
     result = {
         "windows": len(found),
-        "none": context.measure(aside, torch.zeros_like(old)),
-        "old": context.measure(aside, old),
+        "none": blocks.measure(cosine, aside, torch.zeros_like(blocks.old)),
+        "old": blocks.measure(cosine, aside, blocks.old),
     }
     print(result, flush=True)
-    train(context.matrix, context.cosine, rest, settings.batch, settings.lr)
-    result["trained"] = context.measure(aside, context.matrix.detach()[:, : context.columns].clone())
+    train(blocks.matrix, cosine, rest, settings.batch, settings.lr)
+    result["trained"] = blocks.measure(cosine, aside)
     print(result, flush=True)
     sentence_transformer(model, AveyBTokenizer.load(args.model), args.out, prompts=read_prompts(args.model))
     (args.out / "result.json").write_text(json.dumps({**result, "settings": asdict(settings)}) + "\n")
