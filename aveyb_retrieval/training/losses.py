@@ -77,15 +77,26 @@ def score_divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: 
     return torch.where(target > 0, target * difference, 0).sum(-1).mean()
 
 
-def pair_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float, margin: float) -> torch.Tensor:
-    """Return InfoNCE over scores `[B, B]` without the negatives that the teacher finds as close as the positive.
+def pair_loss(
+    student: torch.Tensor, teacher: torch.Tensor, temperature: float, margin: float, own: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return InfoNCE over scores `[B, N]` without the negatives that the teacher finds as close as the positive.
 
     Two questions may share a passage: it is no negative, and as close as itself.
+
+    Args:
+        student: float32 `[B, N]`, anchors by texts.
+        teacher: float32 `[B, N]`, likewise.
+        temperature: of the student's distribution.
+        margin: as for `distillation_loss`.
+        own: bool `[B, N]`, the texts that belong to an anchor, one at least: the one that the teacher finds closest is
+            the positive, others are no negatives; None: text i belongs to anchor i.
     """
-    own = torch.eye(len(student), dtype=torch.bool, device=student.device)
-    close = (teacher >= teacher.diagonal()[:, None] + margin) & ~own
-    logits = (student / temperature).masked_fill(close, float("-inf"))
-    return nn.functional.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+    own = torch.eye(len(student), dtype=torch.bool, device=student.device) if own is None else own
+    closest, positive = teacher.masked_fill(~own, float("-inf")).max(1)
+    left_out = (own | (teacher >= closest[:, None] + margin)).scatter(1, positive[:, None], value=False)
+    logits = (student / temperature).masked_fill(left_out, float("-inf"))
+    return nn.functional.cross_entropy(logits, positive)
 
 
 def fit_head(students: torch.Tensor, teachers: torch.Tensor, ridge: float = 2e-4) -> torch.Tensor:

@@ -86,19 +86,19 @@ def train_packed(
     )
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     if run.checkpoint is None:
-        _fit(head, model, texts, settings)
+        fit_start(head, model, texts, settings)
         step = 0
         if run.main:
-            _save(checkpoints, step, trained, optimizer, settings.keep)
+            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
     else:
-        step = _restore(Path(run.checkpoint), trained, optimizer)
+        step = restore_checkpoint(Path(run.checkpoint), trained, optimizer)
     run.drop_metrics_after(step)
     started, tokens, losses = time.monotonic(), 0, list[float]()
     while step < settings.steps and processes.first_says(deadline is None or time.monotonic() < deadline):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * factor(step) * group["rate"]
         rows = order[step]
-        loss = _loss(model, head, texts, processes.share(rows), settings)
+        loss = batch_loss(model, head, texts, processes.share(rows), settings)
         check_loss(loss, step + 1, checkpoints)
         loss.backward()
         processes.average(trained.parameters())
@@ -120,9 +120,9 @@ def train_packed(
             })  # fmt: skip
             losses.clear()
         if run.main and (step % settings.save_every == 0 or step == settings.steps):
-            _save(checkpoints, step, trained, optimizer, settings.keep)
+            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
     if run.main and step < settings.steps:
-        _save(checkpoints, step, trained, optimizer, settings.keep)
+        save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
     processes.wait()
     if step < settings.steps or not run.main:
         return step
@@ -172,7 +172,7 @@ def token_vectors(model: AveyBModel, ids: np.ndarray, mask: np.ndarray) -> tuple
     return hidden, hidden.sum(1) / exist.sum(1, keepdim=True)
 
 
-def _loss(
+def batch_loss(
     model: AveyBModel, head: Head, texts: PackedTexts, rows: np.ndarray, settings: PackedSettings
 ) -> torch.Tensor:
     """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; questions are not padded to the length of passages."""
@@ -195,7 +195,7 @@ def _loss(
 
 
 @torch.no_grad()
-def _fit(head: Head, model: AveyBModel, texts: PackedTexts, settings: PackedSettings) -> None:
+def fit_start(head: Head, model: AveyBModel, texts: PackedTexts, settings: PackedSettings) -> None:
     """Fit the head on some texts, drawn evenly, for the weights that the run starts from."""
     rows = np.random.default_rng(settings.seed).permutation(len(texts.lengths))[:_HEAD_TEXTS]
     rows = rows[np.argsort(texts.lengths[rows], kind="stable")]
@@ -210,7 +210,9 @@ def _fit(head: Head, model: AveyBModel, texts: PackedTexts, settings: PackedSett
         head.scale.copy_(means.norm() / (wanted @ head.weight.cpu()).norm())
 
 
-def _save(checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> None:
+def save_checkpoint(
+    checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.optim.Optimizer, keep: int
+) -> None:
     """Write a checkpoint, whole or not at all, and delete all but the newest."""
     work = checkpoints / f".checkpoint-{step}"
     shutil.rmtree(work, ignore_errors=True)
@@ -230,7 +232,7 @@ def _save(checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.opt
         shutil.rmtree(old)
 
 
-def _restore(checkpoint: Path, trained: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def restore_checkpoint(checkpoint: Path, trained: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Load a checkpoint; return its step.
 
     Raises:

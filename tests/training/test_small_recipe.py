@@ -11,14 +11,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 import zstandard
-from click import UsageError
+from click import Abort, UsageError
+from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.token_projection import FILE
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 
 from .conftest import SENTENCES, tiny_config
@@ -161,9 +164,9 @@ def test_from_texts_to_a_model(
     again = Embedder.load(tmp_path / "all-start").encode_queries(["the heron"])
     assert np.allclose(again, Embedder.load(start).encode_queries(["the heron"]), atol=1e-6)
 
-    monkeypatch.setattr(stage("select_questions"), "KEPT_ASIDE", 8)
+    monkeypatch.setattr(stage("select_pairs"), "KEPT_ASIDE", 8)
     questions = tmp_path / "questions"
-    run(monkeypatch, stage("select_questions"), "--texts", texts, "--out", questions)
+    run(monkeypatch, stage("select_pairs"), "--texts", texts, "--out", questions)
     chosen = [json.loads(line) for line in (questions / "texts.jsonl").read_text().splitlines()]
     pairs = [json.loads(line) for line in (questions / "pairs.jsonl").read_text().splitlines()]
     assert pairs and {chosen[pair["anchor"]]["kind"] for pair in pairs} == {"question"}
@@ -186,6 +189,12 @@ def test_from_texts_to_a_model(
     with pytest.raises(UsageError, match="give --packed once"):
         command([*map(str, [*both, "--labels", texts / "teacher"])], standalone_mode=False)
 
+    everything = tmp_path / "everything"
+    run(monkeypatch, stage("select_pairs"), "--texts", texts, "--out", everything, "--kinds", "heading", "definition")
+    chosen = [json.loads(line) for line in (everything / "texts.jsonl").read_text().splitlines()]
+    pairs = [json.loads(line) for line in (everything / "pairs.jsonl").read_text().splitlines()]
+    assert {chosen[pair["anchor"]]["kind"] for pair in pairs} == {"heading", "definition"}
+
     context = ("--texts", texts, "--packed", packed, "--model", tmp_path / "final", "--run", out)
     run(monkeypatch, stage("train_context"), *context, "--out", tmp_path / "context", "--longest", 3, "--batch", 2)
     result = json.loads((tmp_path / "context" / "result.json").read_text())
@@ -204,6 +213,125 @@ def test_from_texts_to_a_model(
         with pytest.raises(SystemExit) as ended:
             run(monkeypatch, stage("plan_gpu"), *sent, *speed)
         assert ended.value.code == code
+
+
+@pytest.fixture
+def windows(stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Windows with a teacher's vectors, packed pairs, and a model to start from."""
+    for name in ("make_texts", "make_windows", "label_texts", "pack_texts"):
+        monkeypatch.setattr(stage(name), "SPLIT", SPLIT)
+    monkeypatch.setattr(stage("make_windows"), "SIZES", (24, 16))
+    parts = [f"## Part {i}\n" + " ".join(SENTENCES[10 * i : 10 * i + 10]) for i in range(4)]
+    article = {"title": "The river", "text": "\n".join(parts)}
+    write(data / "train" / "wikipedia_articles.texts.1.jsonl.zst", [article])
+    meetings = [{"_id": f"d{i}", "title": "", "text": " ".join(SENTENCES[90 + 10 * i :][:10])} for i in range(4)]
+    meetings[3]["text"] = " ".join([HELD_OUT] * 4)
+    (data / "qmsum-long" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in meetings))
+    spans = [{"query-id": f"q{i}", "corpus-id": f"d{i}", "spans": [[0, 60]]} for i in range(4)]
+    (data / "qmsum-long" / "spans.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spans))
+    vocabulary, teacher = tmp_path / "vocabulary", tmp_path / "teacher"
+    tokenizer.save(vocabulary)
+    torch.manual_seed(0)
+    sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, teacher)
+    sentence_transformer(AveyBModel(tiny_config(split_size=SPLIT)), tokenizer, tmp_path / "start")
+    made = ("--data", data, "--vocabulary", vocabulary, "--out")
+    run(monkeypatch, stage("make_texts"), *made, tmp_path / "texts")
+    run(monkeypatch, stage("make_windows"), *made, tmp_path / "windows", "--articles", 1)
+    for name in ("texts", "windows"):
+        run(monkeypatch, stage("label_texts"), "--texts", tmp_path / name, "--teacher", teacher)
+    packed = ("--texts", tmp_path / "texts", "--vocabulary", vocabulary, "--out", tmp_path / "packed")
+    run(monkeypatch, stage("pack_texts"), *packed)
+    return tmp_path
+
+
+def test_windows_hold_what_is_asked_about_and_nothing_kept_out(
+    stage, windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = windows / "windows"
+    rows = [json.loads(line) for line in (folder / "texts.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (folder / "windows.jsonl").read_text().splitlines()]
+    sources = {"squad", "fairytale", "openstax_books", "wikiqa", "wikipedia_articles", "qmsum-long"}
+    assert {row["source"] for row in rows} == sources
+    assert HELD_OUT[:40] not in (folder / "texts.jsonl").read_text()
+    for window in found:
+        first, count = window["passages"]
+        passages = [row["text"] for row in rows[first : first + count]]
+        assert count >= 2 and window["queries"] and all(passage in window["text"] for passage in passages)
+        for line, start, end in window["queries"]:
+            assert rows[line]["kind"] in ("question", "heading") and 0 <= start < end <= count
+    (tale,) = [w for w in found if rows[w["passages"][0]]["source"] == "fairytale" and w["passages"][0] == min(
+        v["passages"][0] for v in found if rows[v["passages"][0]]["source"] == "fairytale")]  # fmt: skip
+    asked = {rows[line]["text"]: (start, end) for line, start, end in tale["queries"]}
+    start, end = asked["fairytale: who crosses the river?"]  # characters 12 to 90 of the document
+    first = tale["passages"][0]
+    about = " ".join(row["text"] for row in rows[first + start : first + end])
+    assert tale["text"][40:62] in about and tale["text"][200:] not in about
+
+    before = {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
+    again = ("--data", windows / "data", "--vocabulary", windows / "vocabulary", "--out", tmp_path / "again")
+    run(monkeypatch, stage("make_windows"), *again, "--articles", 1)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+
+
+def test_training_on_windows_continues_and_finds_more_passages(stage, windows: Path, tmp_path: Path) -> None:
+    command = stage("train_windows").main
+    common = ["--windows", windows / "windows", "--packed", windows / "packed", "--model", windows / "start"]
+    common += ["--head", "rotation", "--pair-weight", 4, "--batch-size", 4, "--batch-tokens", 128, "--aside", 1]
+    common += ["--window-tokens", 400, "--epochs", 3, "--learning-rate", 3e-3, "--precision", "float32"]
+    common += ["--threads", 1, "--log-every", 1, "--save-every", 2]
+
+    def train(out: Path, *more: object) -> None:
+        command([*map(str, [*common, "-o", out, *more])], standalone_mode=False)
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(whole)
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) > 4 and lines[-1]["windows_loss"] < lines[0]["windows_loss"]
+
+    packed_loop = stage("train_windows")
+    save, saved = packed_loop.save_checkpoint, []
+
+    def save_and_fail(*arguments: object) -> None:
+        save(*arguments)
+        saved.append(arguments[1])
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    packed_loop.save_checkpoint = save_and_fail
+    try:
+        with pytest.raises((KeyboardInterrupt, Abort)):
+            train(broken)
+    finally:
+        packed_loop.save_checkpoint = save
+    assert saved == [2, 4] and not (broken / "model").exists()
+    with pytest.raises(ConfigError, match="epochs"):
+        train(broken, "--epochs", 2)
+    train(broken)
+    one, other = (load_file(folder / "model" / "model.safetensors") for folder in (whole, broken))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+    (windows / "windows" / "windows.jsonl").write_text(
+        (windows / "windows" / "windows.jsonl").read_text().replace('"passage_tokens": 24', '"passage_tokens": 16')
+    )
+    with pytest.raises(InputError, match="make it again"):
+        train(tmp_path / "other")
+
+
+def test_a_token_projection_is_learnt_and_used(
+    stage, windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = windows / "start"
+    plain = Embedder.load(start)
+    arguments = ("--packed", windows / "packed", "--model", start, "--steps", 100, "--batch-tokens", 256, "--lr", 1e-2)
+    run(monkeypatch, stage("train_token_projection"), *arguments)
+    losses = [json.loads(line)["loss"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert losses[-1] < losses[0]
+    written = (start / FILE).read_bytes()
+    embedder = Embedder.load(start)
+    assert embedder.token_dim == 32 and embedder.fingerprint != plain.fingerprint
+    assert np.array_equal(embedder.encode_queries(["the heron"]), plain.encode_queries(["the heron"]))
+    run(monkeypatch, stage("train_token_projection"), *arguments)
+    assert (start / FILE).read_bytes() == written
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,255 @@
+"""Train the whole model to tell the passages of a document apart, with what it retrieves from the document in them.
+
+A step takes some windows of `make_windows.py` and a batch of packed texts. In the windows every passage is the mean of
+its tokens in the window, as in an index (late chunking), and the questions have to find the passages they are about
+among all of the step's: most wrong ones come from the same document. Of several right ones, the teacher's nearest is
+the positive. Passages and questions are drawn to the teacher's vectors, too. The packed texts keep what the earlier
+stages have taught, with the loss of `train_packed.py`.
+
+The last windows (--aside) are not trained on. Processes that torchrun starts share a step's windows and texts. The same
+command continues a run that was stopped, and ends with the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers.trainer_utils import get_last_checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
+from make_texts import PROMPT, as_seen
+from train_packed import FOLDER, check_vocabulary
+
+from aveyb_retrieval.cli.settings import settings_options
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
+from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.training.losses import pair_loss, score_divergence
+from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
+from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
+from aveyb_retrieval.training.packed_loop import (
+    HEAD,
+    Head,
+    batch_loss,
+    fit_start,
+    restore_checkpoint,
+    save_checkpoint,
+    token_vectors,
+)
+from aveyb_retrieval.training.processes import Processes
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
+from aveyb_retrieval.training.settings import PackedSettings
+from aveyb_retrieval.training.teacher import read_vectors
+from aveyb_retrieval.training.texts import read_records, read_texts
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window as the encoder reads it.
+
+    ids: int32 `[T]`. ranges: int64 `[p, 2]`, the tokens of each passage. passages: their first line in texts.jsonl.
+    queries: token ids of each. lines: int64 `[q]`, theirs. places: int64 `[q, 2]`, the passages that they are about.
+    """
+
+    ids: np.ndarray
+    ranges: np.ndarray
+    passages: int
+    queries: list[np.ndarray]
+    lines: np.ndarray
+    places: np.ndarray
+
+
+def read_windows(folder: Path, tokenizer: AveyBTokenizer, split_size: int) -> list[Window]:
+    """Read and tokenize the windows.
+
+    Raises:
+        InputError: a window is cut into other passages than when it was made.
+    """
+    texts = list(read_texts([folder / "texts.jsonl"]))
+    found = []
+    for number, record in read_records(folder / "windows.jsonl"):
+        before = f"{PROMPT}{record['title']}\n" if record["title"] else PROMPT
+        ids, offsets = tokenizer.encode(before + record["text"])
+        cuts = cut_passages(record["text"], offsets - len(before), PassageSize(record["passage_tokens"]))
+        first, count = record["passages"]
+        if len(cuts) != count:
+            raise InputError(
+                f"{folder / 'windows.jsonl'}, line {number}: {count} passages when it was made, now "
+                f"{len(cuts)}: make it again"
+            )
+        queries = np.array(record["queries"], dtype=np.int64)
+        asked = [tokenizer.encode_ids(as_seen(texts[line]))[:split_size] for line in queries[:, 0]]
+        found.append(Window(ids, cuts.ranges, first, asked, queries[:, 0], queries[:, 1:]))
+    return found
+
+
+def passage_vectors(model: AveyBModel, windows: list[Window]) -> torch.Tensor:
+    """Return the passages of all windows `[P, D]` float32, unit rows: means of their tokens' vectors."""
+    counts = [len(window.ids) for window in windows]
+    table = split_table(np.concatenate([window.ids for window in windows]), counts, model.split_size)
+    sizes = [np.diff(np.append(window.ranges[:, 0], len(window.ids))) for window in windows]
+    owner = torch.from_numpy(table.layout.spread(np.repeat(np.arange(sum(map(len, sizes))), np.concatenate(sizes))))
+    retrieved = model.ranker.retrieve(table, model.embed.weight)
+    slots, vectors, _ = (torch.cat(part) for part in zip(*model.encode_splits(table, retrieved), strict=True))
+    sums = torch.zeros(sum(map(len, sizes)), vectors.shape[1]).index_add(0, owner[slots], vectors.float())
+    return nn.functional.normalize(sums, dim=-1)
+
+
+def query_vectors(model: AveyBModel, queries: list[np.ndarray]) -> torch.Tensor:
+    """Return float32 `[Q, D]`, unit rows."""
+    width = max(map(len, queries))
+    ids, mask = np.zeros((len(queries), width), np.int64), np.zeros((len(queries), width), bool)
+    for row, query in enumerate(queries):
+        ids[row, : len(query)], mask[row, : len(query)] = query, True
+    return nn.functional.normalize(token_vectors(model, ids, mask)[1], dim=-1)
+
+
+def own_passages(windows: list[Window]) -> torch.Tensor:
+    """Return bool `[Q, P]`: the passages that each query is about."""
+    firsts = np.cumsum([0, *(len(window.ranges) for window in windows)])
+    places = np.concatenate([window.places + first for window, first in zip(windows, firsts[:-1], strict=True)])
+    columns = np.arange(firsts[-1])
+    return torch.from_numpy((columns >= places[:, :1]) & (columns < places[:, 1:]))
+
+
+def windows_loss(
+    model: AveyBModel, head: Head, windows: list[Window], taught: np.ndarray, settings: PackedSettings
+) -> torch.Tensor:
+    """Return the loss of some windows; taught: float16 `[n, D_teacher]`, the teacher's vector of each line."""
+    passages = passage_vectors(model, windows)
+    queries = query_vectors(model, [query for window in windows for query in window.queries])
+    lines = np.concatenate([np.arange(window.passages, window.passages + len(window.ranges)) for window in windows])
+    wanted = torch.from_numpy(taught[lines]).float()
+    asked = torch.from_numpy(taught[np.concatenate([window.lines for window in windows])]).float()
+    student, teacher = queries @ passages.T, asked @ wanted.T
+    loss = settings.pair_weight * pair_loss(student, teacher, settings.temperature, 0.0, own_passages(windows))
+    loss = loss + settings.score_weight * score_divergence(student, teacher, settings.temperature)
+    cosines = [nn.functional.cosine_similarity(head(s), t).mean() for s, t in ((passages, wanted), (queries, asked))]
+    return loss + settings.vector_weight * (1 - torch.stack(cosines).mean())
+
+
+def window_order(windows: list[Window], most: int, seed: int) -> list[np.ndarray]:
+    """Return one epoch: batches of windows with `most` tokens at most, in a random order."""
+    batches: list[list[int]] = [[]]
+    total = 0
+    for number in np.random.default_rng(seed).permutation(len(windows)).tolist():
+        size = len(windows[number].ids)
+        if batches[-1] and total + size > most:
+            batches.append([])
+            total = 0
+        batches[-1].append(number)
+        total += size
+    return [np.array(batch) for batch in batches]
+
+
+@click.command()
+@click.option("--windows", "folder", type=FOLDER, required=True, help="Output folder of make_windows.py, labelled.")
+@click.option("--packed", type=FOLDER, required=True, multiple=True, help="Output folder of pack_texts.py. Repeatable.")
+@click.option("--model", required=True, help="Model folder to start from.")
+@click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
+@click.option("--epochs", type=click.IntRange(min=1), default=3, show_default=True, help="Over the windows.")
+@click.option("--window-tokens", type=int, default=24_576, show_default=True, help="Tokens of a step's windows.")
+@click.option("--window-weight", type=float, default=1.0, show_default=True, help="Of the windows' loss.")
+@click.option("--aside", type=int, default=250, show_default=True, help="Windows at the end that are kept aside.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: torch's choice]")
+@settings_options("settings", PackedSettings())
+def main(
+    folder: Path,
+    packed: tuple[Path, ...],
+    model: str,
+    out: Path,
+    epochs: int,
+    window_tokens: int,
+    window_weight: float,
+    aside: int,
+    threads: int | None,
+    settings: PackedSettings,
+) -> None:
+    """Train on the windows and the packed texts, starting from --model; the settings' number of steps is not used."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    processes = Processes.join("cpu")
+    texts = PackedTexts.join([PackedTexts.load(one) for one in packed])
+    check_vocabulary(Path(model), texts)
+    student = AveyBModel.from_pretrained(model, dtype=torch.float32)
+    windows = read_windows(folder, AveyBTokenizer.load(model), student.split_size)[:-aside]
+    taught = read_vectors(folder / "teacher", allow_partial=True)
+    windows = [window for window in windows if window.lines.max() < len(taught)]
+    batches = [batch for epoch in range(epochs) for batch in window_order(windows, window_tokens, epoch)]
+    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar)
+    student.train()
+    head = Head(student.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear")
+    trained = nn.ModuleDict({"model": student, "head": head})
+    optimizer = build_optimizer(
+        trained,
+        settings.optimizer,
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        embedding_rate=settings.embedding_rate,
+    )
+    factor = learning_rate_factor(settings.schedule, len(batches), settings.warmup, settings.floor)
+    checkpoints = out / CHECKPOINTS
+    found = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    chosen_by = {"windows": hash_file(folder / "windows.jsonl").sha256, "epochs": epochs, "aside": aside}
+    chosen_by |= {"window_tokens": window_tokens, "window_weight": window_weight, "processes": processes.count}
+    processes.wait()  # until all have looked for a checkpoint
+    run = RunFolder(out, asdict(settings) | chosen_by, texts.facts, resume=found is not None, main=processes.rank == 0)
+    step = 0
+    if found is None:
+        fit_start(head, student, texts, settings)
+    else:
+        step = restore_checkpoint(Path(found), trained, optimizer)
+    run.drop_metrics_after(step)
+    begun, seen, tokens = time.monotonic(), list[float](), 0
+    while step < len(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * factor(step) * group["rate"]
+        chosen = [windows[number] for number in processes.share(batches[step])]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            loss = windows_loss(student, head, chosen, taught, settings)
+        seen.append(processes.mean(loss.item()))
+        rows = order[step]
+        loss = window_weight * loss + batch_loss(student, head, texts, processes.share(rows), settings)
+        check_loss(loss, step + 1, checkpoints)
+        loss.backward()
+        processes.average(trained.parameters())
+        if settings.clip:
+            nn.utils.clip_grad_norm_(trained.parameters(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tokens += sum(len(windows[i].ids) for i in batches[step]) + int(texts.lengths[rows].sum())
+        step += 1
+        if step % settings.log_every == 0 or step == len(batches):
+            seconds = time.monotonic() - begun
+            speed = round(tokens / seconds, 1)
+            run.log(
+                {
+                    "step": step,
+                    "windows_loss": float(np.mean(seen)),
+                    "seconds": round(seconds, 2),
+                    "tokens_per_second": speed,
+                }
+            )
+            seen.clear()
+        if run.main and (step % settings.save_every == 0 or step == len(batches)):
+            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
+    if run.main:
+        student.eval().save_pretrained(run.model)
+        save_file({"head": head.weight.detach().contiguous(), "scale": head.scale}, run.model / HEAD)
+
+
+if __name__ == "__main__":
+    main()
