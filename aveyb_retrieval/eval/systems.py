@@ -235,6 +235,7 @@ class IndexSystem:
         *,
         mode: str = DEFAULT_MODE,
         granularity: str | None = None,
+        rerank: str | None = None,
         options: LoadOptions | None = None,
         model: EmbedderLike | None = None,
         name: str = "",
@@ -245,6 +246,7 @@ class IndexSystem:
             path: The index directory.
             mode: "hybrid", "dense" or "lexical".
             granularity: Which vectors rank; None: those that the index has.
+            rerank: What orders the best 100 again, as for `Retriever.search`; None: nothing.
             options: Where and in which precision queries are encoded and searched.
             model: The model that made the index, loaded as `options` say; None loads the one that the index names.
             name: What reports call it; default: the directory's name.
@@ -254,12 +256,13 @@ class IndexSystem:
             ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
         self._path = Path(path)
-        self._search: dict[str, Any] = {"mode": mode, "granularity": granularity}
+        self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
         self._options = options or LoadOptions()
         self._model = model
         self._retriever: Retriever | None = None
         self.notices: list[str] = []
-        self.info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
+        info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
+        self.info = info if rerank is None else replace(info, settings=info.settings | {"rerank": rerank})
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query, by `Retriever.rank`."""

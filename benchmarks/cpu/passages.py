@@ -22,10 +22,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quality import RESULTS, minilm_folder
+from quality import RESULTS, built, minilm_folder
 
-from aveyb_retrieval import Embedder, build_index
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
+from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
 from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
@@ -38,7 +37,6 @@ from aveyb_retrieval.eval.passage_systems import (
     VectorScorer,
     WordScorer,
     chunks_of,
-    indexed_rows,
 )
 from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
@@ -106,16 +104,6 @@ def token_vectors(task: Task, cache: VectorCache, folder: Path, minilm: str) -> 
     for storage in STORAGES:
         path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors=storage)
         yield IndexPassages(path, rerank="token-vectors", name=f"ours, default, reranked by {storage} token vectors")
-
-
-def built(task: Task, folder: Path, *, model: str | None = None, **options: Any) -> Path:
-    """Build an index of the task's corpus, or find the one built before."""
-    named = Path(model or DEFAULT_MODEL).name
-    key = fingerprint_of([named, task.corpus.fingerprint, version("aveyb-retrieval"), sorted(options.items())])
-    path = folder / "indexes" / key[:32]
-    if not (path / "current").is_file():
-        build_index(indexed_rows(task.corpus), path, model=model, restart=True, **options)
-    return path
 
 
 def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
