@@ -26,8 +26,6 @@ from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, re
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.token_projection import FILE as PROJECTION_FILE
-from aveyb_retrieval.encoder.token_projection import TokenProjection
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.kernels.transfer import to_device
@@ -108,8 +106,6 @@ class Embedder:
         split_size: S, tokens in a full split.
         passage_size: how long passages are; None: each split is one.
         token_codec: how the tokens of documents are kept for late interaction; None: they are not.
-        token_projection: how late interaction compares tokens; None: by the encoder's outputs.
-        token_dim: the width of the vectors of tokens.
         model_name: the name or folder that was loaded.
         fingerprint: SHA-256 of configuration, weights, tokenizer and prompts.
         prompts: text put before every "query" and "document".
@@ -126,7 +122,6 @@ class Embedder:
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = DEFAULT_SIZE,
-        token_projection: TokenProjection | None = None,
     ) -> None:
         """Wrap a loaded model; `load` reads one from a folder and documents the options.
 
@@ -146,9 +141,7 @@ class Embedder:
         self.batch_tokens = batch_tokens
         self.passage_size = _checked(passage_size)
         self.token_codec: TokenCodec | None = None
-        self.token_projection = token_projection
         self.dim: int = model.config.hidden_size
-        self.token_dim: int = self.dim if token_projection is None else token_projection.width
         self.split_size: int = model.config.split_size
 
     @classmethod
@@ -202,11 +195,10 @@ class Embedder:
             tokenizer,
             prompts=prompts,
             model_name=str(model) if model is not None else DEFAULT_MODEL.name,
-            fingerprint=fingerprint(folder, (*_MODEL_FILES, *_TOKENIZER_FILES, PROJECTION_FILE), prompts),
+            fingerprint=fingerprint(folder, (*_MODEL_FILES, *_TOKENIZER_FILES), prompts),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
-            token_projection=TokenProjection.load(folder, encoder.config.hidden_size),
         )
 
     def with_passage_size(self, size: PassageSize | None) -> Embedder:
@@ -328,8 +320,7 @@ class Embedder:
             prompt: "query" or "document".
 
         Returns:
-            For each text float32 `[T, token_dim]`, unit rows; with a token projection, those of a query have a mean
-            length of 1, and a longer one weighs more.
+            For each text float32 `[T, d]`, unit rows.
         """
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in texts):
@@ -337,15 +328,9 @@ class Embedder:
                 table, pieces = self._forward(batch, funnel=prompt != "query", recover=True)
                 out = torch.zeros(table.ids.numel(), self.dim)
                 for slots, _, hidden in pieces:
-                    out[slots.cpu()] = hidden.float().cpu()
-                vectors += [self._compared(out[taken], prompt).numpy() for taken in table.layout.taken()]
+                    out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
+                vectors += [out[taken].numpy() for taken in table.layout.taken()]
         return vectors
-
-    def _compared(self, hidden: torch.Tensor, prompt: str) -> torch.Tensor:
-        """Return tokens as late interaction compares them: outputs `[T, d]` to float32 `[T, token_dim]`."""
-        if self.token_projection is None:
-            return torch.nn.functional.normalize(hidden.float(), dim=-1)
-        return self.token_projection.query(hidden) if prompt == "query" else self.token_projection.document(hidden)
 
     def _cut(self, prefix: str, text: str) -> _Tokenized:
         """Return a document's tokens and passages."""
@@ -406,7 +391,7 @@ class Embedder:
         runs = np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch])
         owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
         sums = torch.zeros(len(runs), self.dim, device=self.model.device)
-        codec, projection = self.token_codec, self.token_projection
+        codec = self.token_codec
         if len(batch) == 1 and batch[0].first_needed == 0 and not codec:  # usually one query: no table is needed
             ids, owners = to_device([batch[0].ids.astype(np.int64)[None], owner], self.model.device)
             if self.model.is_short(ids):
@@ -418,7 +403,7 @@ class Embedder:
         for slots, hidden, single in pieces:
             sums.index_add_(0, owners[slots], hidden.float())
             if codec and codes is not None:
-                codes[slots.cpu().numpy()] = codec.encode(single if projection is None else projection.document(single))
+                codes[slots.cpu().numpy()] = codec.encode(single)
         if codes is not None:
             codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
         return sums.cpu().numpy(), codes

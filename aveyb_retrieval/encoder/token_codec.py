@@ -132,12 +132,8 @@ class TokenCodec:
         return rows if rows.device.type == "cpu" else rows.half()
 
     def query(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return a query's y over the unit of the codes, float32 `[q, w]`: products with decoded codes are cosines.
-
-        Rows whose length is not 1, as a token projection gives them, keep it: their products are cosines times it.
-        """
-        lengths = vectors.float().norm(dim=-1, keepdim=True)
-        return self._kept(vectors) * lengths / (_LEVELS if self.storage == "int8" else math.sqrt(self.width))
+        """Return a query's y over the unit of the codes, float32 `[q, w]`: products with decoded codes are cosines."""
+        return self._kept(vectors) / (_LEVELS if self.storage == "int8" else math.sqrt(self.width))
 
     def _kept(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return y, float32 `[T, w]`, unit rows; zeros stay zeros."""

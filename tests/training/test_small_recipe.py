@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.token_projection import FILE
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
@@ -315,23 +314,6 @@ def test_training_on_windows_continues_and_finds_more_passages(stage, windows: P
     )
     with pytest.raises(InputError, match="make it again"):
         train(tmp_path / "other")
-
-
-def test_a_token_projection_is_learnt_and_used(
-    stage, windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start = windows / "start"
-    plain = Embedder.load(start)
-    arguments = ("--packed", windows / "packed", "--model", start, "--steps", 100, "--batch-tokens", 256, "--lr", 1e-2)
-    run(monkeypatch, stage("train_token_projection"), *arguments)
-    losses = [json.loads(line)["loss"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert losses[-1] < losses[0]
-    written = (start / FILE).read_bytes()
-    embedder = Embedder.load(start)
-    assert embedder.token_dim == 32 and embedder.fingerprint != plain.fingerprint
-    assert np.array_equal(embedder.encode_queries(["the heron"]), plain.encode_queries(["the heron"]))
-    run(monkeypatch, stage("train_token_projection"), *arguments)
-    assert (start / FILE).read_bytes() == written
 
 
 @pytest.mark.parametrize(
