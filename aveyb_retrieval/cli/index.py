@@ -63,7 +63,7 @@ for command in (
     show_default=True,
     help="How a hybrid search combines the two rankings.",
 )
-@click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.4]")
+@click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
 @click.option(
     "--rerank",
     metavar="MODEL",

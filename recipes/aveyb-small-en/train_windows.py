@@ -54,6 +54,9 @@ from aveyb_retrieval.training.teacher import read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 
 
+GROUP_TOKENS = 4096  # tokens that go through the layers together: what they leave for the gradient fits a CPU's cache
+
+
 @dataclass(frozen=True)
 class Window:
     """A window as the encoder reads it.
@@ -189,6 +192,7 @@ def main(
     batches = [batch for epoch in range(epochs) for batch in window_order(windows, window_tokens, epoch)]
     order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar)
     student.train()
+    student.max_group_tokens = GROUP_TOKENS
     head = Head(student.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear")
     trained = nn.ModuleDict({"model": student, "head": head})
     optimizer = build_optimizer(

@@ -194,12 +194,6 @@ def test_from_texts_to_a_model(
     pairs = [json.loads(line) for line in (everything / "pairs.jsonl").read_text().splitlines()]
     assert {chosen[pair["anchor"]]["kind"] for pair in pairs} == {"heading", "definition"}
 
-    context = ("--texts", texts, "--packed", packed, "--model", tmp_path / "final", "--run", out)
-    run(monkeypatch, stage("train_context"), *context, "--out", tmp_path / "context", "--longest", 3, "--batch", 2)
-    result = json.loads((tmp_path / "context" / "result.json").read_text())
-    assert result["trained"] > result["old"] and result["windows"] > 20
-    assert np.allclose(Embedder.load(tmp_path / "context").encode_queries(["the heron"]), student, atol=1e-6)
-
     plan = ("--packed", packed, "--tree", RECIPE, "--parameters", 50_000)
     for speed, code in ((1e6, 0), (0.1, 1)):
         with pytest.raises(SystemExit) as ended:

@@ -8,7 +8,7 @@ from typing import TypeVar
 Document = TypeVar("Document", bound=Hashable)
 
 RRF_K = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
-MAXSIM = 1.0  # weight of late interaction, where it is added to a weighted fusion
+MAXSIM = 3.0  # weight of late interaction, where it is added to a weighted fusion
 
 Ranking = Sequence[tuple[int, float]]
 """(document, score), best first."""

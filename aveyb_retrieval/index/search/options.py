@@ -24,7 +24,7 @@ Granularity = Literal["document", "passage", "both"]
 Unit = Literal["document", "passage"]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
-WEIGHT = 0.4  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
+WEIGHT = 0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
 
 
 class SearchOptions(TypedDict, total=False):
@@ -36,7 +36,7 @@ class SearchOptions(TypedDict, total=False):
         granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what the
             index has.
         fusion: "weighted" (scores, each scaled to 0..1; default) or "rrf" (reciprocal ranks).
-        weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.4.
+        weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
         rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score of a hybrid search;
             with the token vectors that the index keeps, else the candidates are encoded again), "token-vectors" (the
             same, but an error where the index keeps none), a sentence-transformers `CrossEncoder`, its name or its
