@@ -53,7 +53,6 @@ from aveyb_retrieval.training.settings import PackedSettings
 from aveyb_retrieval.training.teacher import read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 
-
 GROUP_TOKENS = 4096  # tokens that go through the layers together: what they leave for the gradient fits a CPU's cache
 
 
