@@ -15,6 +15,7 @@ from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.index.nearest import devices, torch_searcher
 from aveyb_retrieval.index.nearest.faiss_index import stored_ids
+from aveyb_retrieval.index.search.fusion import MAXSIM
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
 
@@ -134,7 +135,7 @@ def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str)
 
 def test_hybrid_is_the_default(retriever: Retriever) -> None:
     query = "zinc hull"
-    assert retriever.search(query, k=5) == retriever.search(query, k=5, mode="hybrid", fusion="weighted", weight=0.4)
+    assert retriever.search(query, k=5) == retriever.search(query, k=5, mode="hybrid", fusion="weighted", weight=0.5)
 
 
 def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:
@@ -144,7 +145,9 @@ def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:
         hits = retriever.search(query, k=5, mode=mode, rerank="maxsim")
         assert hits[0].id == "rust"
         assert hits[0].scores["maxsim"] == pytest.approx(1.0, abs=1e-5), "every word of the query is in the passage"
-        assert [h.score for h in hits] == pytest.approx([before[h.id] + h.scores["maxsim"] for h in hits])
+        weight = MAXSIM if mode == "hybrid" else 1
+        wanted = [before[h.id] + weight * h.scores["maxsim"] for h in hits]
+        assert [h.score for h in hits] == pytest.approx(wanted)
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
 
 

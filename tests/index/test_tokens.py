@@ -25,6 +25,7 @@ from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.token_codec import WIDTH, TokenCodec
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.index.search import fusion
 from aveyb_retrieval.index.search.relevance import MAXSIM, OFFSET, SLOPE
 from aveyb_retrieval.index.storage.manifest import Manifest
 from aveyb_retrieval.index.write.maintain import upgrade_index
@@ -242,7 +243,7 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
             assert scores == [hit.scores["maxsim"] for hit in hits]
         elif unit == "document":
             before = {hit.id: hit.score for hit in first}
-            assert scores == pytest.approx([before[hit.id] + hit.scores["maxsim"] for hit in hits])
+            assert scores == pytest.approx([before[hit.id] + fusion.MAXSIM * hit.scores["maxsim"] for hit in hits])
         else:
             before = {(hit.id, hit.span): hit.confidence or 0 for hit in first}
             logits = [np.log(before[hit.id, hit.span] / (1 - before[hit.id, hit.span])) for hit in hits]
