@@ -277,12 +277,16 @@ class PackedTexts:
 
     def padded(self, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return ids int64 `[B, T]` and mask bool `[B, T]` of some texts, padded to the longest."""
-        texts = [self.ids[self.starts[row] : self.starts[row + 1]] for row in rows]
-        width = max(map(len, texts))
-        ids, mask = np.zeros((len(texts), width), np.int64), np.zeros((len(texts), width), bool)
-        for i, text in enumerate(texts):
-            ids[i, : len(text)], mask[i, : len(text)] = text, True
-        return ids, mask
+        return padded([self.ids[self.starts[row] : self.starts[row + 1]] for row in rows])
+
+
+def padded(texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids int64 `[B, T]` and mask bool `[B, T]` of texts, whose ids are int `[t]`, padded to the longest."""
+    width = max(map(len, texts))
+    ids, mask = np.zeros((len(texts), width), np.int64), np.zeros((len(texts), width), bool)
+    for i, text in enumerate(texts):
+        ids[i, : len(text)], mask[i, : len(text)] = text, True
+    return ids, mask
 
 
 class BatchOrder:

@@ -36,6 +36,7 @@ from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import BM25System
 from aveyb_retrieval.eval.tasks import make_task
+from aveyb_retrieval.index.input.documents import prefix_of
 from aveyb_retrieval.training.texts import read_records
 
 QUESTIONS, DOCUMENTS, WINDOWS, MEETINGS = 160, 900, 250, 30
@@ -49,7 +50,7 @@ def encode(model: Embedder, documents: list[tuple[str, str]]) -> np.ndarray:
 def prefixed(document: tuple[str, str]) -> tuple[str, str]:
     """Return a title as the prefix that an index reads."""
     title, text = document
-    return (f"{title}\n" if title else "", text)
+    return prefix_of(title), text
 
 
 def reciprocal_rank(scores: np.ndarray, first: int, end: int) -> float:

@@ -29,6 +29,7 @@ from prepare import blocked_texts
 from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.index.input.documents import prefix_of
 from aveyb_retrieval.index.storage.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
@@ -57,6 +58,17 @@ def as_seen(text: str) -> str:
     return PROMPT + (text.lower() if zlib.crc32(text.encode()) % LOWER == 0 else text)
 
 
+def before(title: str) -> str:
+    """Return what a document is read behind: the prompt and, if it has one, its title."""
+    return PROMPT + prefix_of(title)
+
+
+def is_kept_out(text: str, blocked: tuple[set[int], set[str]]) -> bool:
+    """Whether a text is a query kept out, or shares 13 words with a text kept out (`blocked_texts`)."""
+    runs, queries = blocked
+    return " ".join(words(text)) in queries or any(run in runs for run in shingles(text))
+
+
 @dataclass
 class Texts:
     """Texts and pairs of one document or pair after another; each text once."""
@@ -78,15 +90,10 @@ class Texts:
         """Start the texts of another document."""
         self.groups.append([])
 
-    def is_blocked(self, text: str) -> bool:
-        """Whether a text is a query kept out, or shares 13 words with a text kept out."""
-        runs, queries = self.blocked
-        return " ".join(words(text)) in queries or any(run in runs for run in shingles(text))
-
     def add(self, text: str, kind: str, source: str, tokens: int = 0) -> int | None:
         """Add a text of so many tokens (0: count them); return its number, or None if it is blank or kept out."""
         text = re.sub(r"[ \t]+", " ", text).strip()
-        if not text or (source in FILTERED and self.is_blocked(text)):
+        if not text or (source in FILTERED and is_kept_out(text, self.blocked)):
             return None
         if text not in self.numbers:
             self.numbers[text] = len(self.rows)
@@ -104,7 +111,7 @@ class Texts:
     def document(self, title: str, text: str, source: str) -> None:
         """Add each split of a document, and some of its headings with the text below them."""
         self.start()
-        whole = f"{PROMPT}{title}\n{text}" if title else PROMPT + text
+        whole = before(title) + text
         ids, offsets = self.tokenizer.encode(whole)
         for first in range(0, len(ids), SPLIT):
             last = min(first + SPLIT, len(ids)) - 1

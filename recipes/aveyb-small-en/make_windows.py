@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
-from make_texts import HEADING, PROMPT, SHORTEST, SPLIT, records
+from make_texts import DOCUMENTS, HEADING, SHORTEST, SPLIT, before, is_kept_out, records
 from prepare import blocked_texts
-from sources import TRAIN_SETS, load_set, shingles, words
+from sources import TRAIN_SETS, load_set
 
 from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LONGEST = 12  # splits of a window
 SIZES = (256, 256, 128)  # tokens of a passage at most, window by window
-DOCUMENTS = ("openstax_books", "squad", "fairytale", "wikiqa")
 ARTICLES = "wikipedia_articles.texts.*"
 QUESTIONS = 24  # of a window at most
 
@@ -120,11 +119,6 @@ class Windows:
         self.windows: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
 
-    def is_blocked(self, text: str) -> bool:
-        """Whether a text is a query kept out, or shares 13 words with a text kept out."""
-        runs, queries = self.blocked
-        return " ".join(words(text)) in queries or any(run in runs for run in shingles(text))
-
     def add(self, document: Document) -> None:
         """Cut a document into windows; of these, keep the ones that are asked about."""
         _, offsets = self.tokenizer.encode(document.text)
@@ -141,12 +135,12 @@ class Windows:
             first = max(last, first) + 1
 
     def _add(self, document: Document, text: str, asked: list[Question]) -> None:
-        before = f"{PROMPT}{document.title}\n" if document.title else PROMPT
+        start = before(document.title)
         size = SIZES[len(self.windows) % len(SIZES)]
-        cuts = cut_passages(text, self.tokenizer.encode(before + text)[1] - len(before), PassageSize(size))
+        cuts = cut_passages(text, self.tokenizer.encode(start + text)[1] - len(start), PassageSize(size))
         inside = [(q, overlapping(cuts, max(q.start, 0), min(q.end, len(text)))) for q in asked]
-        found = [(q.text, place) for q, place in inside if place is not None and not self.is_blocked(q.text)]
-        if len(cuts) < 2 or not found or self.is_blocked(text):
+        found = [(q.text, place) for q, place in inside if place is not None and not is_kept_out(q.text, self.blocked)]
+        if len(cuts) < 2 or not found or is_kept_out(text, self.blocked):
             return
         passages = [{"text": text[a:b], "kind": "passage", "source": document.source} for a, b in cuts.spans.tolist()]
         if not all(row["text"] for row in passages):  # only a title
@@ -175,7 +169,6 @@ class Windows:
             with atomic_writer(out / name) as file:
                 for line in lines:
                     file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-        (out / "pairs.jsonl").write_bytes(b"")
         counts = {"rows": len(self.rows), "windows": len(self.windows), **dict(sorted(self.counts.items()))}
         print(json.dumps(counts, indent=1))
 

@@ -25,7 +25,7 @@ from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
-from make_texts import PROMPT, as_seen
+from make_texts import as_seen, before
 from train_packed import FOLDER, check_vocabulary
 
 from aveyb_retrieval.cli.settings import settings_options
@@ -37,7 +37,7 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.losses import pair_loss, score_divergence
 from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
+from aveyb_retrieval.training.packed import BatchOrder, PackedTexts, padded
 from aveyb_retrieval.training.packed_loop import (
     HEAD,
     Head,
@@ -81,9 +81,9 @@ def read_windows(folder: Path, tokenizer: AveyBTokenizer, split_size: int) -> li
     texts = list(read_texts([folder / "texts.jsonl"]))
     found = []
     for number, record in read_records(folder / "windows.jsonl"):
-        before = f"{PROMPT}{record['title']}\n" if record["title"] else PROMPT
-        ids, offsets = tokenizer.encode(before + record["text"])
-        cuts = cut_passages(record["text"], offsets - len(before), PassageSize(record["passage_tokens"]))
+        start = before(record["title"])
+        ids, offsets = tokenizer.encode(start + record["text"])
+        cuts = cut_passages(record["text"], offsets - len(start), PassageSize(record["passage_tokens"]))
         first, count = record["passages"]
         if len(cuts) != count:
             raise InputError(
@@ -110,11 +110,7 @@ def passage_vectors(model: AveyBModel, windows: list[Window]) -> torch.Tensor:
 
 def query_vectors(model: AveyBModel, queries: list[np.ndarray]) -> torch.Tensor:
     """Return float32 `[Q, D]`, unit rows."""
-    width = max(map(len, queries))
-    ids, mask = np.zeros((len(queries), width), np.int64), np.zeros((len(queries), width), bool)
-    for row, query in enumerate(queries):
-        ids[row, : len(query)], mask[row, : len(query)] = query, True
-    return nn.functional.normalize(token_vectors(model, ids, mask)[1], dim=-1)
+    return nn.functional.normalize(token_vectors(model, *padded(queries))[1], dim=-1)
 
 
 def own_passages(windows: list[Window]) -> torch.Tensor:
