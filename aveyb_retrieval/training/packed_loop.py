@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from aveyb_retrieval.training.processes import Processes
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from aveyb_retrieval.encoder.model import AveyBModel
     from aveyb_retrieval.training.settings import PackedSettings
 
@@ -34,6 +37,137 @@ STATE = "state.safetensors"
 HEAD = "head.safetensors"  # beside the model: maps its vectors to the teacher's
 _HEAD_TEXTS = 4096  # on which the head is fitted before the first step
 _HEAD_BATCH = 64
+
+
+class StepLoss(NamedTuple):
+    """What a step of training gives: a float32 scalar, the tokens of all processes, and other means to log."""
+
+    loss: torch.Tensor
+    tokens: int
+    logged: dict[str, float]
+
+
+class PackedRun:
+    """A run on packed texts: where it stands in its folder, and how it goes on.
+
+    Args:
+        model: where a new run starts from; a continued one takes the weights of its checkpoint.
+        texts: with the teacher's vectors.
+        folder: the run folder; `model/` appears in it with the last step.
+        settings: `log_every`, `save_every` and `keep` may change when a run is continued.
+        steps: how many there are.
+        facts: whatever else decides the result.
+        device: "cpu", "cuda", ...
+
+    Raises:
+        ConfigError: settings are out of range, or not those that the run was started with.
+        InputError: the run was started on other texts, or its checkpoint belongs to a model of other sizes.
+    """
+
+    def __init__(
+        self,
+        model: AveyBModel,
+        texts: PackedTexts,
+        folder: str | Path,
+        settings: PackedSettings,
+        *,
+        steps: int,
+        facts: Mapping[str, Any],
+        device: str = "cpu",
+    ) -> None:
+        """Start a run, or find the newest checkpoint of one."""
+        settings.check("temperature", "embedding_rate")
+        _check_tokens(settings, texts)
+        self.model, self.texts, self.settings, self.steps = model, texts, settings, steps
+        self.checkpoints = Path(folder) / CHECKPOINTS
+        resume = self.checkpoints.is_dir() and get_last_checkpoint(str(self.checkpoints)) is not None
+        self.processes = Processes.join(device)
+        self.processes.wait()  # until all have looked for a checkpoint
+        known = {**asdict(settings), "processes": self.processes.count, **facts}
+        self.folder = RunFolder(folder, known, texts.facts, resume=resume, main=self.processes.rank == 0)
+        self.order = BatchOrder(
+            texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar
+        )
+        nn.Module.to(model, device).train()
+        self.head = Head(model.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear").to(device)
+        self.trained = nn.ModuleDict({"model": model, "head": self.head})
+        self.optimizer = build_optimizer(
+            self.trained,
+            settings.optimizer,
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            embedding_rate=settings.embedding_rate,
+        )
+        self.factor = learning_rate_factor(settings.schedule, steps, settings.warmup, settings.floor)
+        self.step = 0
+        if self.folder.checkpoint is None:
+            fit_start(self.head, model, texts, settings)
+            self._save()
+        else:
+            self.step = restore_checkpoint(Path(self.folder.checkpoint), self.trained, self.optimizer)
+        self.folder.drop_metrics_after(self.step)
+
+    def packed_loss(self) -> StepLoss:
+        """Return the loss of the next batch of packed texts."""
+        rows = self.order[self.step]
+        loss = batch_loss(self.model, self.head, self.texts, self.processes.share(rows), self.settings)
+        return StepLoss(loss, int(self.texts.lengths[rows].sum()), {})
+
+    def train(self, step_loss: Callable[[], StepLoss], minutes: float | None = None) -> int:
+        """Train until the last step or the time limit; return the number of steps done so far.
+
+        Args:
+            step_loss: computes the loss of step `self.step`, for this process's share of it.
+            minutes: stop with a checkpoint after about this long; None: at the last step.
+
+        Raises:
+            InputError: the loss is not a number.
+        """
+        settings, processes = self.settings, self.processes
+        started, tokens, seen = time.monotonic(), 0, defaultdict[str, list[float]](list)
+        while self.step < self.steps and processes.first_says(
+            minutes is None or time.monotonic() < started + 60 * minutes
+        ):
+            for group in self.optimizer.param_groups:
+                group["lr"] = settings.learning_rate * self.factor(self.step) * group["rate"]
+            loss, count, logged = step_loss()
+            check_loss(loss, self.step + 1, self.checkpoints)
+            loss.backward()
+            processes.average(self.trained.parameters())
+            if settings.clip:
+                nn.utils.clip_grad_norm_(self.trained.parameters(), settings.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.step += 1
+            tokens += count
+            for name, value in ({"loss": loss.item()} | logged).items():
+                seen[name].append(processes.mean(value))
+            if self.step % settings.log_every == 0 or self.step == self.steps:
+                seconds = time.monotonic() - started
+                self.folder.log({
+                    "step": self.step,
+                    **{name: float(np.mean(values)) for name, values in seen.items()},
+                    "learning_rate": self.optimizer.param_groups[0]["lr"],
+                    "seconds": round(seconds, 2),
+                    "tokens_per_second": round(tokens / seconds, 1),
+                })  # fmt: skip
+                seen.clear()
+            if self.step % settings.save_every == 0 or self.step == self.steps:
+                self._save()
+        if self.step < self.steps:
+            self._save()
+        elif self.folder.main:
+            self.model.eval().save_pretrained(self.folder.model)
+            tensors = {"head": self.head.weight.detach().cpu().contiguous(), "scale": self.head.scale.cpu()}
+            write_atomic(self.folder.model / HEAD, save(tensors))
+        processes.wait()
+        return self.step
+
+    def _save(self) -> None:
+        if self.folder.main:
+            save_checkpoint(self.checkpoints, self.step, self.trained, self.optimizer, self.settings.keep)
 
 
 def train_packed(
@@ -45,90 +179,12 @@ def train_packed(
     device: str = "cpu",
     minutes: float | None = None,
 ) -> int:
-    """Train until the last step or the time limit, from the newest checkpoint if there is one.
+    """Train on packed texts alone until the last step or the time limit, from the newest checkpoint if there is one.
 
-    Args:
-        model: where a new run starts from; a continued one takes the weights of its checkpoint.
-        texts: with the teacher's vectors.
-        folder: the run folder; `model/` appears in it with the last step.
-        settings: `log_every`, `save_every` and `keep` may change when a run is continued.
-        device: "cpu", "cuda", ...
-        minutes: stop with a checkpoint after about this long; None: at the last step.
-
-    Returns:
-        The number of steps done so far; `settings.steps` if the run is complete.
-
-    Raises:
-        ConfigError: settings are out of range, or not those that the run was started with.
-        InputError: the run was started on other texts, or the loss is not a number.
+    Arguments and errors are those of `PackedRun`; `minutes` and what is returned, those of its `train`.
     """
-    settings.check("temperature", "embedding_rate")
-    _check_tokens(settings, texts)
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    checkpoints = Path(folder) / CHECKPOINTS
-    resume = checkpoints.is_dir() and get_last_checkpoint(str(checkpoints)) is not None
-    processes = Processes.join(device)
-    facts = asdict(settings) | {"processes": processes.count}
-    processes.wait()  # until all have looked for a checkpoint
-    run = RunFolder(folder, facts, texts.facts, resume=resume, main=processes.rank == 0)
-    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar)
-    nn.Module.to(model, device).train()
-    head = Head(model.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear").to(device)
-    trained = nn.ModuleDict({"model": model, "head": head})
-    optimizer = build_optimizer(
-        trained,
-        settings.optimizer,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        embedding_rate=settings.embedding_rate,
-    )
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
-    if run.checkpoint is None:
-        fit_start(head, model, texts, settings)
-        step = 0
-        if run.main:
-            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
-    else:
-        step = restore_checkpoint(Path(run.checkpoint), trained, optimizer)
-    run.drop_metrics_after(step)
-    started, tokens, losses = time.monotonic(), 0, list[float]()
-    while step < settings.steps and processes.first_says(deadline is None or time.monotonic() < deadline):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * factor(step) * group["rate"]
-        rows = order[step]
-        loss = batch_loss(model, head, texts, processes.share(rows), settings)
-        check_loss(loss, step + 1, checkpoints)
-        loss.backward()
-        processes.average(trained.parameters())
-        if settings.clip:
-            nn.utils.clip_grad_norm_(trained.parameters(), settings.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step += 1
-        losses.append(processes.mean(loss.item()))
-        tokens += int(texts.lengths[rows].sum())
-        if step % settings.log_every == 0 or step == settings.steps:
-            seconds = time.monotonic() - started
-            run.log({
-                "step": step,
-                "loss": float(np.mean(losses)),
-                "learning_rate": optimizer.param_groups[0]["lr"],
-                "seconds": round(seconds, 2),
-                "tokens_per_second": round(tokens / seconds, 1),
-            })  # fmt: skip
-            losses.clear()
-        if run.main and (step % settings.save_every == 0 or step == settings.steps):
-            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
-    if run.main and step < settings.steps:
-        save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
-    processes.wait()
-    if step < settings.steps or not run.main:
-        return step
-    model.eval().save_pretrained(run.model)
-    write_atomic(run.model / HEAD, save({"head": head.weight.detach().cpu().contiguous(), "scale": head.scale.cpu()}))
-    return step
+    run = PackedRun(model, texts, folder, settings, steps=settings.steps, facts={}, device=device)
+    return run.train(run.packed_loss, minutes)
 
 
 def _check_tokens(settings: PackedSettings, texts: PackedTexts) -> None:

@@ -12,17 +12,16 @@ command continues a run that was stopped, and ends with the weights of one that 
 
 from __future__ import annotations
 
+import json
 import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
-from transformers.trainer_utils import get_last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
 from make_texts import as_seen, before
@@ -36,21 +35,10 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.losses import pair_loss, score_divergence
-from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.training.packed import BatchOrder, PackedTexts, padded
-from aveyb_retrieval.training.packed_loop import (
-    HEAD,
-    Head,
-    batch_loss,
-    fit_start,
-    restore_checkpoint,
-    save_checkpoint,
-    token_vectors,
-)
-from aveyb_retrieval.training.processes import Processes
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
+from aveyb_retrieval.training.packed import PackedTexts, padded
+from aveyb_retrieval.training.packed_loop import Head, PackedRun, StepLoss, token_vectors
 from aveyb_retrieval.training.settings import PackedSettings
-from aveyb_retrieval.training.teacher import read_vectors
+from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 
 GROUP_TOKENS = 4096  # tokens that go through the layers together: what they leave for the gradient fits a CPU's cache
@@ -94,6 +82,21 @@ def read_windows(folder: Path, tokenizer: AveyBTokenizer, split_size: int) -> li
         asked = [tokenizer.encode_ids(as_seen(texts[line]))[:split_size] for line in queries[:, 0]]
         found.append(Window(ids, cuts.ranges, first, asked, queries[:, 0], queries[:, 1:]))
     return found
+
+
+def check_teacher(labels: Path, texts: PackedTexts) -> dict[str, Any]:
+    """Return what the windows were labelled with; it must be the teacher of the packed texts.
+
+    Raises:
+        InputError: they were not.
+    """
+    facts: dict[str, Any] = json.loads((labels / SETTINGS).read_text(encoding="utf-8"))
+    if facts["teacher"] != texts.facts["teacher"]:
+        raise InputError(
+            f"{labels / SETTINGS}: labelled by the teacher {facts['teacher']}, the packed texts by "
+            f"{texts.facts['teacher']}: label both with one"
+        )
+    return facts
 
 
 def passage_vectors(model: AveyBModel, windows: list[Window]) -> torch.Tensor:
@@ -177,77 +180,28 @@ def main(
     """Train on the windows and the packed texts, starting from --model; the settings' number of steps is not used."""
     if threads is not None:
         torch.set_num_threads(threads)
-    processes = Processes.join("cpu")
     texts = PackedTexts.join([PackedTexts.load(one) for one in packed])
     check_vocabulary(Path(model), texts)
     student = AveyBModel.from_pretrained(model, dtype=torch.float32)
     windows = read_windows(folder, AveyBTokenizer.load(model), student.split_size)[:-aside]
-    taught = read_vectors(folder / "teacher", allow_partial=True)
-    windows = [window for window in windows if window.lines.max() < len(taught)]
+    taught = read_vectors(folder / "teacher")
+    labels = check_teacher(folder / "teacher", texts)
     batches = [batch for epoch in range(epochs) for batch in window_order(windows, window_tokens, epoch)]
-    order = BatchOrder(texts, settings.batch_size, settings.seed, settings.batch_tokens, similar=settings.similar)
-    student.train()
     student.max_group_tokens = GROUP_TOKENS
-    head = Head(student.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear")
-    trained = nn.ModuleDict({"model": student, "head": head})
-    optimizer = build_optimizer(
-        trained,
-        settings.optimizer,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        embedding_rate=settings.embedding_rate,
-    )
-    factor = learning_rate_factor(settings.schedule, len(batches), settings.warmup, settings.floor)
-    checkpoints = out / CHECKPOINTS
-    found = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    chosen_by = {"windows": hash_file(folder / "windows.jsonl").sha256, "epochs": epochs, "aside": aside}
-    chosen_by |= {"window_tokens": window_tokens, "window_weight": window_weight, "processes": processes.count}
-    processes.wait()  # until all have looked for a checkpoint
-    run = RunFolder(out, asdict(settings) | chosen_by, texts.facts, resume=found is not None, main=processes.rank == 0)
-    step = 0
-    if found is None:
-        fit_start(head, student, texts, settings)
-    else:
-        step = restore_checkpoint(Path(found), trained, optimizer)
-    run.drop_metrics_after(step)
-    begun, seen, tokens = time.monotonic(), list[float](), 0
-    while step < len(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * factor(step) * group["rate"]
-        chosen = [windows[number] for number in processes.share(batches[step])]
+    facts = {"windows": hash_file(folder / "windows.jsonl").sha256, "epochs": epochs, "aside": aside}
+    facts |= {"window_tokens": window_tokens, "window_weight": window_weight, "labels": labels}
+    run = PackedRun(student, texts, out, settings, steps=len(batches), facts=facts)
+
+    def step_loss() -> StepLoss:
+        batch = batches[run.step]
+        chosen = [windows[number] for number in run.processes.share(batch)]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            loss = windows_loss(student, head, chosen, taught, settings)
-        seen.append(processes.mean(loss.item()))
-        rows = order[step]
-        loss = window_weight * loss + batch_loss(student, head, texts, processes.share(rows), settings)
-        check_loss(loss, step + 1, checkpoints)
-        loss.backward()
-        processes.average(trained.parameters())
-        if settings.clip:
-            nn.utils.clip_grad_norm_(trained.parameters(), settings.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        tokens += sum(len(windows[i].ids) for i in batches[step]) + int(texts.lengths[rows].sum())
-        step += 1
-        if step % settings.log_every == 0 or step == len(batches):
-            seconds = time.monotonic() - begun
-            speed = round(tokens / seconds, 1)
-            run.log(
-                {
-                    "step": step,
-                    "windows_loss": float(np.mean(seen)),
-                    "seconds": round(seconds, 2),
-                    "tokens_per_second": speed,
-                }
-            )
-            seen.clear()
-        if run.main and (step % settings.save_every == 0 or step == len(batches)):
-            save_checkpoint(checkpoints, step, trained, optimizer, settings.keep)
-    if run.main:
-        student.eval().save_pretrained(run.model)
-        save_file({"head": head.weight.detach().contiguous(), "scale": head.scale}, run.model / HEAD)
+            loss = windows_loss(student, run.head, chosen, taught, settings)
+        rest = run.packed_loss()
+        tokens = rest.tokens + sum(len(windows[number].ids) for number in batch)
+        return StepLoss(window_weight * loss + rest.loss, tokens, {"windows_loss": loss.item()})
+
+    run.train(step_loss)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training import packed_loop
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 
 from .conftest import SENTENCES, tiny_config
@@ -281,7 +282,6 @@ def test_training_on_windows_continues_and_finds_more_passages(stage, windows: P
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) > 4 and lines[-1]["windows_loss"] < lines[0]["windows_loss"]
 
-    packed_loop = stage("train_windows")
     save, saved = packed_loop.save_checkpoint, []
 
     def save_and_fail(*arguments: object) -> None:
@@ -296,7 +296,7 @@ def test_training_on_windows_continues_and_finds_more_passages(stage, windows: P
             train(broken)
     finally:
         packed_loop.save_checkpoint = save
-    assert saved == [2, 4] and not (broken / "model").exists()
+    assert saved == [0, 2] and not (broken / "model").exists()
     with pytest.raises(ConfigError, match="epochs"):
         train(broken, "--epochs", 2)
     train(broken)
