@@ -255,6 +255,9 @@ class IndexSystem:
             IndexFormatError: there is no index, or it is damaged.
             ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
+        from aveyb_retrieval.index.search.fusion import MAXSIM
+        from aveyb_retrieval.index.search.options import WEIGHT
+
         self._path = Path(path)
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
         self._options = options or LoadOptions()
@@ -262,7 +265,10 @@ class IndexSystem:
         self._retriever: Retriever | None = None
         self.notices: list[str] = []
         info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
-        self.info = info if rerank is None else replace(info, settings=info.settings | {"rerank": rerank})
+        weights: dict[str, Any] = {"weight": WEIGHT} if mode == "hybrid" else {}
+        if rerank is not None:
+            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM}
+        self.info = replace(info, settings=info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query, by `Retriever.rank`."""

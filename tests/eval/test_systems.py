@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.passage_systems import indexed_rows
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, RRFSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, RRFSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
+from aveyb_retrieval.index.search import fusion, options
 from tests.eval.toys import ToyEmbedder, write_folder
 
 
@@ -217,6 +220,21 @@ def test_results_are_cached_by_everything_they_depend_on(task, tmp_path):
         result_key(BM25System(task.corpus).info, task, Settings(ignore_identical_ids=True)),
     }
     assert len(keys) == 4
+
+
+def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    build_index(indexed_rows(task.corpus), tmp_path / "ix", model=ToyEmbedder(), index="Flat")
+    searches = ({"mode": "hybrid"}, {"mode": "dense"}, {"mode": "hybrid", "rerank": "maxsim"})
+
+    def fingerprints():
+        return [info_fingerprint(IndexSystem(tmp_path / "ix", **search).info) for search in searches]
+
+    before = fingerprints()
+    monkeypatch.setattr(options, "WEIGHT", 0.25)
+    monkeypatch.setattr(fusion, "MAXSIM", 5.0)
+    assert len(set(before)) == 3
+    assert [old == new for old, new in zip(before, fingerprints(), strict=True)] == [False, True, False]
 
 
 def test_labels_do_not_change_the_fingerprint():
