@@ -267,40 +267,6 @@ def test_windows_hold_what_is_asked_about_and_nothing_kept_out(
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
 
 
-def test_claims_are_taken_out_of_their_passages_and_questions_stay(
-    stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer.save(tmp_path / "vocabulary")
-    monkeypatch.setattr(stage("make_claims"), "SIZES", (512,))
-    told = [sentence.capitalize() for sentence in SENTENCES[30:40]]
-    body = " ".join(told)
-    asked = "It was crossed by the old ferry for years."
-    records = [
-        {"title": "The river", "text": f"{body} {asked}"},
-        {"title": "Kept out", "text": f"{body} {HELD_OUT}"},
-        {"title": "Short", "text": SENTENCES[0]},
-    ]
-    write(data / "train" / "abstracts.texts.jsonl.zst", records)
-    made = ("--data", data, "--vocabulary", tmp_path / "vocabulary", "--out")
-    run(monkeypatch, stage("make_claims"), *made, tmp_path / "claims")
-    rows = [json.loads(line) for line in (tmp_path / "claims" / "texts.jsonl").read_text().splitlines()]
-    pairs = [json.loads(line) for line in (tmp_path / "claims" / "pairs.jsonl").read_text().splitlines()]
-    found = {rows[p["anchor"]]["kind"]: p for p in pairs if rows[p["anchor"]]["source"] == "abstracts"}
-    assert set(found) == {"claim", "question", "title"}, "one passage of one document"
-    passage = rows[found["claim"]["positive"]]["text"]
-    claim = rows[found["claim"]["anchor"]]["text"]
-    assert claim in told and claim not in passage and asked in passage
-    assert all(sentence in passage for sentence in told if sentence != claim)
-    assert rows[found["question"]["anchor"]]["text"] == "what was crossed by the old ferry for years?"
-    assert rows[found["title"]["anchor"]]["text"] == "The river"
-    assert len({pair["positive"] for pair in found.values()}) == 1
-    assert HELD_OUT[:40] not in (tmp_path / "claims" / "texts.jsonl").read_text()
-
-    before = (tmp_path / "claims" / "texts.jsonl").read_bytes()
-    run(monkeypatch, stage("make_claims"), *made, tmp_path / "again")
-    assert before == (tmp_path / "again" / "texts.jsonl").read_bytes()
-
-
 def test_training_on_windows_continues_and_finds_more_passages(stage, windows: Path, tmp_path: Path) -> None:
     command = stage("train_windows").main
     common = ["--windows", windows / "windows", "--packed", windows / "packed", "--model", windows / "start"]
