@@ -35,6 +35,8 @@ DENSE = f"{MODEL}, both"
 HYBRID = f"hybrid of BM25 and {MODEL}, both"
 MAXSIM = f"index of {MODEL}, reranked by MaxSim"
 FUSED_CHUNKS = f"hybrid of BM25 and {CHUNKS}"
+SMALL = f"{MODEL}, passages of 128 tokens"
+FUSED_SMALL = f"hybrid of BM25 and {SMALL}"
 
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
@@ -76,6 +78,8 @@ def quality_summary() -> str:
         f"{MODEL}, vectors and words (default)": HYBRID,
         f'{MODEL}, the best 100 reranked (`rerank="maxsim"`)': MAXSIM,
         f'{MODEL}, vectors (`mode="dense"`)': DENSE,
+        f"{MODEL}, vectors and words, passages of 128 tokens": FUSED_SMALL,
+        f"{MODEL}, vectors, passages of 128 tokens": SMALL,
         "BM25": BM25,
         "all-MiniLM-L6-v2, cut at its 256 tokens": MINILM,
         "all-MiniLM-L6-v2, 180-word chunks": CHUNKS,

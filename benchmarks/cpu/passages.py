@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from quality import RESULTS, built, minilm_folder
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, word_chunks
+from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
@@ -106,22 +106,39 @@ def token_vectors(task: Task, cache: VectorCache, folder: Path, minilm: str) -> 
         yield IndexPassages(path, rerank="token-vectors", name=f"ours, default, reranked by {storage} token vectors")
 
 
+def late_and_alone(
+    task: Task, cache: VectorCache, size: PassageSize | None, what: str
+) -> tuple[VectorScorer, VectorScorer, Chunker]:
+    """Return ours on passages that have seen their document, on the same ones one by one, and what cuts them."""
+    late = EmbedderEncoder(Embedder.load(passage_size=size))
+    chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
+    alone = EmbedderEncoder(Embedder.load(), chunker=chunker, chunks=what)
+    return VectorScorer(late, task.corpus, cache), VectorScorer(alone, task.corpus, cache), chunker
+
+
 def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
-    late = EmbedderEncoder(Embedder.load(passage_size=None))
-    dense = VectorScorer(late, task.corpus, cache)
-    chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
-    words = WordScorer(task.corpus, chunker, "splits of 256 tokens")
-    alone = EmbedderEncoder(Embedder.load(), chunker=chunker)
-    yield ExactPassages(dense, name="ours, splits of 256 tokens, late")
-    yield ExactPassages(VectorScorer(alone, task.corpus, cache), name="ours, splits of 256 tokens, one by one")
+    what = "splits of 256 tokens"
+    late, alone, chunker = late_and_alone(task, cache, None, what)
+    words = WordScorer(task.corpus, chunker, what)
+    yield ExactPassages(late, name=f"ours, {what}, late")
+    yield ExactPassages(alone, name=f"ours, {what}, one by one")
     yield ExactPassages(words)
-    yield FusedPassages(words, dense, weight=0.4, name="0.4 ours, late + 0.6 BM25, splits of 256 tokens")
+    yield FusedPassages(words, late, weight=0.4, name=f"0.4 ours, late + 0.6 BM25, {what}")
+
+
+def sentences(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+    """Yield whole sentences of at most 128 tokens, scored exactly by vectors: with their document, or one by one."""
+    what = "sentences of 128 tokens"
+    late, alone, _ = late_and_alone(task, cache, PassageSize(128), what)
+    yield ExactPassages(late, name=f"ours, {what}, late")
+    yield ExactPassages(alone, name=f"ours, {what}, one by one")
 
 
 GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSystem]]] = {
     "peers": peers,
     "splits": splits,
+    "sentences": sentences,
     "ours": ours,
     "sizes": sizes,
     "tokens": token_vectors,

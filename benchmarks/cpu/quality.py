@@ -5,8 +5,9 @@
 NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
 `default_rng(0).permutation`. float32 throughout. Our model reads whole documents; MiniLM is cut at its 256 tokens,
 and on the long sets also runs on 180-word chunks (best chunk), which is what people do today, alone and fused with
-BM25 as our model is. Last, our index searched end to end, without and with MaxSim over its token vectors. cuad-long is
-long and large: 120 of its documents are drawn, and it does not count in the mean.
+BM25 as our model is. Our passages are those of an index, of at most 256 tokens, then of at most 128. Last, our index
+searched end to end, without and with MaxSim over its token vectors. cuad-long is long and large: 120 of its documents
+are drawn, and it does not count in the mean.
 With --cache, vectors and results that are already there are used again, so an interrupted run continues. With
 `--groups` or `--sets` the other results of quality.json stay. Prints one table; writes quality.json and quality.md
 into benchmarks/results/.
@@ -29,8 +30,9 @@ import numpy as np
 
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
-from aveyb_retrieval.eval.encoders import load_encoder, load_peer
+from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import indexed_rows
@@ -53,6 +55,7 @@ DOCUMENTS = {"cuad-long": 120}  # of 491, as in passages.py
 MAX_QUERIES = 700
 GROUPS = ("peers", "ours", "reranked")
 CHUNK_WORDS = 180
+SMALL = 128  # tokens of a passage: half of the default
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -97,14 +100,21 @@ def ours(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25Sys
         dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
         yield dense
         yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
+    embedder = Embedder.load(None if args.model == "default" else args.model, passage_size=PassageSize(SMALL))
+    name = f"{encoder.info.name}, passages of {SMALL} tokens"
+    dense = DenseSystem(EmbedderEncoder(embedder), task.corpus, cache, granularity="both", name=name)
+    yield dense
+    yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
 
 
 def reranked(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
-    """Yield an index of our model, searched end to end as it comes, and with its best 100 reranked by MaxSim."""
-    path = built(task, args.cache or Path(tempfile.mkdtemp()), model=args.model, token_vectors="int8")
-    name = Path(DEFAULT_MODEL if args.model == "default" else args.model).name
-    yield IndexSystem(path, name=f"index of {name}")
-    yield IndexSystem(path, rerank="token-vectors", name=f"index of {name}, reranked by MaxSim")
+    """Yield indexes of our model, searched end to end as they come, and with their best 100 reranked by MaxSim."""
+    name = f"index of {Path(DEFAULT_MODEL if args.model == 'default' else args.model).name}"
+    sizes: dict[str, dict[str, int]] = {name: {}, f"{name}, passages of {SMALL} tokens": {"passage_tokens": SMALL}}
+    for what, size in sizes.items():
+        path = built(task, args.cache or Path(tempfile.mkdtemp()), model=args.model, token_vectors="int8", **size)
+        yield IndexSystem(path, name=what)
+        yield IndexSystem(path, rerank="token-vectors", name=f"{what}, reranked by MaxSim")
 
 
 def built(task: Task, folder: Path, *, model: str | None = None, **options: Any) -> Path:
