@@ -37,6 +37,7 @@ MAXSIM = f"index of {MODEL}, reranked by MaxSim"
 FUSED_CHUNKS = f"hybrid of BM25 and {CHUNKS}"
 SMALL = f"{MODEL}, passages of 128 tokens"
 FUSED_SMALL = f"hybrid of BM25 and {SMALL}"
+MAXSIM_SMALL = f"index of {SMALL}, reranked by MaxSim"
 
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
@@ -79,6 +80,7 @@ def quality_summary() -> str:
         f'{MODEL}, the best 100 reranked (`rerank="maxsim"`)': MAXSIM,
         f'{MODEL}, vectors (`mode="dense"`)': DENSE,
         f"{MODEL}, vectors and words, passages of 128 tokens": FUSED_SMALL,
+        f"{MODEL}, passages of 128 tokens, the best 100 reranked": MAXSIM_SMALL,
         f"{MODEL}, vectors, passages of 128 tokens": SMALL,
         "BM25": BM25,
         "all-MiniLM-L6-v2, cut at its 256 tokens": MINILM,
