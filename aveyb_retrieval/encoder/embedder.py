@@ -25,6 +25,7 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cu
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -56,7 +57,7 @@ class EncodedDocument:
         norms: float32 `[n]`, the lengths of those means before normalization.
         spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty for a passage that
             holds only prompt or prefix.
-        n_tokens: tokens encoded, prompt and prefix included.
+        n_tokens: tokens encoded, prompt and prefix included as often as they are read.
         n_cut: tokens left out because of `max_tokens`.
         headings: for each passage the nearest heading at its start or above, "" where there is none.
         tokens: the codes of the passages' tokens, without those of passages that were known before; None unless the
@@ -239,7 +240,8 @@ class Embedder:
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         """Encode (prefix, text) pairs as they come, in order.
 
-        The document prompt and the prefix (a title, say) are read before the text; spans are positions in the text.
+        The document prompt and the prefix (a title, say) are read before the text, and again at the head of every split
+        unless the passage size says otherwise; spans are positions in the text.
 
         Yields:
             One `EncodedDocument` per pair.
@@ -337,12 +339,15 @@ class Embedder:
         before = self.prompts["document"] + prefix
         ids, offsets = self.tokenizer.encode(before + text)
         kept = self._limited(len(ids))
-        offsets = offsets[:kept] - len(before)
+        n_cut = len(ids) - kept
+        ids, offsets = ids[:kept], offsets[:kept] - len(before)
         if self.passage_size is None:
-            cuts = cut_splits(text, offsets, self.split_size)
-        else:
-            cuts = cut_passages(text, offsets, self.passage_size)
-        return _Tokenized(ids[:kept], cuts, len(ids) - kept)
+            return _Tokenized(ids, cut_splits(text, offsets, self.split_size), n_cut)
+        cuts = cut_passages(text, offsets, self.passage_size)
+        if prefix and self.passage_size.titled:
+            n_title = int((offsets[:, 1] <= 0).sum())
+            ids, cuts = repeat_title(ids, cuts, n_title, self.split_size)
+        return _Tokenized(ids, cuts, n_cut)
 
     def _whole(self, text: str, prompt: str) -> _Tokenized:
         """Return a text's tokens as a single passage."""
@@ -441,9 +446,11 @@ class Embedder:
 
 
 def _checked(size: PassageSize | None) -> PassageSize | None:
-    if size is not None and size.late is False:
+    if size is None:
+        return None
+    if size.late is False:
         raise ConfigError("late=False: an Avey-B model always encodes passages within their document; leave late out")
-    return size
+    return replace(size, titled=size.titled is not False)
 
 
 def model_folder(model: str | Path | None) -> Path:

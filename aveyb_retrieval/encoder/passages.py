@@ -53,6 +53,7 @@ class PassageSize:
     overlap: a passage begins with the last whole sentences of the one before, up to so many tokens (with its last lines
         or words where a sentence is longer); at most half of `tokens`.
     late: encode passages within their document (True), or one by one (False); None: as the model usually does.
+    titled: read the title again at the head of every split (`titles.py`); None: where the model has splits.
 
     Raises:
         ConfigError: one of the two is out of range.
@@ -61,6 +62,7 @@ class PassageSize:
     tokens: int = DEFAULT_TOKENS
     overlap: int = 0
     late: bool | None = None
+    titled: bool | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""

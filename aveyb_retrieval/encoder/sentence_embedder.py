@@ -253,9 +253,11 @@ class SentenceEmbedder:
                 f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at once, "
                 f"{self._overhead} of them its own marks and prompt: give at most {self.window - self._overhead}"
             )
+        if size.titled:
+            raise ConfigError(f"titled=True: {self.model_name} is no Avey-B model and has no splits; leave titled out")
         if size.late and (reason := self._not_late()):
             raise ConfigError(f"late=True: {self.model_name} {reason}; leave late out to encode passages one by one")
-        return size
+        return replace(size, titled=False)
 
     def _not_late(self) -> str | None:
         """Why the model cannot encode passages late, or None."""

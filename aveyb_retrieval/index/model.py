@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bo
     if tokens is None and not overlap and late is None:
         return model
     own = getattr(model, "passage_size", None) or DEFAULT_SIZE
-    return cutting(model, PassageSize(own.tokens if tokens is None else tokens, overlap, late))
+    return cutting(model, replace(own, tokens=own.tokens if tokens is None else tokens, overlap=overlap, late=late))
 
 
 def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:

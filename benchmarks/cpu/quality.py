@@ -30,7 +30,7 @@ import numpy as np
 
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
-from aveyb_retrieval.encoder.passages import PassageSize
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
@@ -121,7 +121,8 @@ def built(task: Task, folder: Path, *, model: str | None = None, **options: Any)
     """Build an index of the task's corpus, or find the one built before."""
     given = None if model in (None, "default") else model
     made_by = Embedder.load().fingerprint if given is None else str(Path(given).resolve())
-    key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), sorted(options.items())])
+    asked = sorted({"passages": str(DEFAULT_SIZE), **options}.items())
+    key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), asked])
     path = folder / "indexes" / key[:32]
     if not (path / "current").is_file():
         build_index(indexed_rows(task.corpus), path, model=given, restart=True, **options)

@@ -248,7 +248,7 @@ def test_a_text_is_the_mean_of_its_rows_weighted_by_their_tokens(funneled: Path,
     assert np.abs(document.vector - expected / np.linalg.norm(expected)).max() <= 1e-5
 
 
-@pytest.mark.parametrize("size", [PassageSize(24), PassageSize(40, 15)])
+@pytest.mark.parametrize("size", [PassageSize(24, titled=False), PassageSize(40, 15, titled=False)])
 def test_a_passage_is_the_mean_over_its_own_tokens(funneled: Path, size: PassageSize) -> None:
     embedder = Embedder.load(funneled).with_passage_size(size)
     (document,) = embedder.encode_documents([("T\n", SENTENCES)])

@@ -186,6 +186,13 @@ def test_a_model_that_pools_in_another_way_is_encoded_one_by_one_only(tmp_path: 
         embedder.with_passage_size(PassageSize(24, late=True))
 
 
+def test_only_splits_repeat_a_title(embedder: SentenceEmbedder) -> None:
+    with pytest.raises(ConfigError, match=r"titled=True: .* no Avey-B model"):
+        embedder.with_passage_size(PassageSize(24, titled=True))
+    for size in (PassageSize(24), PassageSize(24, titled=False)):
+        assert embedder.with_passage_size(size).passage_size == PassageSize(24, titled=False)
+
+
 def test_passages_must_fit_into_the_window(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"passage_tokens is 128; .* reads 40 tokens at once, 4 of them .*at most 36"):
         SentenceEmbedder.load(folder, passage_size=PassageSize(128))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
 
@@ -148,16 +150,24 @@ def test_an_empty_text_is_a_document_of_zeros(folder: Path) -> None:
 SENTENCES = "".join(f"Sentence {i} is about {'xyz'[i % 3] * (i % 11)}. " for i in range(40))
 
 
+@pytest.mark.parametrize("titled", [None, False])
 @pytest.mark.parametrize("size", [PassageSize(24), PassageSize(40, 15), PassageSize(200)])
-def test_a_passage_is_the_mean_of_its_own_token_vectors(embedder: Embedder, size: PassageSize) -> None:
+def test_a_passage_is_the_mean_of_its_own_token_vectors(
+    embedder: Embedder, size: PassageSize, titled: bool | None
+) -> None:
     """Unit token vectors would lose their lengths, so the outputs themselves are taken from the model."""
+    size = replace(size, titled=titled)
     embedder = embedder.with_passage_size(size)
     (document,) = embedder.encode_documents([("T\n", SENTENCES)])
     before = embedder.prompts["document"] + "T\n"
     ids, offsets = embedder.tokenizer.encode(before + SENTENCES)
+    cuts = cut_passages(SENTENCES, offsets - len(before), size)
+    if titled is None:
+        n_tokens = len(ids)
+        ids, cuts = repeat_title(ids, cuts, len(embedder.tokenizer.encode_ids(before)), embedder.split_size)
+        assert len(ids) > n_tokens
     with torch.inference_mode():
         outputs = embedder.model.encode_batch(torch.from_numpy(ids.astype(np.int64))[None])[0].numpy()
-    cuts = cut_passages(SENTENCES, offsets - len(before), size)
     assert document.spans.tolist() == cuts.spans.tolist()
     assert len(document.passages) > 3
     means = np.stack([outputs[first:end].mean(axis=0) for first, end in cuts.ranges])

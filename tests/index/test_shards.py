@@ -23,6 +23,7 @@ from aveyb_retrieval import (
     export_index,
     upsert_documents,
 )
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.exchange import shard_encoder, shard_writer
 from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
@@ -411,6 +412,21 @@ class TestRefused:
         build_index([{"_id": "a", "text": "b"}], shards.parent / "ix", model=FakeEmbedder(dim=8))
         with pytest.raises(ConfigError, match="dimension of the shards is 16"):
             add_documents(None, shards.parent / "ix", vectors=shards)
+
+    def test_shards_made_before_titles_were_repeated(self, tmp_path: Path) -> None:
+        """They say nothing about titles, and fit an index that does not repeat them."""
+        texts = [{"_id": "a", "title": "Pump", "text": "It runs. " * 200}]
+        plain = Embedder.load(passage_size=PassageSize(64, titled=False))
+        for name, model in (("today", Embedder.load(passage_size=PassageSize(64))), ("before", plain)):
+            encode_corpus(texts, tmp_path / name, model=model)
+        path = tmp_path / "before" / "shard-0001-of-0001.json"
+        manifest = json.loads(path.read_text())
+        assert manifest["settings"].pop("titled") is False
+        path.write_text(json.dumps(manifest))
+        build_index(None, tmp_path / "ix", vectors=tmp_path / "before")
+        with pytest.raises(ConfigError, match=r"titled of the shards is True, of .* False"):
+            upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "today")
+        assert encode_corpus(texts, tmp_path / "before", model=plain).documents == 1, "nothing to do again"
 
     @pytest.mark.parametrize(("shard", "of"), [(0, 3), (4, 3), (1, 10_000)])
     def test_no_such_shard(self, shard: int, of: int, tmp_path: Path, embedder: FakeEmbedder) -> None:

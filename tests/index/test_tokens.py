@@ -373,7 +373,7 @@ def codes_of(model: Any, text: str, title: str = "") -> Any:
 
 @pytest.mark.parametrize("overlap", [0, 16])
 def test_our_model_gives_the_tokens_of_its_passages(overlap: int) -> None:
-    model = Embedder.load(passage_size=PassageSize(64, overlap))
+    model = Embedder.load(passage_size=PassageSize(64, overlap, titled=False))
     codec = TokenCodec(model.dim, "int8")
     coding = model.with_token_codec(codec)
     encoded, plain = codes_of(coding, STORY, "The keeper\n"), codes_of(model, STORY, "The keeper\n")

@@ -12,7 +12,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-NEW_SETTINGS = ("passage_tokens", "passage_overlap", "late")
+NEW_SETTINGS = ("passage_tokens", "passage_overlap", "late", "titled")
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
 
 
@@ -125,6 +125,36 @@ def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(f
         assert spans == [
             (max(start - before, 0), min(start + 32 - before, len(text))) for start in range(0, len(text) + before, 32)
         ]
+    assert verify_index(index).problems == []
+
+
+def test_an_index_of_the_time_before_titles_were_repeated_goes_on_without(folder: Path, tmp_path: Path) -> None:
+    """Its manifest says nothing about titles; an index that is built today repeats them."""
+    plain = Embedder.load(folder, passage_size=PassageSize(24, titled=False))
+    rows = [{"_id": "log", "title": "Pump 7", "text": LOG}, {"_id": "other", "title": "Pump 8", "text": LOG[99:]}]
+    grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
+    index = tmp_path / "ix"
+    build_index(rows, index, model=plain)
+    version = index / str(IndexDirectory(index).current())
+    manifest = Manifest.read(version)
+    assert manifest.settings["titled"] is False
+    dataclasses.replace(
+        manifest, settings={name: value for name, value in manifest.settings.items() if name != "titled"}
+    ).write(version)
+    upsert_documents([grown, rows[1] | {"_id": "new"}], index, model=folder)
+    now = [grown, rows[1], rows[1] | {"_id": "new"}]
+    build_index(now, tmp_path / "anew", model=plain)
+    build_index(now, tmp_path / "today", model=folder, passage_tokens=24)
+    today = tmp_path / "today"
+    assert Manifest.read(today / str(IndexDirectory(today).current())).settings["titled"] is True
+    scores = []
+    for path in (index, tmp_path / "anew", today):
+        with Retriever.load(path, model=folder) as retriever:
+            hits = retriever.search("the pump stopped", k=500, mode="dense", unit="passage")
+        scores.append({(hit.id, hit.span): hit.score for hit in hits})
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    shared = scores[0].keys() & scores[2].keys()
+    assert max(abs(scores[0][key] - scores[2][key]) for key in shared) > 1e-3
     assert verify_index(index).problems == []
 
 

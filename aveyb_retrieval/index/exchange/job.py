@@ -91,6 +91,7 @@ class EncodeJob:
             passage_tokens=size.tokens if size else None,
             passage_overlap=size.overlap if size else 0,
             late=size.late if size else None,
+            titled=bool(size and size.titled),
         )
         source = str(self.model) if isinstance(self.model, (str, Path)) else None
         return StartedJob(

@@ -39,6 +39,7 @@ class EncodeSettings:
         dim: d, the width of the vectors.
         storage_dtype: "float32" or "float16".
         max_tokens, passage_tokens, passage_overlap, late: as in `build_index`.
+        titled: whether the title was read again at the head of every split; shards made before say nothing about it.
     """
 
     model: dict[str, Any] | None
@@ -49,6 +50,7 @@ class EncodeSettings:
     passage_tokens: int | None
     passage_overlap: int
     late: bool | None
+    titled: bool = False
 
     @property
     def digest(self) -> str:
@@ -56,6 +58,8 @@ class EncodeSettings:
         values = asdict(self)
         if self.model is not None:
             values["model"] = self.model["fingerprint"]
+        if not self.titled:
+            del values["titled"]  # as in the digest of shards that say nothing about it
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -154,6 +158,7 @@ _KINDS = {
     "str": (str,),
     "int | None": (int, type(None)),
     "str | None": (str, type(None)),
+    "bool": (bool,),
     "bool | None": (bool, type(None)),
     "dict[str, Any] | None": (dict, type(None)),
 }

@@ -73,6 +73,7 @@ def _settings(snapshot: Snapshot) -> EncodeSettings:
         passage_tokens=manifest.settings["passage_tokens"],
         passage_overlap=manifest.settings["passage_overlap"],
         late=manifest.settings["late"],
+        titled=manifest.settings.get("titled", False),
     )
 
 

@@ -91,6 +91,7 @@ _LATER_SETTINGS: dict[str, Test] = {  # not in an index of format 1
     "passage_tokens": _optional(is_count),
     "passage_overlap": is_count,
     "late": _optional(lambda value: isinstance(value, bool)),
+    "titled": lambda value: isinstance(value, bool),
     "language": lambda value: value in LANGUAGES,
     "token_vectors": lambda value: value in (None, *STORAGES),
     "token_dim": _optional(lambda value: is_count(value) and 8 <= value <= _MAX_TOKEN_DIM),

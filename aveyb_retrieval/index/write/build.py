@@ -158,6 +158,7 @@ def build_index(
         passage_tokens=size.tokens if size else None,
         passage_overlap=size.overlap if size else 0,
         late=size.late if size else None,
+        titled=bool(size and size.titled),
         language=load_language(language).name,
         token_vectors=token_vectors,
         token_dim=token_width(_given(embedder)) if token_vectors is not None else None,
@@ -229,6 +230,7 @@ def describe_job(
         "vectors": vectors,
         "index_fields": list(settings.index_fields),
         # not named where it is the default, so that a change begun by an older version can be finished
+        **({"titled": True} if settings.titled else {}),
         **({"language": settings.language} if settings.language != ENGLISH else {}),
         **({"token_vectors": settings.token_vectors} if settings.token_vectors is not None else {}),
         **reading.describe(),
@@ -351,6 +353,7 @@ def _settings_of_shards(settings: Settings, shards: EncodedShards, asked: dict[s
         passage_tokens=made.passage_tokens,
         passage_overlap=made.passage_overlap,
         late=made.late,
+        titled=made.titled,
     )
 
 

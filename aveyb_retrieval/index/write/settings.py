@@ -20,15 +20,15 @@ class Settings:
 
     `index` is a FAISS factory string or "auto", `recall` the share of exact results its search settings are tuned for
     (None: not tuned), `model` the description of the model (None: ready-made vectors of a model nobody named),
-    `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap` and `late` how it
-    cuts and encodes passages (None: in its own way, as in every index made before there was a choice), `language` the
-    rules by which words are found, `token_vectors` how the vectors of tokens, of width `token_dim`, are kept (None:
-    they are not).
+    `model_source` and `max_tokens` what to load it with again, `passage_tokens`, `passage_overlap`, `late` and `titled`
+    how it cuts and encodes passages (None: in its own way, as in every index made before there was a choice; an index
+    that says nothing about `titled` was made before titles were read again), `language` the rules by which words are
+    found, `token_vectors` how the vectors of tokens, of width `token_dim`, are kept (None: they are not).
     """
 
     KEPT: ClassVar = (
-        "index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late", "language",
-        "token_vectors", "token_dim",
+        "index", "recall", "model_source", "max_tokens", "passage_tokens", "passage_overlap", "late", "titled",
+        "language", "token_vectors", "token_dim",
     )  # fmt: skip
 
     granularity: str
@@ -43,6 +43,7 @@ class Settings:
     passage_tokens: int | None = None
     passage_overlap: int = 0
     late: bool | None = None
+    titled: bool = False
     language: str = ENGLISH
     token_vectors: str | None = None
     token_dim: int | None = None
@@ -55,9 +56,9 @@ class Settings:
     @property
     def passage_size(self) -> PassageSize | None:
         """How long passages are; None: the model cuts them in its own way."""
-        return (
-            None if self.passage_tokens is None else PassageSize(self.passage_tokens, self.passage_overlap, self.late)
-        )
+        if self.passage_tokens is None:
+            return None
+        return PassageSize(self.passage_tokens, self.passage_overlap, self.late, self.titled)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Settings:

@@ -144,7 +144,7 @@ def check_shards(shards: EncodedShards, settings: Settings, where: object) -> No
         )
     ours: dict[str, object] = {"dimension": settings.dim, "model": _model(settings.model)}
     theirs: dict[str, object] = {"dimension": made.dim, "model": _model(made.model)}
-    cutting = ("max_tokens", "passage_tokens", "passage_overlap", "late")
+    cutting = ("max_tokens", "passage_tokens", "passage_overlap", "late", "titled")
     for name in cutting if settings.granularity != "document" else cutting[:1]:
         ours[name], theirs[name] = getattr(settings, name), getattr(made, name)
     for name, wanted in ours.items():
