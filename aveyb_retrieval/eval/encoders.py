@@ -84,8 +84,9 @@ class EmbedderEncoder:
     """A model as an index uses it: one vector for the document and one for each passage, or fixed chunks one by one.
 
     The title goes in front of the text, on a line of its own as the index builds it (`standard`) or as the protocol
-    joins it. With a `chunker`, each chunk is encoded alone (without its document, without late chunking) and there is
-    no document vector; `chunks` names the chunking in reports and fingerprints.
+    joins it, and only an index reads it again in later splits. With a `chunker`, each chunk is encoded alone (without
+    its document, without late chunking) and there is no document vector; `chunks` names the chunking in reports and
+    fingerprints.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class EmbedderEncoder:
         if protocol.query_prefix is not None and protocol.document_prefix is not None:
             embedder = copy.copy(embedder)  # the caller's keeps its own prompts
             embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
+        if protocol is not STANDARD:
+            embedder = _reading_titles_once(embedder)
         self.dim = embedder.dim
         self.cut_texts = 0
         self._embedder = embedder
@@ -141,6 +144,12 @@ class EmbedderEncoder:
         encoded = list(self._embedder.encode_documents(("", text) for text in texts))
         self.cut_texts += sum(item.n_cut > 0 for item in encoded)
         return np.stack([item.vector for item in encoded])
+
+
+def _reading_titles_once(embedder: Any) -> Any:
+    """Return the same model without titles at the head of later splits: a document is one text to the authors."""
+    size = getattr(embedder, "passage_size", None)
+    return embedder if size is None else embedder.with_passage_size(replace(size, titled=False))
 
 
 class SentenceTransformerEncoder:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli.eval import main
+from aveyb_retrieval.eval.datasets import Document
+from aveyb_retrieval.eval.encoders import load_encoder
 from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run
+from aveyb_retrieval.eval.tasks import PAPER, STANDARD
 from tests.eval.toys import write_folder
 
 
@@ -41,6 +46,18 @@ def test_report_names_what_the_scores_depend_on(run):
     paper, _ = run("--max-tokens", 20, "--protocol", "paper")
     assert paper.system.max_tokens == 20
     assert paper.system.prompts == {"query": "Query: ", "document": "Document: "}
+
+
+def test_the_paper_protocol_reads_a_title_once(model_folder):
+    """As one text with the document; an index reads it again where the text goes on."""
+    document = Document("a", "A title of the text", "The pump runs. " * 60)
+    for protocol, separator in ((STANDARD, "\n"), (PAPER, ". ")):
+        [encoded] = load_encoder(str(model_folder), protocol).encode_corpus([document])
+        whole = Embedder.load(model_folder)
+        if protocol is PAPER:
+            whole.prompts = {"query": "Query: ", "document": "Document: "}
+        [as_one_text] = whole.encode_documents([("", document.title + separator + document.text)])
+        assert np.allclose(encoded.document, as_one_text.vector, atol=1e-5) == (protocol is PAPER)
 
 
 def test_an_index_ranks_as_exact_search_does(run):
