@@ -128,11 +128,12 @@ def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterato
 
 
 def sentences(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield whole sentences of at most 128 tokens, scored exactly by vectors: with their document, or one by one."""
-    what = "sentences of 128 tokens"
-    late, alone, _ = late_and_alone(task, cache, PassageSize(128), what)
-    yield ExactPassages(late, name=f"ours, {what}, late")
-    yield ExactPassages(alone, name=f"ours, {what}, one by one")
+    """Yield whole sentences as an index cuts them, scored exactly by vectors: with their document, or one by one."""
+    for tokens in (DEFAULT_SIZE.tokens, 128):
+        what = f"sentences of {tokens} tokens"
+        late, alone, _ = late_and_alone(task, cache, PassageSize(tokens), what)
+        yield ExactPassages(late, name=f"ours, {what}, late")
+        yield ExactPassages(alone, name=f"ours, {what}, one by one")
 
 
 GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSystem]]] = {
