@@ -1,6 +1,7 @@
 """Cut windows of documents, with questions or headings whose place in them is known: what passages are trained on.
 
-    texts.jsonl    {"text", "kind", "source"}: the passages and queries of each window in turn, for the teacher
+    texts.jsonl    {"text", "kind", "source"}: the passages (behind their title) and queries of each window in turn,
+                   for the teacher
     windows.jsonl  {"title", "text", "passage_tokens", "passages", "queries"}: the line of the first passage and how
                    many there are; for each query its line and the passages that it is about, [first, end)
 
@@ -28,6 +29,7 @@ from sources import TRAIN_SETS, load_set
 
 from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.index.input.documents import prefix_of
 from aveyb_retrieval.index.storage.files import atomic_writer
 from aveyb_retrieval.training.texts import read_records
 
@@ -142,9 +144,12 @@ class Windows:
         found = [(q.text, place) for q, place in inside if place is not None and not is_kept_out(q.text, self.blocked)]
         if len(cuts) < 2 or not found or is_kept_out(text, self.blocked):
             return
-        passages = [{"text": text[a:b], "kind": "passage", "source": document.source} for a, b in cuts.spans.tolist()]
-        if not all(row["text"] for row in passages):  # only a title
+        if not all(end > start for start, end in cuts.spans.tolist()):  # only a title
             return
+        title = prefix_of(document.title)  # read at the head of every split, so that every passage knows it
+        passages = [
+            {"text": title + text[a:b], "kind": "passage", "source": document.source} for a, b in cuts.spans.tolist()
+        ]
         line = len(self.rows)
         self.rows += passages
         chosen = self.random.sample(found, min(QUESTIONS, len(found)))

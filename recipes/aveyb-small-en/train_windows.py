@@ -31,6 +31,7 @@ from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.storage.files import hash_file
@@ -80,6 +81,8 @@ def read_windows(folder: Path, tokenizer: AveyBTokenizer, split_size: int) -> li
             )
         queries = np.array(record["queries"], dtype=np.int64)
         asked = [tokenizer.encode_ids(as_seen(texts[line]))[:split_size] for line in queries[:, 0]]
+        if record["title"]:
+            ids, cuts = repeat_title(ids, cuts, int((offsets[:, 1] <= len(start)).sum()), split_size)
         found.append(Window(ids, cuts.ranges, first, asked, queries[:, 0], queries[:, 1:]))
     return found
 

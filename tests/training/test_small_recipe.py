@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.index.input.documents import prefix_of
 from aveyb_retrieval.training import packed_loop
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 
@@ -227,7 +229,8 @@ def windows(stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkey
     tokenizer.save(vocabulary)
     torch.manual_seed(0)
     sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, teacher)
-    sentence_transformer(AveyBModel(tiny_config(split_size=SPLIT)), tokenizer, tmp_path / "start")
+    prompts = {"query": " ", "document": " "}
+    sentence_transformer(AveyBModel(tiny_config(split_size=SPLIT)), tokenizer, tmp_path / "start", prompts=prompts)
     made = ("--data", data, "--vocabulary", vocabulary, "--out")
     run(monkeypatch, stage("make_texts"), *made, tmp_path / "texts")
     run(monkeypatch, stage("make_windows"), *made, tmp_path / "windows", "--articles", 1)
@@ -249,8 +252,10 @@ def test_windows_hold_what_is_asked_about_and_nothing_kept_out(
     assert HELD_OUT[:40] not in (folder / "texts.jsonl").read_text()
     for window in found:
         first, count = window["passages"]
+        title = prefix_of(window["title"])
         passages = [row["text"] for row in rows[first : first + count]]
-        assert count >= 2 and window["queries"] and all(passage in window["text"] for passage in passages)
+        assert all(passage.startswith(title) for passage in passages)
+        assert count >= 2 and window["queries"] and all(passage[len(title) :] in window["text"] for passage in passages)
         for line, start, end in window["queries"]:
             assert rows[line]["kind"] in ("question", "heading") and 0 <= start < end <= count
     (tale,) = [w for w in found if rows[w["passages"][0]]["source"] == "fairytale" and w["passages"][0] == min(
@@ -258,13 +263,27 @@ def test_windows_hold_what_is_asked_about_and_nothing_kept_out(
     asked = {rows[line]["text"]: (start, end) for line, start, end in tale["queries"]}
     start, end = asked["fairytale: who crosses the river?"]  # characters 12 to 90 of the document
     first = tale["passages"][0]
-    about = " ".join(row["text"] for row in rows[first + start : first + end])
+    title = prefix_of(tale["title"])
+    about = " ".join(row["text"].removeprefix(title) for row in rows[first + start : first + end])
     assert tale["text"][40:62] in about and tale["text"][200:] not in about
 
     before = {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
     again = ("--data", windows / "data", "--vocabulary", windows / "vocabulary", "--out", tmp_path / "again")
     run(monkeypatch, stage("make_windows"), *again, "--articles", 1)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+
+
+def test_windows_are_read_as_an_index_reads_them(stage, windows: Path, tokenizer: AveyBTokenizer) -> None:
+    model = AveyBModel.from_pretrained(windows / "start", dtype=torch.float32).eval()
+    read = stage("train_windows").read_windows(windows / "windows", tokenizer, SPLIT)
+    records = [json.loads(line) for line in (windows / "windows" / "windows.jsonl").read_text().splitlines()]
+    assert any(record["title"] for record in records) and not all(record["title"] for record in records)
+    for window, record in zip(read, records, strict=True):
+        embedder = Embedder.load(windows / "start", passage_size=PassageSize(record["passage_tokens"]))
+        (found,) = embedder.encode_documents([(prefix_of(record["title"]), record["text"])])
+        with torch.inference_mode():
+            vectors = stage("train_windows").passage_vectors(model, [window])
+        np.testing.assert_allclose(vectors.numpy(), found.passages, atol=1e-5)
 
 
 def test_training_on_windows_continues_and_finds_more_passages(stage, windows: Path, tmp_path: Path) -> None:
