@@ -257,6 +257,7 @@ class IndexSystem:
         """
         from aveyb_retrieval.index.search.fusion import MAXSIM
         from aveyb_retrieval.index.search.options import WEIGHT
+        from aveyb_retrieval.index.search.relevance import WEIGHTS
 
         self._path = Path(path)
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
@@ -267,7 +268,7 @@ class IndexSystem:
         info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
         weights: dict[str, Any] = {"weight": WEIGHT} if mode == "hybrid" else {}
         if rerank is not None:
-            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM}
+            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM, "passage_weights": WEIGHTS}
         self.info = replace(info, settings=info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:

@@ -2,15 +2,17 @@
 
     python benchmarks/cpu/confidence.py --set INDEX QUESTIONS [--set INDEX QUESTIONS ...] [--out confidence.json]
 
-QUESTIONS is a file of JSON lines: `query`, `document_id` and `spans`, the characters `[start, end)` that answer it. A
-found passage answers if at least half of it, or half of the answer, is in both. The first half of each set's questions
-fits the scale (the constants of `aveyb_retrieval/index/search/relevance.py`), the second half measures it.
+QUESTIONS is a file of JSON lines, as it is or with .zst: `query`, `document_id` and `spans`, the characters
+`[start, end)` that answer it. A found passage answers if at least half of it, or half of the answer, is in both. Some
+of each set's questions are drawn: every other one of these fits the scale (the constants of
+`aveyb_retrieval/index/search/relevance.py`), the rest measure it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from aveyb_retrieval import Hit, Retriever
 from aveyb_retrieval.index.search.relevance import OFFSET, SLOPE
+from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +38,8 @@ def main() -> None:
     off_topic = OFF_TOPIC.read_text(encoding="utf-8").splitlines()
     fit, test, sets = [], [], []
     for index, questions in args.set:
-        rows = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()][: args.questions]
+        rows = [record for _, record in read_records(questions)]
+        rows = random.Random(0).sample(rows, min(args.questions, len(rows)))
         with Retriever.load(index) as retriever:
             found = [judged(row, retriever.search(row["query"], K, unit="passage", fold=False)) for row in rows]
             strange = [retriever.search(query, 1, unit="passage")[0].score for query in off_topic]

@@ -15,12 +15,12 @@ from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import indexed_rows
+from aveyb_retrieval.eval.passage_systems import IndexPassages, indexed_rows
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, RRFSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
-from aveyb_retrieval.index.search import fusion, options
+from aveyb_retrieval.index.search import fusion, options, relevance
 from tests.eval.toys import ToyEmbedder, write_folder
 
 
@@ -228,13 +228,19 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
     searches = ({"mode": "hybrid"}, {"mode": "dense"}, {"mode": "hybrid", "rerank": "maxsim"})
 
     def fingerprints():
-        return [info_fingerprint(IndexSystem(tmp_path / "ix", **search).info) for search in searches]
+        systems = [kind(tmp_path / "ix", **search) for kind in (IndexSystem, IndexPassages) for search in searches]
+        return [info_fingerprint(system.info) for system in systems]
 
     before = fingerprints()
-    monkeypatch.setattr(options, "WEIGHT", 0.25)
-    monkeypatch.setattr(fusion, "MAXSIM", 5.0)
-    assert len(set(before)) == 3
-    assert [old == new for old, new in zip(before, fingerprints(), strict=True)] == [False, True, False]
+    assert len(set(before)) == 5  # the documents and the passages of an index by vectors alone are one way of searching
+    with monkeypatch.context() as patch:
+        patch.setattr(options, "WEIGHT", 0.25)
+        patch.setattr(fusion, "MAXSIM", 5.0)
+        kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
+        assert kept == [False, True, False, True, True, True]
+    monkeypatch.setattr(relevance, "WEIGHTS", {"cosine": 9.0})
+    kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
+    assert kept == [True, True, False, False, True, False]
 
 
 def test_labels_do_not_change_the_fingerprint():

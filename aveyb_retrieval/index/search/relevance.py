@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.index.engines.base import EngineView
     from aveyb_retrieval.index.types import FloatArray, IntArray
 
-COSINE = 0.75
+COSINE = 1.5
 NEIGHBOR = 0.3
 MAXSIM = 1.5
-SLOPE, OFFSET = 2.64, -4.0  # fitted by benchmarks/cpu/confidence.py
+WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM}
+SLOPE, OFFSET = 2.36, -5.83  # fitted by benchmarks/cpu/confidence.py
 
 
 @dataclass(frozen=True)
