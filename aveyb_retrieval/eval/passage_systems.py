@@ -251,7 +251,7 @@ class IndexPassages:
         self._model = model
         self._retriever: Any = None
         info = index_info(path, mode=mode, options=self._options, name=name)
-        weights: dict[str, Any] = {"passage_weights": WEIGHTS} if mode == "hybrid" else {}
+        weights: dict[str, Any] = {"relevance": WEIGHTS} if mode == "hybrid" else {}
         if rerank is not None:
             weights["rerank"] = rerank
         self.info = replace(info, settings=info.settings | weights)

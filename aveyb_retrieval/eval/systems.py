@@ -266,9 +266,9 @@ class IndexSystem:
         self._retriever: Retriever | None = None
         self.notices: list[str] = []
         info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
-        weights: dict[str, Any] = {"weight": WEIGHT} if mode == "hybrid" else {}
+        weights: dict[str, Any] = {"weight": WEIGHT, "relevance": WEIGHTS} if mode == "hybrid" else {}
         if rerank is not None:
-            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM, "passage_weights": WEIGHTS}
+            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM}
         self.info = replace(info, settings=info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
@@ -314,7 +314,7 @@ class RRFSystem:
 
 
 class HybridSystem:
-    """The index's hybrid search over exact vectors and the BM25 of bm25s.
+    """The index's weighted fusion over exact vectors and the BM25 of bm25s, without what best passages add to it.
 
     The first `depth` documents of either side compete, each with both of its scores.
     """

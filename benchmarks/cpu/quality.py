@@ -53,7 +53,7 @@ MORE = ("cuad-long",)  # not in the mean
 LONG = ("qmsum-long", "openstax-ccby-long", "cuad-long")
 DOCUMENTS = {"cuad-long": 120}  # of 491, as in passages.py
 MAX_QUERIES = 700
-GROUPS = ("peers", "ours", "reranked")
+GROUPS = ("peers", "ours", "reranked", "minilm")
 CHUNK_WORDS = 180
 SMALL = 128  # tokens of a passage: half of the default
 RESULTS = Path(__file__).parents[1] / "results"
@@ -76,6 +76,9 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
         yield from ours(task, args, cache, bm25)
     if "reranked" in args.groups and task.dataset not in MORE:
         yield from reranked(task, args, cache, bm25)
+    if "minilm" in args.groups and task.dataset in LONG:
+        path = built(task, args.cache or Path(tempfile.mkdtemp()), model=args.minilm, passage_tokens=SMALL, late=False)
+        yield IndexSystem(path, name=f"index of MiniLM, passages of {SMALL} tokens, one by one")
 
 
 def peers(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:

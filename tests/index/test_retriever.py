@@ -15,11 +15,13 @@ from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.index.nearest import devices, torch_searcher
 from aveyb_retrieval.index.nearest.faiss_index import stored_ids
+from aveyb_retrieval.index.search import documents, relevance
 from aveyb_retrieval.index.search.fusion import MAXSIM
 from tests.index.conftest import assert_best, make_documents, true_scores
 from tests.index.fake import FakeEmbedder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 ROWS: list[dict[str, Any]] = [
@@ -110,10 +112,29 @@ def test_lexical_search_stems_and_orders_by_bm25(retriever: Retriever) -> None:
 def test_hybrid_search_finds_what_either_finds(retriever: Retriever, fusion: str) -> None:
     hits = retriever.search("zinc hull", k=5, mode="hybrid", fusion=fusion)
     assert hits[0].id == "rust"
-    assert set(hits[0].scores) == {"dense", "lexical"}
+    assert set(hits[0].scores) == {"dense", "lexical"} | ({"passage"} if fusion == "weighted" else set())
     assert len(hits) == 5
-    dense = retriever.search("zinc hull", k=5, mode="hybrid", fusion="weighted", weight=1.0)
-    assert [h.id for h in dense] == [h.id for h in retriever.search("zinc hull", k=5, mode="dense")]
+    by_passage: dict[str, Any] = {"k": 5, "granularity": "passage"}
+    dense = retriever.search("zinc hull", mode="hybrid", fusion="weighted", weight=1.0, **by_passage)
+    assert [h.id for h in dense] == [h.id for h in retriever.search("zinc hull", mode="dense", **by_passage)]
+    words = retriever.search("zinc hull", mode="hybrid", fusion="weighted", weight=0.0, **by_passage)
+    assert words[0].scores["passage"] == pytest.approx(2, abs=1e-6), "all words, which count twice, and no vectors"
+
+
+def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, float]:
+    """By their definition, from what hits show: the scores of the best passages of documents, by id."""
+    (vector,) = retriever._model().encode_queries([query])
+    background = float(retriever._engine.snapshot.mean_vector @ vector)
+    hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
+    words = [{word.strip(".").lower() for word in (hit.passage or "").split()} for hit in hits]
+    holding = {word: np.array([word in each for each in words]) for word in query.split()}
+    weights = {w: np.log(1 + (len(hits) - h.sum() + 0.5) / (h.sum() + 0.5)) for w, h in holding.items()}
+    coverage = sum(weights[word] * held for word, held in holding.items()) / sum(weights.values())
+    best: dict[str, float] = {}
+    for hit, covered in zip(hits, coverage.tolist(), strict=True):
+        near = relevance.COSINE * (hit.scores["dense"] - background)
+        best[hit.id] = max(best.get(hit.id, -9.0), 2 * (weight * near + (1 - weight) * covered))
+    return best
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -125,12 +146,47 @@ def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str)
     words = {h.id: h.score for h in retriever.search(query, k=len(ROWS), mode="lexical")}
     vector = retriever._model().encode_queries([query])[0]
     background = float(retriever._engine.snapshot.mean_vector @ vector)
+    best = best_passages(retriever, query, weight)
+    not_alone = 1 - len(ROWS) / retriever._engine.snapshot.info.passages
+    assert 0.1 < not_alone < 0.9, "else this tests less than it says"
     hits = retriever.search(query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20)
     for hit in hits:
         near = (cosine[hit.id] - background) / (max(cosine.values()) - background)
         share = words[hit.id] / max(words.values()) if "lexical" in hit.scores else 0
-        assert hit.score == pytest.approx(weight * near + (1 - weight) * share, abs=1e-5), hit.id
+        fused = weight * near + (1 - weight) * share
+        passage = 0.0 if granularity == "document" else best[hit.id]
+        assert hit.score == pytest.approx(fused + not_alone * passage, abs=1e-5), hit.id
         assert hit.scores["dense"] == pytest.approx(cosine[hit.id], abs=1e-6)
+        assert hit.scores.get("passage", 0.0) == pytest.approx(passage, abs=1e-5)
+
+
+def test_passages_that_are_alone_add_nothing(tmp_path: Path) -> None:
+    rows = [row for row in make_documents(30, longest=4) if row["text"]]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as short:
+        assert short._engine.snapshot.info.passages == len(rows)
+        hits = short.search("word1 word2", k=30)
+        assert max(hit.scores["passage"] for hit in hits) > 0.5
+        assert hits[0].score <= 1, "a weighted mean of two shares"
+
+
+def test_passages_of_the_first_documents_are_read(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    every: dict[str, Any] = {"k": 3, "candidates": len(ROWS)}
+    read: list[int] = []
+
+    def spy(view: Any, docs: Sequence[int], *rest: Any) -> dict[int, float]:
+        read.append(len(docs))
+        return relevance.best_of_documents(view, docs, *rest)
+
+    monkeypatch.setattr(documents, "best_of_documents", spy)
+    all_read = retriever.search("zinc hull word1", **every, min_score=0.0)
+    assert retriever.search("zinc hull word1", **every) == all_read, "50 are enough"
+    monkeypatch.setattr(documents, "READ", 2)
+    assert len(retriever.search("zinc hull word1", **every)) == 3
+    retriever.search("zinc hull word1", **every, rerank="maxsim")
+    retriever.search("zinc hull word1", **every, granularity="document")
+    retriever.search("zinc hull word1", **every, fusion="rrf")
+    assert read == [len(ROWS), 50, 3, len(ROWS)]
 
 
 def test_hybrid_is_the_default(retriever: Retriever) -> None:

@@ -131,6 +131,16 @@ def test_scores_are_cosines_and_relevance_is_their_share(tmp_path: Path, embedde
     assert store.similarity_search_with_relevance_scores("how is the valve closed?", k=1)[0][1] == pytest.approx(score)
 
 
+def test_relevance_in_a_hybrid_search_is_confidence(tmp_path: Path, embedder: Embedder) -> None:
+    store = AveyBVectorStore(tmp_path / "index", model=embedder, search_options={"mode": "hybrid"})
+    store.add_texts(["close the valve. " * 100, "open the gate. " * 200])
+    found = store.similarity_search_with_relevance_scores("close the valve", k=2)
+    with Retriever.load(tmp_path / "index", model=embedder) as retriever:
+        hits = retriever.search("close the valve", k=2)
+    assert hits[0].score > 1, "a share of vectors and words, and the best passage"
+    assert [(each.id, score) for each, score in found] == [(hit.id, pytest.approx(hit.confidence)) for hit in hits]
+
+
 async def test_a_store_is_made_asynchronously_and_opened_again(tmp_path: Path, embedder: Embedder) -> None:
     made = await AveyBVectorStore.afrom_documents(
         [Document("close the valve", id="a"), Document("open the gate", id="b")],

@@ -65,7 +65,8 @@ class Hit:
             queries ("hybrid" mode only, else None): docs/index.md says how it was calibrated.
         duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
             they rank above the last hit.
-        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "maxsim" or "cross-encoder".
+        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: how well its
+            best passage answers by itself), "maxsim" or "cross-encoder".
         page: The page on which the best passage begins, counted from 1; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
     """

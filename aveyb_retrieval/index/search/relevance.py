@@ -6,6 +6,8 @@
 
     with rerank="maxsim":  s(p) + MAXSIM * maxsim(p)    maxsim: the mean over the query's tokens of the highest cosine
 
+    best(d) = max over p in d of  2 * (weight * COSINE * (cos(p) - background) + (1 - weight) * coverage(p))
+
 `coverage` is the share of the query's words, weighed by their inverse frequency, that the passage holds. Neither part
 is divided by the best one of the query, so that equal numbers mean the same for every query.
 """
@@ -22,6 +24,8 @@ from aveyb_retrieval.index.search.word_scores import WordScores, inverse_frequen
 from aveyb_retrieval.index.storage.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aveyb_retrieval.index.engines.base import EngineView
     from aveyb_retrieval.index.types import FloatArray, IntArray
 
@@ -69,10 +73,25 @@ def score_hybrid(view: EngineView, ids: IntArray, vector: FloatArray, text: str)
     """
     cosine = view.vectors("passage", ids) @ vector
     words = _score_words(view, ids, text)
-    own = COSINE * (cosine - background(view, vector)) + words.coverage
+    own = _own_scores(view, vector, cosine, words)
     score = own + NEIGHBOR * better_neighbor(ids, own)
     confidence = 1 / (1 + np.exp(-(SLOPE * score + OFFSET)))
     return PassageScores(ids, score, cosine, words, confidence.astype(np.float32))
+
+
+def best_of_documents(
+    view: EngineView, docs: Sequence[int], vector: FloatArray, text: str, weight: float
+) -> dict[int, float]:
+    """Score documents by the passage that answers best by itself, best(d); those without passages are left out.
+
+    `vector`: the query's unit vector `[d]`; `weight`: of the vectors, 0 to 1. At 0.5, best(d) is the largest r(p).
+    """
+    ids = view.passage_numbers(sorted(docs))
+    if not len(ids):
+        return {}
+    own = _own_scores(view, vector, view.vectors("passage", ids) @ vector, _score_words(view, ids, text), weight)
+    found, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
+    return dict(zip(found.tolist(), np.maximum.reduceat(own, first).tolist(), strict=True))
 
 
 def score_by_vector(view: EngineView, ids: IntArray, vector: FloatArray) -> PassageScores:
@@ -101,6 +120,14 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     best[1:][beside] = np.maximum(best[1:], values[:-1])[beside]
     best[np.isneginf(best)] = 0
     return best
+
+
+def _own_scores(
+    view: EngineView, vector: FloatArray, cosine: FloatArray, words: WordScores, weight: float = 0.5
+) -> FloatArray:
+    """What passages `[n]` score without their neighbors: r(p), with another share for the vectors than a half."""
+    near = COSINE * (cosine - background(view, vector))
+    return 2 * (weight * near + (1 - weight) * words.coverage)
 
 
 def _score_words(view: EngineView, ids: IntArray, text: str) -> WordScores:

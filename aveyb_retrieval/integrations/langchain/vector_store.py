@@ -14,10 +14,12 @@ from aveyb_retrieval.integrations.live_index import LiveIndex, row
 from aveyb_retrieval.integrations.vectors_only import VectorsOnly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from langchain_core.embeddings import Embeddings
+
+    from aveyb_retrieval import Hit
 
 
 class AveyBVectorStore(VectorStore):
@@ -83,15 +85,22 @@ class AveyBVectorStore(VectorStore):
 
     def similarity_search_with_score(self, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
         """Return the best documents with their scores, higher is better; options are those of `Retriever.search`."""
-        hits = self._index.retriever.search(query, k, **{**self._search_options, **options})
-        return [(Document(id=hit.id, page_content=hit.text, metadata=hit.metadata), hit.score) for hit in hits]
+        return [(_document(hit), hit.score) for hit in self._search(query, k, **options)]
 
     def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
         """Return the best documents."""
-        return [document for document, _ in self.similarity_search_with_score(query, k, **options)]
+        return [_document(hit) for hit in self._search(query, k, **options)]
 
-    def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        return lambda score: min(max(score, 0.0), 1.0)
+    def _similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **options: Any
+    ) -> list[tuple[Document, float]]:
+        """Return the best documents, each with its confidence in a hybrid search, else its score, within 0 to 1."""
+        hits = self._search(query, k, **options)
+        found = [hit.score if hit.confidence is None else hit.confidence for hit in hits]
+        return [(_document(hit), min(max(score, 0.0), 1.0)) for hit, score in zip(hits, found, strict=True)]
+
+    def _search(self, query: str, k: int, **options: Any) -> list[Hit]:
+        return self._index.retriever.search(query, k, **{**self._search_options, **options})
 
     @classmethod
     def from_texts(
@@ -109,3 +118,7 @@ class AveyBVectorStore(VectorStore):
         store = cls(embedding=embedding, **kwargs)
         store.add_texts(texts, metadatas, ids=ids)
         return store
+
+
+def _document(hit: Hit) -> Document:
+    return Document(id=hit.id, page_content=hit.text, metadata=hit.metadata)
