@@ -4,8 +4,8 @@
 
 QUESTIONS is a file of JSON lines, as it is or with .zst: `query`, `document_id` and `spans`, the characters
 `[start, end)` that answer it. A found passage answers if at least half of it, or half of the answer, is in both. Some
-of each set's questions are drawn: every other one of these fits the scale (the constants of
-`aveyb_retrieval/index/search/relevance.py`), the rest measure it.
+of each set's questions are drawn: the best hits of every other one fit the scale (the constants of
+`aveyb_retrieval/index/search/relevance.py`), the rest measure it, for best hits and for all ten.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from aveyb_retrieval import Hit, Retriever
 from aveyb_retrieval.index.search.relevance import OFFSET, SLOPE
@@ -47,12 +48,16 @@ def main() -> None:
         test += found[1::2]
         sets.append({"index": index.name, "questions": len(rows), **separation(found, strange)})
         print(json.dumps(sets[-1]))
-    slope, offset = fitted(np.concatenate(fit))
-    table = reliability(np.concatenate(test), slope, offset)
-    result = {"sets": sets, "slope": SLOPE * slope, "offset": OFFSET * slope + offset, "reliability": table}
+    slope, offset = fitted(np.concatenate([rows[:1] for rows in fit]))
+    tables = {
+        "best_hits": reliability(np.concatenate([rows[:1] for rows in test]), slope, offset),
+        "all_hits": reliability(np.concatenate(test), slope, offset),
+    }
+    result = {"sets": sets, "slope": SLOPE * slope, "offset": OFFSET * slope + offset, **tables}
     print(json.dumps({"slope": result["slope"], "offset": result["offset"]}))
-    for row in table:
-        print(json.dumps(row))
+    for name, table in tables.items():
+        for row in table:
+            print(name, json.dumps(row))
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -90,14 +95,15 @@ def auc(higher: np.ndarray, lower: np.ndarray) -> float:
 
 
 def fitted(rows: np.ndarray) -> tuple[float, float]:
-    """Fit `1 / (1 + exp(-(slope * logit(score) + offset)))` to rows (score, label) by Newton's method."""
-    x = np.stack([logit(rows[:, 0]), np.ones(len(rows))], axis=1)
-    weights = np.array([1.0, 0.0])
-    for _ in range(50):
-        p = 1 / (1 + np.exp(-x @ weights))
-        hessian = (x * (p * (1 - p))[:, None]).T @ x
-        weights += np.linalg.solve(hessian + 1e-9 * np.eye(2), x.T @ (rows[:, 1] - p))
-    return float(weights[0]), float(weights[1])
+    """Fit `1 / (1 + exp(-(slope * logit(score) + offset)))` to rows (score, label) by maximum likelihood."""
+    x, label = logit(rows[:, 0]), rows[:, 1]
+
+    def loss(weights: np.ndarray) -> float:
+        z = weights[0] * x + weights[1]
+        return float((np.logaddexp(0, z) - label * z).mean())
+
+    slope, offset = minimize(loss, [1.0, 0.0]).x
+    return float(slope), float(offset)
 
 
 def reliability(rows: np.ndarray, slope: float, offset: float) -> list[dict[str, float]]:
