@@ -243,18 +243,12 @@ class IndexPassages:
         name: str = "",
     ) -> None:
         """Open an index; the arguments are those of `IndexSystem`, and `rerank` as in a search."""
-        from aveyb_retrieval.index.search.relevance import WEIGHTS
-
         self._path = path
         self._search: dict[str, Any] = {"mode": mode, "unit": "passage", "fold": False, "rerank": rerank}
         self._options = options or LoadOptions()
         self._model = model
         self._retriever: Any = None
-        info = index_info(path, mode=mode, options=self._options, name=name)
-        weights: dict[str, Any] = {"relevance": WEIGHTS} if mode == "hybrid" else {}
-        if rerank is not None:
-            weights["rerank"] = rerank
-        self.info = replace(info, settings=info.settings | weights)
+        self.info = index_info(path, mode=mode, rerank=rerank, options=self._options, name=name)
 
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None

@@ -180,14 +180,21 @@ class DenseSystem:
 
 
 def index_info(
-    path: Path, *, mode: str, granularity: str | None = None, options: LoadOptions, name: str = ""
+    path: Path,
+    *,
+    mode: str,
+    granularity: str | None = None,
+    rerank: str | None = None,
+    options: LoadOptions,
+    name: str = "",
 ) -> SystemInfo:
-    """Describe an index directory that is searched in a mode.
+    """Describe an index directory that is searched in a mode; a hybrid one depends on the weights of passages, too.
 
     Raises:
         IndexFormatError: there is no index, or it is damaged.
         ConfigError: `options.max_tokens` is not the limit that the index was built with.
     """
+    from aveyb_retrieval.index.search.relevance import WEIGHTS
     from aveyb_retrieval.index.storage.directory import MANIFEST
     from aveyb_retrieval.index.storage.files import hash_file
     from aveyb_retrieval.index.storage.info import describe
@@ -214,6 +221,8 @@ def index_info(
             "granularity": granularity or facts["granularity"],
             "factory": {kind: index["factory"] for kind, index in facts["indexes"].items()},
             "params": {kind: index["params"] for kind, index in facts["indexes"].items()},
+            **({"relevance": WEIGHTS} if mode == "hybrid" else {}),
+            **({"rerank": rerank} if rerank is not None else {}),
         },
     )
 
@@ -257,7 +266,6 @@ class IndexSystem:
         """
         from aveyb_retrieval.index.search.fusion import MAXSIM
         from aveyb_retrieval.index.search.options import WEIGHT
-        from aveyb_retrieval.index.search.relevance import WEIGHTS
 
         self._path = Path(path)
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
@@ -265,10 +273,12 @@ class IndexSystem:
         self._model = model
         self._retriever: Retriever | None = None
         self.notices: list[str] = []
-        info = index_info(self._path, mode=mode, granularity=granularity, options=self._options, name=name)
-        weights: dict[str, Any] = {"weight": WEIGHT, "relevance": WEIGHTS} if mode == "hybrid" else {}
+        info = index_info(
+            self._path, mode=mode, granularity=granularity, rerank=rerank, options=self._options, name=name
+        )
+        weights = {"weight": WEIGHT} if mode == "hybrid" else {}
         if rerank is not None:
-            weights |= {"rerank": rerank, "maxsim_weight": MAXSIM}
+            weights["maxsim_weight"] = MAXSIM
         self.info = replace(info, settings=info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:

@@ -6,8 +6,8 @@ NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 
 `default_rng(0).permutation`. float32 throughout. Our model reads whole documents; MiniLM is cut at its 256 tokens,
 and on the long sets also runs on 180-word chunks (best chunk), which is what people do today, alone and fused with
 BM25 as our model is. Our passages are those of an index, of at most 256 tokens, then of at most 128. Last, our index
-searched end to end, without and with MaxSim over its token vectors. cuad-long is long and large: 120 of its documents
-are drawn, and it does not count in the mean.
+searched end to end, without and with MaxSim over its token vectors, and on the long sets an index made by MiniLM.
+cuad-long is long and large: 120 of its documents are drawn, and it does not count in the mean.
 With --cache, vectors and results that are already there are used again, so an interrupted run continues. With
 `--groups` or `--sets` the other results of quality.json stay. Prints one table; writes quality.json and quality.md
 into benchmarks/results/.
@@ -77,7 +77,7 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
     if "reranked" in args.groups and task.dataset not in MORE:
         yield from reranked(task, args, cache, bm25)
     if "minilm" in args.groups and task.dataset in LONG:
-        path = built(task, args.cache or Path(tempfile.mkdtemp()), model=args.minilm, passage_tokens=SMALL, late=False)
+        path = built(task, args.cache, model=args.minilm, passage_tokens=SMALL, late=False)
         yield IndexSystem(path, name=f"index of MiniLM, passages of {SMALL} tokens, one by one")
 
 
@@ -115,18 +115,18 @@ def reranked(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM2
     name = f"index of {Path(DEFAULT_MODEL if args.model == 'default' else args.model).name}"
     sizes: dict[str, dict[str, int]] = {name: {}, f"{name}, passages of {SMALL} tokens": {"passage_tokens": SMALL}}
     for what, size in sizes.items():
-        path = built(task, args.cache or Path(tempfile.mkdtemp()), model=args.model, token_vectors="int8", **size)
+        path = built(task, args.cache, model=args.model, token_vectors="int8", **size)
         yield IndexSystem(path, name=what)
         yield IndexSystem(path, rerank="token-vectors", name=f"{what}, reranked by MaxSim")
 
 
-def built(task: Task, folder: Path, *, model: str | None = None, **options: Any) -> Path:
-    """Build an index of the task's corpus, or find the one built before."""
+def built(task: Task, folder: Path | None, *, model: str | None = None, **options: Any) -> Path:
+    """Build an index of the task's corpus, or find the one built before; without a folder, build a temporary one."""
     given = None if model in (None, "default") else model
     made_by = Embedder.load().fingerprint if given is None else str(Path(given).resolve())
     asked = sorted({"passages": str(DEFAULT_SIZE), **options}.items())
     key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), asked])
-    path = folder / "indexes" / key[:32]
+    path = (folder or Path(tempfile.mkdtemp())) / "indexes" / key[:32]
     if not (path / "current").is_file():
         build_index(indexed_rows(task.corpus), path, model=given, restart=True, **options)
     return path

@@ -13,6 +13,7 @@ from aveyb_retrieval.index.search.candidates import Match, background, nearest_d
 from aveyb_retrieval.index.search.hits import Hit, Passage, make_passage
 from aveyb_retrieval.index.search.relevance import (
     PassageScores,
+    best_by_document,
     best_of_documents,
     score_by_vector,
     score_by_words,
@@ -168,10 +169,7 @@ class DocumentSearch(Search):
         """
         self._check_passage_words()
         scored = self._score_passages_of(ranked, {}, 1)
-        if not len(scored.ids):
-            return {}
-        docs, first = np.unique(scored.ids >> PASSAGE_BITS, return_index=True)
-        return dict(zip(docs.tolist(), np.maximum.reduceat(scored.shown, first).tolist(), strict=True))
+        return best_by_document(scored.ids, scored.shown) if len(scored.ids) else {}
 
     def _best_passages(
         self, ranked: Ranked, documents: Mapping[int, StoredDocument], count: int

@@ -90,8 +90,13 @@ def best_of_documents(
     if not len(ids):
         return {}
     own = _own_scores(view, vector, view.vectors("passage", ids) @ vector, _score_words(view, ids, text), weight)
-    found, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
-    return dict(zip(found.tolist(), np.maximum.reduceat(own, first).tolist(), strict=True))
+    return best_by_document(ids, own)
+
+
+def best_by_document(ids: IntArray, values: FloatArray) -> dict[int, float]:
+    """The highest value `[n]` of the passages of each document, by its number; passages `[n]`, n > 0, ascending."""
+    docs, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
+    return dict(zip(docs.tolist(), np.maximum.reduceat(values, first).tolist(), strict=True))
 
 
 def score_by_vector(view: EngineView, ids: IntArray, vector: FloatArray) -> PassageScores:
