@@ -29,20 +29,20 @@ if TYPE_CHECKING:
         AveyBForTokenClassification,
     )
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-    from aveyb_retrieval.index.exchange.encode import encode_corpus
-    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
-    from aveyb_retrieval.index.search.export import export_index
-    from aveyb_retrieval.index.search.hits import Hit, PartialHits, Passage
-    from aveyb_retrieval.index.search.lookup import Document
-    from aveyb_retrieval.index.search.prompt import hits_to_prompt
-    from aveyb_retrieval.index.search.publish import publish_index, unpublish_documents
-    from aveyb_retrieval.index.search.retriever import Retriever
-    from aveyb_retrieval.index.write.build import build_index
-    from aveyb_retrieval.index.write.maintain import compact_index, tune_index
-    from aveyb_retrieval.index.write.metadata import update_metadata
-    from aveyb_retrieval.index.write.sync import sync_index
-    from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
-    from aveyb_retrieval.index.write.verify import verify_index
+    from aveyb_retrieval.indexes.shards.encode import encode_corpus
+    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
+    from aveyb_retrieval.indexes.search.export import export_index
+    from aveyb_retrieval.indexes.search.hits import Hit, PartialHits, Passage
+    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
+    from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
+    from aveyb_retrieval.indexes.changes.metadata import update_metadata
+    from aveyb_retrieval.indexes.changes.sync import sync_index
+    from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
+    from aveyb_retrieval.indexes.changes.verify import verify_index
 
     __version__: str
 
@@ -97,27 +97,27 @@ _HOME = {
     "AveyBModel": "encoder.model",
     "AveyConfig": "encoder.avey_config",
     "AveyForCausalLM": "encoder.avey_model",
-    "Document": "index.search.lookup",
+    "Document": "indexes.search.lookup",
     "Embedder": "encoder.embedder",
-    "Hit": "index.search.hits",
-    "hits_to_prompt": "index.search.prompt",
-    "PartialHits": "index.search.hits",
-    "Passage": "index.search.hits",
-    "RayCluster": "index.exchange.ray_cluster",
-    "Retriever": "index.search.retriever",
-    "add_documents": "index.write.update",
-    "build_index": "index.write.build",
-    "compact_index": "index.write.maintain",
-    "delete_documents": "index.write.update",
-    "encode_corpus": "index.exchange.encode",
-    "export_index": "index.search.export",
-    "publish_index": "index.search.publish",
-    "sync_index": "index.write.sync",
-    "tune_index": "index.write.maintain",
-    "unpublish_documents": "index.search.publish",
-    "update_metadata": "index.write.metadata",
-    "upsert_documents": "index.write.update",
-    "verify_index": "index.write.verify",
+    "Hit": "indexes.search.hits",
+    "hits_to_prompt": "indexes.search.prompt",
+    "PartialHits": "indexes.search.hits",
+    "Passage": "indexes.search.hits",
+    "RayCluster": "indexes.shards.ray_cluster",
+    "Retriever": "indexes.search.retriever",
+    "add_documents": "indexes.changes.update",
+    "build_index": "indexes.changes.build",
+    "compact_index": "indexes.changes.maintain",
+    "delete_documents": "indexes.changes.update",
+    "encode_corpus": "indexes.shards.encode",
+    "export_index": "indexes.search.export",
+    "publish_index": "indexes.search.publish",
+    "sync_index": "indexes.changes.sync",
+    "tune_index": "indexes.changes.maintain",
+    "unpublish_documents": "indexes.search.publish",
+    "update_metadata": "indexes.changes.metadata",
+    "upsert_documents": "indexes.changes.update",
+    "verify_index": "indexes.changes.verify",
 }
 
 

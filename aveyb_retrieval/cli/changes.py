@@ -25,9 +25,9 @@ from aveyb_retrieval.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aveyb_retrieval.index.input.documents import Notice
-    from aveyb_retrieval.index.write.change import Report
-    from aveyb_retrieval.index.write.sync import SyncPlan
+    from aveyb_retrieval.indexes.input.documents import Notice
+    from aveyb_retrieval.indexes.changes.change import Report
+    from aveyb_retrieval.indexes.changes.sync import SyncPlan
 
 
 @click.command()
@@ -50,7 +50,7 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **argu
     (.jsonl .json .csv .tsv .parquet; those of text also with .gz or .zst), globs, hf:OWNER/NAME for a data set of the
     Hugging Face hub, or - for JSON on standard input. If it is interrupted, run the same command again to continue.
     """
-    from aveyb_retrieval.index.write.build import build_index
+    from aveyb_retrieval.indexes.changes.build import build_index
 
     if not corpus and arguments["vectors"] is None:
         raise click.UsageError("give a CORPUS, or --vectors")
@@ -65,7 +65,7 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **argu
 @WRITING
 def init(directory: Path, quiet: bool, **arguments: Any) -> None:
     """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
-    from aveyb_retrieval.index.write.build import build_index
+    from aveyb_retrieval.indexes.changes.build import build_index
 
     with progress_bar(not quiet) as progress:
         print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
@@ -76,7 +76,7 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
 @VERBOSE
 def add(**arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
-    from aveyb_retrieval.index.write.update import add_documents
+    from aveyb_retrieval.indexes.changes.update import add_documents
 
     _insert(add_documents, **arguments)
 
@@ -86,7 +86,7 @@ def add(**arguments: Any) -> None:
 @VERBOSE
 def upsert(**arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
-    from aveyb_retrieval.index.write.update import upsert_documents
+    from aveyb_retrieval.indexes.changes.update import upsert_documents
 
     _insert(upsert_documents, **arguments)
 
@@ -118,7 +118,7 @@ def _insert(
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
-    from aveyb_retrieval.index.write.update import delete_documents
+    from aveyb_retrieval.indexes.changes.update import delete_documents
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     wanted = [*ids, *(line for line in listed if line)]
@@ -158,8 +158,8 @@ def sync(
     Files are compared by what they hold. All changes become visible at once. Where there is no index, it is built; for
     other options than these, build it by `build` first.
     """
-    from aveyb_retrieval.index.write.sync import plan_sync, sync_index
-    from aveyb_retrieval.index.write.watch import watch_folder
+    from aveyb_retrieval.indexes.changes.sync import plan_sync, sync_index
+    from aveyb_retrieval.indexes.changes.watch import watch_folder
 
     if dry_run:
         _print_plan(plan_sync(folder, directory), verbose=verbose)
@@ -209,7 +209,7 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
 
 
 def _print_notices(notices: Sequence[Notice], *, verbose: bool) -> None:
-    from aveyb_retrieval.index.input.folders import summary
+    from aveyb_retrieval.indexes.input.folders import summary
 
     left_out = [notice for notice in notices if notice.left_out]
     if left_out:

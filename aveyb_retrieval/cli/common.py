@@ -15,7 +15,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aveyb_retrieval.index.types import Progress
+    from aveyb_retrieval.indexes.types import Progress
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from aveyb_retrieval.index.search.lookup import Document
+    from aveyb_retrieval.indexes.search.lookup import Document
 
 DIRECTORY = click.argument("directory", type=INDEX)
 FILTER = click.option(
@@ -29,7 +29,7 @@ FILTER = click.option(
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
     """Print the documents of the index in DIRECTORY with these IDS, one JSON object per line."""
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     with Retriever.load(directory) as retriever:
         _print_documents(retriever.get(ids, missing_ok=missing_ok))
@@ -48,7 +48,7 @@ def list_documents(
 
     `aveyb-index build` reads what this prints.
     """
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     with Retriever.load(directory) as retriever:
         found = retriever.documents(parse_filter(filter_text), limit=limit, offset=offset)
@@ -64,7 +64,7 @@ def list_documents(
 @FILTER
 def count(directory: str | Path, filter_text: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     with Retriever.load(directory) as retriever:
         click.echo(str(retriever.count(parse_filter(filter_text))))
@@ -83,7 +83,7 @@ def update_metadata(
     directory: str | Path, ids: tuple[str, ...], filter_text: str | None, changes: str, quiet: bool, **arguments: Any
 ) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded."""
-    from aveyb_retrieval.index.write.metadata import update_metadata as update
+    from aveyb_retrieval.indexes.changes.metadata import update_metadata as update
 
     with progress_bar(not quiet) as progress:
         report = update(

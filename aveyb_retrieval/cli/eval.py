@@ -17,7 +17,7 @@ from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
-    from aveyb_retrieval.index.search.options import Mode
+    from aveyb_retrieval.indexes.search.options import Mode
 
 PATH = click.Path(path_type=Path)
 MODES = click.Choice(["hybrid", "dense", "lexical"])
@@ -365,7 +365,7 @@ def latency(
     import time
 
     from aveyb_retrieval.eval.latency import DEFAULT_QUERIES, measure, read_query_texts
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)
     start = time.perf_counter()

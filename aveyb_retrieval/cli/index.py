@@ -1,4 +1,4 @@
-"""`aveyb-index`: build, search and maintain an index. All logic lives in `aveyb_retrieval.index`."""
+"""`aveyb-index`: build, search and maintain an index. All logic lives in `aveyb_retrieval.indexes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aveyb_retrieval.index.search.retriever import Hit
+    from aveyb_retrieval.indexes.search.retriever import Hit
 
 
 RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune", "publish", "encode")
@@ -96,7 +96,7 @@ def search(
     **arguments: Any,
 ) -> None:
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     where = parse_filter(filter_text)
     if fields is not None and not as_json:
@@ -121,7 +121,7 @@ def search(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: Path, as_json: bool) -> None:
     """Describe the index in DIRECTORY: model, counts, files and measured recall."""
-    from aveyb_retrieval.index.storage.info import describe
+    from aveyb_retrieval.indexes.store.info import describe
 
     description = describe(directory)
     if as_json:
@@ -137,7 +137,7 @@ def info(directory: Path, as_json: bool) -> None:
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def compact(directory: Path, restart: bool, quiet: bool) -> None:
     """Remove the data of deleted documents from DIRECTORY and rebuild its search structures."""
-    from aveyb_retrieval.index.write.maintain import compact_index
+    from aveyb_retrieval.indexes.changes.maintain import compact_index
 
     with progress_bar(not quiet) as progress:
         print_report(compact_index(directory, restart=restart, progress=progress))
@@ -148,7 +148,7 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 @click.option("--restart", is_flag=True, help="Discard the work of an interrupted change.")
 def upgrade(directory: Path, restart: bool) -> None:
     """Bring the index in DIRECTORY up to the format of this version. Nothing is encoded again."""
-    from aveyb_retrieval.index.write.maintain import upgrade_index
+    from aveyb_retrieval.indexes.changes.maintain import upgrade_index
 
     print_report(upgrade_index(directory, restart=restart))
 
@@ -159,7 +159,7 @@ def upgrade(directory: Path, restart: bool) -> None:
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
-    from aveyb_retrieval.index.write.maintain import tune_index
+    from aveyb_retrieval.indexes.changes.maintain import tune_index
 
     for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
         for point in found.curve:
@@ -176,7 +176,7 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
-    from aveyb_retrieval.index.write.verify import verify_index
+    from aveyb_retrieval.indexes.changes.verify import verify_index
 
     verdict = verify_index(directory, repair=repair, deep=deep)
     if as_json:

@@ -83,7 +83,7 @@ def needle(
 ) -> None:
     """Hide a sentence in long documents, and search for it: by document vectors, passages, words, both, reranked."""
     from aveyb_retrieval.eval.needle import run_needles
-    from aveyb_retrieval.index.model import load_model
+    from aveyb_retrieval.indexes.model import load_model
     from aveyb_retrieval.training.texts import read_texts
 
     cells = run_needles(

@@ -13,8 +13,8 @@ from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING, granula
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
-    from aveyb_retrieval.index.exchange.report import EncodeReport
+    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
+    from aveyb_retrieval.indexes.shards.report import EncodeReport
 
 RAY = together(
     click.option("--ray", "address", metavar="ADDRESS", help="Encode by actors of Ray: local (this machine), auto (the "
@@ -54,7 +54,7 @@ def encode(
     Each of N processes, on any machine, runs the same command with its own --shard I/N. If one is interrupted, run its
     command again to continue. With --ray ADDRESS --of N, actors on a Ray cluster make the same N shards.
     """
-    from aveyb_retrieval.index.exchange.encode import encode_corpus
+    from aveyb_retrieval.indexes.shards.encode import encode_corpus
 
     if share is not None and of is not None:
         raise click.UsageError("give --shard I/N or --of N, not both")
@@ -75,7 +75,7 @@ def encode(
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> None:
     """Write the documents of the index in DIRECTORY with their vectors as shards. Nothing is encoded."""
-    from aveyb_retrieval.index.search.export import export_index
+    from aveyb_retrieval.indexes.search.export import export_index
 
     with progress_bar(not quiet) as progress:
         _print(export_index(directory, out, of=of, overwrite=overwrite, progress=progress), "exported")
@@ -100,7 +100,7 @@ def publish(source: str, to: tuple[str, ...], quiet: bool, **arguments: Any) -> 
 
     Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
     """
-    from aveyb_retrieval.index.search.publish import publish_index
+    from aveyb_retrieval.indexes.search.publish import publish_index
 
     with progress_bar(not quiet) as progress:
         report = publish_index(source, list(to), progress=progress, **arguments)
@@ -119,7 +119,7 @@ def publish(source: str, to: tuple[str, ...], quiet: bool, **arguments: Any) -> 
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
 def unpublish(ids: tuple[str, ...], to: tuple[str, ...], filter_text: str | None, missing_ok: bool) -> None:
     """Remove documents from a collection by IDS or by a filter."""
-    from aveyb_retrieval.index.search.publish import unpublish_documents
+    from aveyb_retrieval.indexes.search.publish import unpublish_documents
 
     removed = unpublish_documents(list(to), ids, where=parse_filter(filter_text), missing_ok=missing_ok)
     click.echo(f"removed: {removed:,} documents")
@@ -127,7 +127,7 @@ def unpublish(ids: tuple[str, ...], to: tuple[str, ...], filter_text: str | None
 
 def _ray(address: str | None, share: str | None, of: int | None, **given: float | None) -> RayCluster | None:
     """Return the cluster that the options name; None: none."""
-    from aveyb_retrieval.index.exchange.ray_cluster import RayCluster
+    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if address is None:

@@ -121,7 +121,7 @@ def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
 
 def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, track: Track) -> System:
     """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
-    from aveyb_retrieval.index.write.build import build_index
+    from aveyb_retrieval.indexes.changes.build import build_index
 
     embedder = load_embedder(model, options.load)
     named = options.index_type or "auto"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.qrels import Qrels, read_qrels
-from aveyb_retrieval.index.input.json_lines import read_objects
+from aveyb_retrieval.indexes.input.json_lines import read_objects
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.datasets import Document
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
-from aveyb_retrieval.index.types import EmbedderLike
+from aveyb_retrieval.indexes.types import EmbedderLike
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedder import Embedder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.input.json_lines import read_objects
+from aveyb_retrieval.indexes.input.json_lines import read_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

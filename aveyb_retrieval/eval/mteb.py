@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mteb.models.model_meta import ModelMeta
 
-    from aveyb_retrieval.index.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 
 class Searcher(Protocol):
@@ -120,8 +120,8 @@ class IndexModel:
 
 def _index_builder(embedder: EmbedderLike, index: str) -> Build:
     def build(rows: Iterable[Mapping[str, str]], folder: Path) -> Searcher:
-        from aveyb_retrieval.index.search.retriever import Retriever
-        from aveyb_retrieval.index.write.build import build_index
+        from aveyb_retrieval.indexes.search.retriever import Retriever
+        from aveyb_retrieval.indexes.changes.build import build_index
 
         build_index(rows, folder, model=embedder, index=index)
         return Retriever.load(folder, model=embedder)

@@ -22,7 +22,7 @@ from aveyb_retrieval.eval.haystack import made_up_sentences, sentences_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aveyb_retrieval.index.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)
 DEPTHS = (0, 25, 50, 75, 100)
@@ -171,8 +171,8 @@ def run_needles(
     Raises:
         ConfigError: an unknown form, or a depth outside of 0 to 100.
     """
-    from aveyb_retrieval.index.search.retriever import Retriever
-    from aveyb_retrieval.index.write.build import build_index
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.changes.build import build_index
 
     default = Embedder.load()
     model = default if model is None else model

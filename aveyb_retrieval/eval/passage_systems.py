@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.encoders import Chunker, CorpusEncoder
     from aveyb_retrieval.eval.passages import Passage, PassageSystem, Range
     from aveyb_retrieval.eval.vectors import EncodedCorpus
-    from aveyb_retrieval.index.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 Scores = npt.NDArray[np.float32]
 
@@ -197,7 +197,7 @@ class FusedPassages:
         Raises:
             ConfigError: the two scorers rank different passages.
         """
-        from aveyb_retrieval.index.search.fusion import ranked
+        from aveyb_retrieval.indexes.search.fusion import ranked
 
         table = self._lexical.table
         if not np.array_equal(table.spans, self._dense.table.spans):
@@ -211,7 +211,7 @@ class FusedPassages:
         return found
 
     def _fuse(self, words: Scores, cosines: Scores, rows: np.ndarray) -> dict[int, float]:
-        from aveyb_retrieval.index.search.fusion import reciprocal_rank, weighted
+        from aveyb_retrieval.indexes.search.fusion import reciprocal_rank, weighted
 
         lists = [_best(scores, rows, self._depth) for scores in (words, cosines)]
         if self._weight is None:
@@ -296,7 +296,7 @@ def late_against_fixed(
 
 def _best(scores: Scores, rows: np.ndarray, k: int) -> list[int]:
     """Return the `k` best of some rows by their scores, best first, ties by the lower row."""
-    from aveyb_retrieval.index.nearest.exact import top
+    from aveyb_retrieval.indexes.nearest.exact import top
 
     _, ids = top(scores[rows][None], rows[None], k)
     return [int(row) for row in ids[0] if row >= 0]

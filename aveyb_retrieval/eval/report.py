@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.runner import RESULT_FORMAT, Result
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_o
 from aveyb_retrieval.eval.fields import from_fields
 from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import rank
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.base import Run

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aveyb_retrieval.eval.datasets import Corpus
-    from aveyb_retrieval.index.search.retriever import Retriever
-    from aveyb_retrieval.index.types import EmbedderLike
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 
 class BM25System:
@@ -194,10 +194,10 @@ def index_info(
         IndexFormatError: there is no index, or it is damaged.
         ConfigError: `options.max_tokens` is not the limit that the index was built with.
     """
-    from aveyb_retrieval.index.search.relevance import WEIGHTS
-    from aveyb_retrieval.index.storage.directory import MANIFEST
-    from aveyb_retrieval.index.storage.files import hash_file
-    from aveyb_retrieval.index.storage.info import describe
+    from aveyb_retrieval.indexes.search.relevance import WEIGHTS
+    from aveyb_retrieval.indexes.store.directory import MANIFEST
+    from aveyb_retrieval.indexes.store.files import hash_file
+    from aveyb_retrieval.indexes.store.info import describe
 
     facts = describe(path)
     model = facts["model"] or {}
@@ -229,7 +229,7 @@ def index_info(
 
 def open_index(path: Path, model: EmbedderLike | None, options: LoadOptions) -> Retriever:
     """Open an index with a loaded model, or with the one that it names, loaded as `options` say."""
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     precision = options.precision if model is None else "float32"  # a loaded model keeps its own
     return Retriever.load(path, model=model, device=options.device, precision=precision)
@@ -264,8 +264,8 @@ class IndexSystem:
             IndexFormatError: there is no index, or it is damaged.
             ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
-        from aveyb_retrieval.index.search.fusion import MAXSIM
-        from aveyb_retrieval.index.search.options import WEIGHT
+        from aveyb_retrieval.indexes.search.fusion import MAXSIM
+        from aveyb_retrieval.indexes.search.options import WEIGHT
 
         self._path = Path(path)
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
@@ -298,7 +298,7 @@ class RRFSystem:
         Raises:
             ConfigError: fewer than two.
         """
-        from aveyb_retrieval.index.search.fusion import RRF_K
+        from aveyb_retrieval.indexes.search.fusion import RRF_K
 
         if len(systems) < 2:
             raise ConfigError(f"a fusion needs at least two systems, not {len(systems)}")
@@ -333,7 +333,7 @@ class HybridSystem:
         self, lexical: BM25System, dense: DenseSystem, *, weight: float | None = None, depth: int = 100, name: str = ""
     ) -> None:
         """Fuse words and vectors; `weight` of the vectors, None is the index's own."""
-        from aveyb_retrieval.index.search.options import WEIGHT
+        from aveyb_retrieval.indexes.search.options import WEIGHT
 
         self._lexical, self._dense = lexical, dense
         self.notices: list[str] = []
@@ -353,7 +353,7 @@ class HybridSystem:
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return the `k` best documents per query by the weighted sum of both scores."""
-        from aveyb_retrieval.index.search.fusion import weighted
+        from aveyb_retrieval.indexes.search.fusion import weighted
 
         depth, weight = self.info.settings["depth"], self.info.settings["weight"]
         words = self._lexical.search(queries, depth)
@@ -368,7 +368,7 @@ class HybridSystem:
 
 def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
     """Return the k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
-    from aveyb_retrieval.index.search.fusion import reciprocal_rank
+    from aveyb_retrieval.indexes.search.fusion import reciprocal_rank
 
     numbers: dict[str, int] = {}
     rankings = [[(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)] for scores in scored]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.nearest import exact
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.nearest import exact
+from aveyb_retrieval.indexes.store.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,8 +18,8 @@ from aveyb_retrieval import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aveyb_retrieval.index.model import Model
-    from aveyb_retrieval.index.storage.filters import Filter
+    from aveyb_retrieval.indexes.model import Model
+    from aveyb_retrieval.indexes.store.filters import Filter
 
 
 class LiveIndex:

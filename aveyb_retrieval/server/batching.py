@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.index.types import EmbedderLike
+from aveyb_retrieval.indexes.types import EmbedderLike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.index.types import Encoded, FloatArray
+    from aveyb_retrieval.indexes.types import Encoded, FloatArray
 
 MAX_BATCH = 64  # queries encoded together
 

@@ -13,7 +13,7 @@ from aveyb_retrieval.server.batching import MAX_BATCH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.index.types import FloatArray
+    from aveyb_retrieval.indexes.types import FloatArray
     from aveyb_retrieval.server.batching import BatchedModel
     from aveyb_retrieval.server.work import Deadline
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.index.model import load_model, source_of
-from aveyb_retrieval.index.search.retriever import Retriever
-from aveyb_retrieval.index.storage.info import describe
+from aveyb_retrieval.indexes.model import load_model, source_of
+from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.store.info import describe
 from aveyb_retrieval.server.batching import BatchedModel, ServedModel
 from aveyb_retrieval.server.refusals import Refusal
 

@@ -23,7 +23,7 @@ from aveyb_retrieval.server.refusals import Refusal
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from aveyb_retrieval.index.types import FloatArray
+    from aveyb_retrieval.indexes.types import FloatArray
 
 _FORMATS = ("float", "base64")
 _FIELDS = ("input", "model", "encoding_format", "dimensions", "user")

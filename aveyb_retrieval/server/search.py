@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.search.options import SearchOptions, unknown_option
-from aveyb_retrieval.index.search.rerank import MAXSIM
+from aveyb_retrieval.indexes.search.options import SearchOptions, unknown_option
+from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.reading import (
     check_whole,
@@ -26,7 +26,7 @@ from aveyb_retrieval.server.refusals import Refusal
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from aveyb_retrieval.index.search.hits import Hit
+    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.server.limits import Limits
 
 K = 10

@@ -9,7 +9,7 @@ import numpy as np
 from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.search.rerank import maxsim
+from aveyb_retrieval.indexes.search.rerank import maxsim
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode
 from aveyb_retrieval.server.reading import read_json, refuse_others, take_flag, take_text, take_texts

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-    from aveyb_retrieval.index.types import Progress
+    from aveyb_retrieval.indexes.types import Progress
 
 
 class DistillationLoss(nn.Module):

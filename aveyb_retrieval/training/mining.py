@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.index.model import load_model
-from aveyb_retrieval.index.search.options import Options
-from aveyb_retrieval.index.search.retriever import Retriever
-from aveyb_retrieval.index.storage.files import write_atomic
-from aveyb_retrieval.index.types import silent
-from aveyb_retrieval.index.write.build import build_index
+from aveyb_retrieval.indexes.model import load_model
+from aveyb_retrieval.indexes.search.options import Options
+from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.indexes.types import silent
+from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.training.settings import MiningRules
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
-    from aveyb_retrieval.index.model import Model
-    from aveyb_retrieval.index.search.options import Mode
-    from aveyb_retrieval.index.types import EmbedderLike, FloatArray, Progress
+    from aveyb_retrieval.indexes.model import Model
+    from aveyb_retrieval.indexes.search.options import Mode
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Progress
 
 _ANCHORS = 256  # per search
 

@@ -20,7 +20,7 @@ from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.storage.files import rename, write_atomic
+from aveyb_retrieval.indexes.store.files import rename, write_atomic
 from aveyb_retrieval.training.losses import distillation_loss, fit_head, fit_rotation, token_loss
 from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
 from aveyb_retrieval.training.packed import BatchOrder, PackedTexts

@@ -26,7 +26,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, OptionalDependencyError
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.step_display import StepDisplay
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.storage.files import write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.run_folder import CHECKPOINTS
 
 if TYPE_CHECKING:

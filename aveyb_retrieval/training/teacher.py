@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.storage.files import rename, write_atomic
+from aveyb_retrieval.indexes.store.files import rename, write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.index.types import Progress
+    from aveyb_retrieval.indexes.types import Progress
 
 SETTINGS = "teacher.json"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
-from aveyb_retrieval.index.input.json_lines import read_objects
-from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.indexes.input.json_lines import read_objects
+from aveyb_retrieval.indexes.store.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -27,7 +27,7 @@ import json, random, sys, tempfile, time
 from pathlib import Path
 import numpy as np
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.changes.verify import verify_index
 
 rng = random.Random(0)
 words = [f"w{i}" for i in range(5000)]

@@ -5,7 +5,7 @@
 QUESTIONS is a file of JSON lines, as it is or with .zst: `query`, `document_id` and `spans`, the characters
 `[start, end)` that answer it. A found passage answers if at least half of it, or half of the answer, is in both. Some
 of each set's questions are drawn: the best hits of every other one fit the scale (the constants of
-`aveyb_retrieval/index/search/relevance.py`), the rest measure it, for best hits and for all ten.
+`aveyb_retrieval/indexes/search/relevance.py`), the rest measure it, for best hits and for all ten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from aveyb_retrieval import Hit, Retriever
-from aveyb_retrieval.index.search.relevance import OFFSET, SLOPE
+from aveyb_retrieval.indexes.search.relevance import OFFSET, SLOPE
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ import docx
 import pypdfium2
 
 from aveyb_retrieval import Retriever, build_index, sync_index
-from aveyb_retrieval.index.input.readers.base import Unreadable
-from aveyb_retrieval.index.input.readers.formats import kind_of
-from aveyb_retrieval.index.input.readers.process import FileReader
-from tests.index.files import make_epub
+from aveyb_retrieval.indexes.input.readers.base import Unreadable
+from aveyb_retrieval.indexes.input.readers.formats import kind_of
+from aveyb_retrieval.indexes.input.readers.process import FileReader
+from tests.indexes.files import make_epub
 
 RESULTS = Path(__file__).parents[1] / "results"
 WANTED = {"pdf": 60, "html": 60, "text": 30, "markdown": 10, "docx": 20, "epub": 20}

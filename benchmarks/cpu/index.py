@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.index.nearest import faiss_file, faiss_index
-from aveyb_retrieval.index.nearest.exact import search as exact_search
-from aveyb_retrieval.index.nearest.faiss_searcher import FaissSearcher
+from aveyb_retrieval.indexes.nearest import faiss_file, faiss_index
+from aveyb_retrieval.indexes.nearest.exact import search as exact_search
+from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -173,11 +173,11 @@ class Steps:
     def parts(self) -> dict[str, Any]:
         """What an encoding does beside the model: reading, cutting into tokens and passages, writing."""
         from aveyb_retrieval import Embedder
-        from aveyb_retrieval.index.exchange import shard_writer
-        from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
-        from aveyb_retrieval.index.exchange.parts import Reach, write_part
-        from aveyb_retrieval.index.exchange.shard_encoder import corpus_digest
-        from aveyb_retrieval.index.input.corpus import read_corpus
+        from aveyb_retrieval.indexes.shards import shard_writer
+        from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+        from aveyb_retrieval.indexes.shards.parts import Reach, write_part
+        from aveyb_retrieval.indexes.shards.shard_encoder import corpus_digest
+        from aveyb_retrieval.indexes.input.corpus import read_corpus
 
         started = time.process_time()
         corpus_digest(item for item in read_corpus(self.corpus))  # type: ignore[misc]
@@ -317,7 +317,7 @@ class Steps:
 
     def _compare(self, name: str) -> dict[str, Any]:
         """The shards beside those of one process: bytes, and every vector."""
-        from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
+        from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 
         ours, theirs = self.folder / "one process", self.folder / name
         files = [path.relative_to(ours) for path in sorted(ours.rglob("*")) if path.is_file()]

@@ -36,7 +36,7 @@ from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import BM25System
 from aveyb_retrieval.eval.tasks import make_task
-from aveyb_retrieval.index.input.documents import prefix_of
+from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.training.texts import read_records
 
 QUESTIONS, DOCUMENTS, WINDOWS, MEETINGS = 160, 900, 250, 30

@@ -15,7 +15,7 @@ import torch
 from make_texts import SPLIT, as_seen
 
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.indexes.store.files import hash_file
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
 from aveyb_retrieval.training.teacher_tokens import TokenLabels

@@ -29,8 +29,8 @@ from prepare import blocked_texts
 from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.index.input.documents import prefix_of
-from aveyb_retrieval.index.storage.files import atomic_writer, write_atomic
+from aveyb_retrieval.indexes.input.documents import prefix_of
+from aveyb_retrieval.indexes.store.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

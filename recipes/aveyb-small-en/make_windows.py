@@ -29,8 +29,8 @@ from sources import TRAIN_SETS, load_set
 
 from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.index.input.documents import prefix_of
-from aveyb_retrieval.index.storage.files import atomic_writer
+from aveyb_retrieval.indexes.input.documents import prefix_of
+from aveyb_retrieval.indexes.store.files import atomic_writer
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from make_texts import SPLIT, as_seen
 
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.indexes.store.files import hash_file
 from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts

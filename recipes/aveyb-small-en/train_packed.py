@@ -14,7 +14,7 @@ import torch
 from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.indexes.store.files import hash_file
 from aveyb_retrieval.training.packed import PackedTexts
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.settings import PackedSettings

@@ -34,7 +34,7 @@ from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.index.storage.files import hash_file
+from aveyb_retrieval.indexes.store.files import hash_file
 from aveyb_retrieval.training.losses import pair_loss, score_divergence
 from aveyb_retrieval.training.packed import PackedTexts, padded
 from aveyb_retrieval.training.packed_loop import Head, PackedRun, StepLoss, token_vectors

@@ -126,7 +126,7 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
 def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeypatch):
     """What `run` measures by default is `Retriever.search` by default, without bm25s."""
     pytest.importorskip("faiss")
-    from aveyb_retrieval.index.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     monkeypatch.setitem(sys.modules, "bm25s", None)
     files = ("--cache", tmp_path / "cache", "--run", tmp_path / "o.trec", "--report", tmp_path / "r.json")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def test_an_interrupted_change_says_how_it_goes_on(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("aveyb_retrieval.index.write.build.build_index", interrupted)
+    monkeypatch.setattr("aveyb_retrieval.indexes.changes.build.build_index", interrupted)
     stopped = run("build", folder, "-o", tmp_path / "ix", "--quiet")
     assert stopped.exit_code == 130
     assert stopped.stderr == ("aveyb-index build: interrupted; the same command continues where this one stopped\n")

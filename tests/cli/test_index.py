@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path

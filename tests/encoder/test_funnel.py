@@ -24,11 +24,11 @@ from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.token_codec import TokenCodec
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.model import pooling
-from aveyb_retrieval.index.search.retriever import Retriever
+from aveyb_retrieval.indexes.model import pooling
+from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.training.funnel import add_funnel
 from tests.encoder.models import small_config, small_model
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path

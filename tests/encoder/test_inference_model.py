@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SEARCH = """
 import sys
 from aveyb_retrieval import Embedder
-import aveyb_retrieval.index.search.retriever
+import aveyb_retrieval.indexes.search.retriever
 assert Embedder.load().encode_queries(["which notice period applies?"]).shape == (1, 256)
 print(*[name for name in ("torch._dynamo", "torch.distributed.tensor", "sympy", "transformers.modeling_utils")
         if name in sys.modules])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engines.stands import LocalStand, MilvusLiteStand, MilvusStand, PostgresStand
-from tests.index.conftest import make_documents
+from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

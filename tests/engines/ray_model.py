@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.index.fake import FakeDocument
+    from tests.indexes.fake import FakeDocument
 
 FATAL = "fatal-document"
 POISON = "poison-document"

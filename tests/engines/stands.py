@@ -19,7 +19,7 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from tests.engines import milvus_server, postgres_server
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 
 from aveyb_retrieval.errors import InputError
 from tests.engines.stands import EMBEDDER
-from tests.index.conftest import assert_best, make_documents, true_scores
+from tests.indexes.conftest import assert_best, make_documents, true_scores
 
 if TYPE_CHECKING:
     from aveyb_retrieval import Retriever

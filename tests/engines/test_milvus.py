@@ -19,21 +19,21 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, encode_corpus, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.index.engines.milvus import batch, lock, versions, view, writer
-from aveyb_retrieval.index.engines.milvus.connection import Address, Server
-from aveyb_retrieval.index.engines.opening import open_writer
-from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
-from aveyb_retrieval.index.search import publish
+from aveyb_retrieval.indexes.engines.milvus import batch, lock, versions, view, writer
+from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
+from aveyb_retrieval.indexes.engines.opening import open_writer
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.search import publish
 from tests.engines import milvus_server
 from tests.engines.stands import EMBEDDER, LocalStand, PublishedCollection
 from tests.engines.test_searches import assert_same
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.index.engines.milvus.rows import Row
+    from aveyb_retrieval.indexes.engines.milvus.rows import Row
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -362,7 +362,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(remote: PublishedCo
     remote.publish(make_documents(2))
     script = (
         "import sys, os, signal\n"
-        "from aveyb_retrieval.index.engines.opening import open_writer\n"
+        "from aveyb_retrieval.indexes.engines.opening import open_writer\n"
         "open_writer(sys.argv[1]).delete(['doc-0'])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -430,8 +430,8 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
 WRITE = """
 import sys
 from tests.engines.test_milvus import encoded
-from tests.index.conftest import make_documents
-from aveyb_retrieval.index.engines.opening import open_writer
+from tests.indexes.conftest import make_documents
+from aveyb_retrieval.indexes.engines.opening import open_writer
 from pathlib import Path
 documents = encoded(make_documents(300), Path(sys.argv[2]))
 target = open_writer(sys.argv[1])

@@ -9,8 +9,8 @@ import pytest
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.index.engines.milvus.connection import Address
-from aveyb_retrieval.index.engines.milvus.postings import (
+from aveyb_retrieval.indexes.engines.milvus.connection import Address
+from aveyb_retrieval.indexes.engines.milvus.postings import (
     BLOCK_TEXT,
     MANY,
     SegmentBuilder,
@@ -20,7 +20,7 @@ from aveyb_retrieval.index.engines.milvus.postings import (
     route_hash,
     term_key,
 )
-from aveyb_retrieval.index.engines.milvus.rows import PIECE_BYTES, pieces
+from aveyb_retrieval.indexes.engines.milvus.rows import PIECE_BYTES, pieces
 
 
 @pytest.mark.parametrize("letter", ["a", "ж", "京", "😀"])

@@ -17,7 +17,7 @@ import pytest
 from aveyb_retrieval import RayCluster, Retriever, build_index, encode_corpus
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from tests.engines.ray_model import FATAL, POISON, LoggedModel, encoded, rows
-from tests.index.test_shards import contents
+from tests.indexes.test_shards import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.index.storage import sample
+from aveyb_retrieval.indexes.store import sample
 from tests.engines.stands import EMBEDDER, LocalStand
-from tests.index.conftest import assert_best, true_scores
-from tests.index.fake import FakeEmbedder
-from tests.index.test_filters import holds
+from tests.indexes.conftest import assert_best, true_scores
+from tests.indexes.fake import FakeEmbedder
+from tests.indexes.test_filters import holds
 
 if TYPE_CHECKING:
     from pathlib import Path

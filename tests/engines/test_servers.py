@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from aveyb_retrieval import PartialHits, Retriever, encode_corpus, export_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.index.engines.opening import engine_addresses, open_writer
-from aveyb_retrieval.index.exchange.encoded_shards import EncodedShards
-from aveyb_retrieval.index.search import publish
+from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_writer
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.search import publish
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,8 +74,8 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
 def test_the_graph_finds_what_scoring_all_vectors_finds(
     servers: list[PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.view.EXACT_ROWS", 0)
-    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.view.EXACT_SHARE", 0)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_ROWS", 0)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_SHARE", 0)
     rows = make_documents(600)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
@@ -203,7 +203,7 @@ def test_a_retriever_survives_a_restart_of_the_server(servers: list[PostgresServ
 def test_old_versions_are_removed_unless_they_are_read(
     servers: list[PostgresServer], one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.index.engines.postgres.schema.LOCK_WAIT", 1)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.schema.LOCK_WAIT", 1)
 
     def versions() -> list[str]:
         with psycopg.connect(servers[0].conninfo("company")) as connection:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.needle import FORMS, SYSTEMS, make_haystack, run_needles
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path

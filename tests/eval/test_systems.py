@@ -20,7 +20,7 @@ from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_ke
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, RRFSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
-from aveyb_retrieval.index.search import fusion, options, relevance
+from aveyb_retrieval.indexes.search import fusion, options, relevance
 from tests.eval.toys import ToyEmbedder, write_folder
 
 

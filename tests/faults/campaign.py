@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
-from aveyb_retrieval.index.write import ingest
-from aveyb_retrieval.index.write.update import add_documents
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.changes.update import add_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults import workload
 from tests.faults.commands import CASES, COMMANDS, DOCUMENTS, Case, answers, check_whole, expected, forked_checks, same
 from tests.faults.forks import Fork, forked
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,14 +15,14 @@ import numpy as np
 
 from aveyb_retrieval import Retriever, build_index, compact_index
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.index.nearest import faiss_check
-from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.write.maintain import tune_index, upgrade_index
-from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.nearest import faiss_check
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.changes.maintain import tune_index, upgrade_index
+from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.forks import forked
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

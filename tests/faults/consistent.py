@@ -25,13 +25,13 @@ from safetensors.numpy import load_file, save_file
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.index.nearest.faiss_index import innermost
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.nearest.faiss_index import innermost
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.commands import forked_checks
 from tests.fuzz import mutate
 from tests.fuzz.indexes import seal
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Retriever, build_index, compact_index
-from aveyb_retrieval.index.write.update import add_documents, delete_documents, upsert_documents
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.forks import Fork
-from tests.index.conftest import WORDS, make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import WORDS, make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.index.write.update import add_documents
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from aveyb_retrieval.indexes.changes.update import add_documents
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path

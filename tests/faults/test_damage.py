@@ -13,11 +13,11 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.index.storage import manifest as manifest_module
-from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.write.verify import verify_index
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from aveyb_retrieval.indexes.store import manifest as manifest_module
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

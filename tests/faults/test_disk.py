@@ -14,10 +14,10 @@ import pytest
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.index.storage.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from tests.faults import workload
 from tests.faults.test_kill import QUERIES, environment, protect
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = [errno.ENOSPC, errno.EIO]

@@ -15,11 +15,11 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.index.storage.directory import IndexDirectory
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults import workload
-from tests.index.conftest import WORDS
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import WORDS
+from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 QUERIES = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(100)]

@@ -10,10 +10,10 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
-from aveyb_retrieval.index.storage.lock import writer_lock
-from aveyb_retrieval.index.write import transaction
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.indexes.changes import transaction
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def test_a_build_that_comes_second_leaves_the_first_one_alone(tmp_path: Path, mo
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that fails removes its folder; who has opened its lock file by then must lock the new one."""
-    from aveyb_retrieval.index.storage import lock
+    from aveyb_retrieval.indexes.store import lock
 
     path, flock, removed = tmp_path / "ix" / "lock", lock.fcntl.flock, []
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.index.input.documents import MAX_DEPTH
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.input.documents import MAX_DEPTH
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.test_kill import ROOT, environment
-from tests.index.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,9 +84,9 @@ GROWTH = """
 import resource, sys
 from pathlib import Path
 from aveyb_retrieval import build_index
-from aveyb_retrieval.index.write import ingest
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from aveyb_retrieval.indexes.changes import ingest
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 ingest.BATCH_DOCUMENTS = 200
 rows = make_documents(300, longest=120)
 count = int(sys.argv[2])

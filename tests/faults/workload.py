@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.storage import files
-from aveyb_retrieval.index.storage.store import Store
-from aveyb_retrieval.index.write import ingest
-from aveyb_retrieval.index.write.metadata import update_metadata
-from aveyb_retrieval.index.write.update import upsert_documents
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.store.store import Store
+from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.changes.metadata import update_metadata
+from aveyb_retrieval.indexes.changes.update import upsert_documents
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

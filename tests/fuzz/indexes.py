@@ -13,13 +13,13 @@ import numpy as np
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.index.storage.shards import open_shard
-from aveyb_retrieval.index.write.verify import verify_index
+from aveyb_retrieval.indexes.store.vectors import open_shard
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.commands import FACTORIES, forked_checks
 from tests.faults.forks import forked
 from tests.fuzz import mutate
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     import random

@@ -17,12 +17,12 @@ from aveyb_retrieval.eval.html import render
 from aveyb_retrieval.eval.qrels import read_qrels
 from aveyb_retrieval.eval.report import read_json, write_json
 from aveyb_retrieval.eval.runs import read_run, write_run
-from aveyb_retrieval.index.input.corpus import read_corpus
-from aveyb_retrieval.index.input.documents import Record
-from aveyb_retrieval.index.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.input.corpus import read_corpus
+from aveyb_retrieval.indexes.input.documents import Record
+from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from tests.eval.test_html import made_up_results
 from tests.fuzz import mutate
-from tests.index.conftest import make_documents
+from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:
     import random

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval import Embedder, build_index
-from tests.index.files import make_pdf
+from tests.indexes.files import make_pdf
 
 if TYPE_CHECKING:
     from pathlib import Path

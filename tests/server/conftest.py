@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from aveyb_retrieval import build_index
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,8 @@ import pytest
 
 from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.server.limits import Limits
-from tests.index.conftest import make_documents
-from tests.index.fake import FakeEmbedder
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder
 
 OPTIONS = [

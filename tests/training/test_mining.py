@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.input.precomputed import PrecomputedDocument
+from aveyb_retrieval.indexes.input.precomputed import PrecomputedDocument
 from aveyb_retrieval.training.mining import Mined, mine_negatives
 from aveyb_retrieval.training.settings import MiningRules
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.index.types import FloatArray
+    from aveyb_retrieval.indexes.types import FloatArray
 
 # cosine to any anchor
 COSINES = {

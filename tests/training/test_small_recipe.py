@@ -22,7 +22,7 @@ from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.input.documents import prefix_of
+from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.training import packed_loop
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 

@@ -22,7 +22,7 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.pairs import sequence_ids, write_template
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.index.search.rerank import cross_encode
+from aveyb_retrieval.indexes.search.rerank import cross_encode
 from aveyb_retrieval.training.labeled import read_answered
 from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
 from aveyb_retrieval.training.task_examples import answer_examples, answer_text, read_answer, read_tags, tag_examples

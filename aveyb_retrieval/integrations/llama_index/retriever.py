@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores import MetadataFilters
 
     from aveyb_retrieval import Hit
-    from aveyb_retrieval.index.model import Model
+    from aveyb_retrieval.indexes.model import Model
 
 
 class AveyBRetriever(BaseRetriever):

@@ -1,0 +1,159 @@
+"""Where the vectors of new documents come from: a model, or a file of vectors made elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.place import is_url
+from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
+from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, check_fingerprint
+from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.indexes.changes.settings import Settings
+
+Vectors = str | Path | npt.NDArray[np.floating]
+"""Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
+
+
+class VectorSource(Protocol):
+    """Gives the vectors of the documents of a change, in order."""
+
+    @property
+    def growing(self) -> GrowingEmbedder | None:
+        """The model, where it can continue a document that grew."""
+        ...
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Return one result for each step, in order. May read ahead, but only in the calling thread."""
+        ...
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise an error of ours where these vectors do not fit the index at `where`."""
+        ...
+
+    def check_all_used(self, documents: int) -> None:
+        """Raise InputError where the source has vectors for another number of documents than were read."""
+        ...
+
+    def describe(self) -> str | None:
+        """Identify ready-made vectors, so that an interrupted change never continues with others; None for a model."""
+        ...
+
+
+class ModelSource:
+    """Encodes documents with a model."""
+
+    def __init__(self, embedder: EmbedderLike) -> None:
+        self.embedder = embedder
+        self.growing: GrowingEmbedder | None = embedder if isinstance(embedder, GrowingEmbedder) else None
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Encode titles and texts."""
+        return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise IndexFormatError where another model made the index."""
+        if settings.model is None:
+            raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
+        check_fingerprint(settings.model, settings.dim, self.embedder, where)
+
+    def check_all_used(self, documents: int) -> None:
+        """Nothing to check: a model encodes as many documents as there are."""
+
+    def describe(self) -> str | None:
+        """Return None: the model's fingerprint is among the settings."""
+        return None
+
+
+class PrecomputedSource:
+    """Takes documents' vectors from a file, or from shards: those of the document's position in the corpus."""
+
+    growing: GrowingEmbedder | None = None
+
+    def __init__(self, vectors: PrecomputedVectors | EncodedShards) -> None:
+        self.vectors = vectors
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Take the row of each document."""
+        return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
+
+    def check_fits(self, settings: Settings, where: object) -> None:
+        """Raise an error of ours where the index has another dimension, other passages, another model, or tokens."""
+        if settings.token_vectors is not None:
+            raise ConfigError(
+                f"{self.vectors.name}: without the token vectors that {where} keeps of every document; add documents "
+                "by its model instead"
+            )
+        if isinstance(self.vectors, EncodedShards):
+            check_shards(self.vectors, settings, where)
+        elif settings.granularity != "document" or self.vectors.dim != settings.dim:
+            raise ConfigError(
+                f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
+                f"granularity {settings.granularity!r} and dimension {settings.dim}"
+            )
+
+    def check_all_used(self, documents: int) -> None:
+        """Raise InputError where rows and documents are not equally many."""
+        if documents != len(self.vectors):
+            raise InputError(
+                f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
+                "one row each is needed"
+            )
+
+    def describe(self) -> str | None:
+        """Return the name with a hash of all rows."""
+        return self.vectors.describe()
+
+
+def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | EncodedShards:
+    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards.
+
+    Raises:
+        InputError: they are not usable.
+        ConfigError: a corpus is given beside shards, which hold the documents themselves.
+    """
+    if not (is_url(vectors) or (isinstance(vectors, (str, Path)) and Path(vectors).is_dir())):
+        return PrecomputedVectors.open(vectors)
+    assert not isinstance(vectors, np.ndarray)  # neither of the two
+    if corpus is not None:
+        raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
+    return EncodedShards.open(vectors)
+
+
+def check_shards(shards: EncodedShards, settings: Settings, where: object) -> None:
+    """Check that an index with these settings can take the documents of shards.
+
+    Raises:
+        ConfigError: it has other vectors or passages than the shards.
+    """
+    made = shards.settings
+    if not set(GRANULARITIES[settings.granularity]) <= set(GRANULARITIES[made.granularity]):
+        raise ConfigError(
+            f"{shards.name}: granularity of the shards is {made.granularity!r}, of {where} {settings.granularity!r}; "
+            "choose one that the shards have, or encode them again"
+        )
+    ours: dict[str, object] = {"dimension": settings.dim, "model": _model(settings.model)}
+    theirs: dict[str, object] = {"dimension": made.dim, "model": _model(made.model)}
+    cutting = ("max_tokens", "passage_tokens", "passage_overlap", "late", "titled")
+    for name in cutting if settings.granularity != "document" else cutting[:1]:
+        ours[name], theirs[name] = getattr(settings, name), getattr(made, name)
+    for name, wanted in ours.items():
+        if theirs[name] != wanted:
+            raise ConfigError(
+                f"{shards.name}: {name} of the shards is {theirs[name]!r}, of {where} {wanted!r}; encode with what the "
+                "index has"
+            )
+
+
+def _model(description: dict[str, Any] | None) -> str | None:
+    return None if description is None else f"{description['name']} ({description['fingerprint'][:16]})"

@@ -1,0 +1,180 @@
+"""What a search needs of the place where vectors and words live, as protocols.
+
+Our own files (FAISS and SQLite: `aveyb_retrieval.indexes.search.local`) are one engine; a database server is another.
+Fusion, passages, thresholds and reranking are ours and work on any engine. What an engine has to do is small: name
+documents by numbers, find the nearest vectors and the best matches by words, and give back what is stored under a
+number.
+
+Numbers are those of `aveyb_retrieval.indexes.store.numbering`: a document has one number as long as it is stored, and
+passage `i` of document `doc` has `doc << 20 | i`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.language import Language
+    from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.tokens import TokenTable
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
+BoolArray = npt.NDArray[np.bool_]
+Selection = Any
+"""What `EngineView.select` made of a filter; only the view that made it reads it."""
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What an engine says about the documents that it holds.
+
+    Attributes:
+        name: The path or URL (without a password), for messages.
+        version: Changes whenever the documents were replaced as a whole.
+        dim: d, the width of the vectors.
+        granularity: The vectors that were made: "document", "passage" or "both".
+        documents, passages: How many there are.
+        model: The description of the model that made the vectors; None where nobody named it.
+        model_source: What that model was loaded by; None where it was given loaded.
+        remedy: What to do where stored data contradict each other, for messages.
+        passage_words: Whether passages can be found by their words (not so in our format 1).
+        missing: What is wrong with servers that are left out because they do not answer, one sentence each.
+    """
+
+    name: str
+    version: str
+    dim: int
+    granularity: str
+    documents: int
+    passages: int
+    model: dict[str, Any] | None
+    model_source: str | None
+    remedy: str
+    passage_words: bool = True
+    missing: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of vectors that can be searched."""
+        return GRANULARITIES[self.granularity]
+
+
+class EngineView(Protocol):
+    """One state of an engine: all that one search reads belongs together, whatever is written meanwhile."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What there is."""
+        ...
+
+    @property
+    def tokens(self) -> TokenTable | None:
+        """The vectors of tokens, for late interaction; None where the engine keeps none."""
+        ...
+
+    @property
+    def language(self) -> Language:
+        """The rules by which words are found."""
+        ...
+
+    @property
+    def mean_vector(self) -> FloatArray:
+        """The mean `[d]` of (a sample of) the vectors: its product with a query is what a document scores at random."""
+        ...
+
+    @property
+    def mean_passage_length(self) -> float:
+        """The mean length of all passages, in characters."""
+        ...
+
+    def select(self, where: Filter | None) -> Selection | None:
+        """Find the documents that satisfy a filter; None where there is no filter.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        ...
+
+    def count(self, kind: Kind, selection: Selection | None = None) -> int:
+        """Count the vectors of a kind that can be found."""
+        ...
+
+    def nearest(
+        self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
+    ) -> tuple[FloatArray, IntArray]:
+        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best first.
+
+        As many as `k` if so many exist, otherwise all (`[n, count]`). `exact` scores every vector.
+        """
+        ...
+
+    def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
+        ...
+
+    def by_words(self, kind: Kind, text: str, k: int, selection: Selection | None = None) -> list[tuple[int, float]]:
+        """The `k` best documents (over title and text) or passages by BM25, best first; fewer where fewer hold a word.
+
+        Raises:
+            ConfigError: the engine has no words.
+        """
+        ...
+
+    def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
+        """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
+        ...
+
+    def find(self, ids: Sequence[str]) -> dict[str, int]:
+        """Numbers of documents by their ids; those that are not there are left out."""
+        ...
+
+    def matching(self, selection: Selection) -> IntArray:
+        """Numbers of the documents of a selection, ascending."""
+        ...
+
+    def documents(self, docs: Sequence[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
+        """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
+        ...
+
+    def passages(self, passages: Sequence[int]) -> Mapping[int, StoredPassage]:
+        """Passages by number; those that are not there are left out."""
+        ...
+
+    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
+        """Numbers of the passages of some documents, `[n]`, ascending."""
+        ...
+
+    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
+        ...
+
+
+class VectorEngine(Protocol):
+    """A place where documents, their vectors and their words live, opened for searching by many threads."""
+
+    def view(self) -> AbstractContextManager[EngineView]:
+        """Return what gives the state to search when it is entered, once."""
+        ...
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the documents were replaced as a whole, and `reopen` would find others."""
+        ...
+
+    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
+        """Move to the newest version, unless `check` of it raises an error."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. Searching afterwards is an error."""
+        ...

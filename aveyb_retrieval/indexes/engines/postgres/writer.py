@@ -1,0 +1,235 @@
+"""Documents into PostgreSQL: published as a whole, or upserted and deleted in what readers see."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.indexes.engines.collection import CollectionSettings
+from aveyb_retrieval.indexes.engines.postgres import schema as tables
+from aveyb_retrieval.indexes.engines.postgres.connection import Address, connect, translated
+from aveyb_retrieval.indexes.engines.words import TermCounter
+from aveyb_retrieval.indexes.store.language import language
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aveyb_retrieval.indexes.shards.parts import EncodedRow
+    from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.types import FloatArray
+
+_COLUMNS = {
+    "documents": "number, key, id, title, text, metadata, fields, pages, n_tokens, n_cut, n_passages, terms, n_terms",
+    "passages": "number, start, stop, heading, norm, terms, n_terms",
+    "document_vectors": "number, vector",
+    "passage_vectors": "number, vector",
+}
+
+
+class PostgresWriter:
+    """Writes a collection of one server; for one user at a time."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect.
+
+        Raises:
+            EngineError: no server answers there, or it refuses the user.
+        """
+        self.name = address.name
+        self._address = address
+        self._connection = connect(address)
+        self._schema: str | None = None
+        self._terms: TermCounter | None = None
+
+    def close(self) -> None:
+        """Close the connection; what was not acknowledged is undone."""
+        self._connection.close()
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
+        """Begin or continue to publish; returns how many documents are there already.
+
+        Raises:
+            IndexLockedError: another process is publishing under this name.
+        """
+        with translated(self.name):
+            tables.prepare_server(self._connection, self._address)
+            lock = f"aveyb {self._address.collection}"
+            (free,) = self._connection.execute("SELECT pg_try_advisory_lock(hashtext(%s))", (lock,)).fetchone()
+            if not free:
+                raise IndexLockedError(f"{self.name}: another process is publishing under this name; wait for its end")
+            building = tables.read_versions(self._connection, self._address).building
+            if building is not None and (restart or self._settings_of(building) != settings):
+                tables.drop_building(self._connection, self._address, building)
+                building = None
+            self._use(building or tables.create(self._connection, self._address, settings), settings)
+            (count,) = self._connection.execute(f"SELECT count(*) FROM {self._schema}.documents").fetchone()
+        return int(count)
+
+    def add(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
+        """Add new documents to what is published, in one transaction.
+
+        Raises:
+            InputError: a document holds what PostgreSQL cannot.
+        """
+        with self._transaction():
+            self._insert(rows)
+
+    def finish(self) -> None:
+        """Build the indexes of what was added."""
+        with translated(self.name):
+            tables.build_indexes(self._connection, self._open())
+
+    def switch(self) -> None:
+        """Show readers what was published."""
+        with translated(self.name):
+            tables.show(self._connection, self._address, self._open())
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def settings(self) -> CollectionSettings:
+        """Return the settings of the collection that readers see.
+
+        Raises:
+            IndexFormatError: nothing was published under this name.
+        """
+        with translated(self.name):
+            schema = tables.visible(self._connection, self._address)
+            found = self._settings_of(schema)
+        self._use(schema, found)
+        return found
+
+    def upsert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
+        """Add documents, or replace those of the same ids, in one transaction.
+
+        Raises:
+            InputError: a document holds what PostgreSQL cannot.
+        """
+        last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
+        with self._transaction():
+            self._remove(list(last))
+            numbers = self._insert(list(last.values()))
+            tables.count_in(self._connection, self._open(), numbers, 1)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove documents by id, in one transaction; missing ones are fine. Returns how many there were."""
+        with self._transaction():
+            return self._remove(ids)
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that no document has."""
+        with translated(self.name):
+            rows = self._connection.execute(
+                f"SELECT id FROM {self._open()}.documents WHERE key = ANY(%s)",
+                ([id_digest(i) for i in ids],),
+            )
+            found = {name for (name,) in rows}
+        return [document_id for document_id in ids if document_id not in found]
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """One change: writers wait for each other here, and readers see all of it or nothing."""
+        schema = self._open()
+        with translated(self.name), self._connection.transaction():
+            self._connection.execute(f"UPDATE {schema}.state SET generation = generation + 1")
+            yield
+
+    def _open(self) -> str:
+        if self._schema is None:
+            self.settings()
+        assert self._schema is not None  # `settings` sets it or raises
+        return self._schema
+
+    def _use(self, schema: str, settings: CollectionSettings) -> None:
+        self._schema = schema
+        self._terms = TermCounter(language(settings.language))
+
+    def _settings_of(self, schema: str) -> CollectionSettings:
+        row = self._connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
+        if row is None:
+            raise IndexFormatError(f"{self.name}: damaged: {schema}.state is empty; publish it again")
+        return CollectionSettings.from_json(row[0], self.name)
+
+    def _remove(self, ids: Sequence[str]) -> int:
+        schema = self._open()
+        found = self._connection.execute(
+            f"SELECT number FROM {schema}.documents WHERE key = ANY(%s)",
+            ([id_digest(i) for i in ids],),
+        ).fetchall()
+        numbers = [number for (number,) in found]
+        if not numbers:
+            return 0
+        tables.count_in(self._connection, schema, numbers, -1)
+        for table in _COLUMNS:
+            match = "r.number = d"
+            if table.startswith("passage"):
+                match = tables.PASSAGES_OF
+            self._connection.execute(
+                f"DELETE FROM {schema}.{table} AS r USING unnest(%s::bigint[]) AS d WHERE {match}",
+                (numbers,),
+            )
+        return len(numbers)
+
+    def _insert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> list[int]:
+        schema, connection = self._open(), self._connection
+        for record, _ in rows:
+            _check_text(record, self.name)
+        found = connection.execute(
+            "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (f"{schema}.numbers", len(rows))
+        ).fetchall()
+        numbers = [number for (number,) in found]
+        made = self._rows(numbers, rows)
+        for table, columns in _COLUMNS.items():
+            with connection.cursor().copy(f"COPY {schema}.{table} ({columns}) FROM STDIN") as copy:
+                for row in made[table]:
+                    copy.write_row(row)
+        return numbers
+
+    def _rows(self, numbers: list[int], rows: Sequence[tuple[Record, EncodedRow]]) -> dict[str, list[tuple[Any, ...]]]:
+        """The rows of every table for some documents."""
+        from psycopg.types.json import Jsonb
+
+        assert self._terms is not None  # set with the schema
+        texts: list[str] = []
+        for record, row in rows:
+            texts.append(f"{record.title}\n{record.text}")
+            spans = zip(row.headings, row.spans.tolist(), strict=True)
+            texts += [f"{heading}\n{record.text[start:stop]}" for heading, (start, stop) in spans]
+        counted = iter(self._terms.count(texts))
+        made: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
+        for number, (record, row) in zip(numbers, rows, strict=True):
+            terms, fields = next(counted), record.metadata_json
+            pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
+            made["documents"].append((
+                number, id_digest(record.id), record.id, record.title, record.text, fields, fields, pages,
+                row.n_tokens, row.n_cut, len(row.passages), Jsonb(terms), sum(terms.values()),
+            ))  # fmt: skip
+            made["document_vectors"].append((number, vector_text(row.vector)))
+            norms = [None] * len(row.passages) if row.norms is None else row.norms.tolist()
+            for i, ((start, stop), heading, norm) in enumerate(
+                zip(row.spans.tolist(), row.headings, norms, strict=True)
+            ):
+                terms, passage = next(counted), number << PASSAGE_BITS | i
+                made["passages"].append((passage, start, stop, heading, norm, Jsonb(terms), sum(terms.values())))
+                made["passage_vectors"].append((passage, vector_text(row.passages[i])))
+        return made
+
+
+def vector_text(vector: FloatArray) -> str:
+    """Write a vector `[d]` as pgvector reads it."""
+    return f"[{','.join(map(str, vector.tolist()))}]"
+
+
+def _check_text(record: Record, where: str) -> None:
+    held = {"id": record.id, "title": record.title, "text": record.text, "metadata": record.metadata_json}
+    for name, value in held.items():
+        if "\0" in value or (name == "metadata" and "\\u0000" in value):
+            raise InputError(
+                f"{record.location}: the {name} of document {record.id!r} holds a NUL character, which PostgreSQL "
+                f"cannot store; remove it before publishing to {where}"
+            )

@@ -1,0 +1,188 @@
+"""Every supported input as one stream of documents, in a fixed order and constant memory.
+
+`.jsonl` `.json` `.csv` `.tsv` (each also `.gz` or `.zst`), `.parquet`, files that hold one document each (PDF, DOCX,
+HTML, EPUB, Markdown, text) and folders of them (or a BEIR folder, with its `corpus.jsonl`), globs, `-` for JSON on
+standard input, `hf:owner/name` or `hf:owner/name:split` for a data set of the Hugging Face hub, or any Python iterable
+of mappings or texts. A line that is not a document comes out as `Rejected`, a file of a folder that is not read as
+`Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
+"""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval.errors import InputError, OptionalDependencyError
+from aveyb_retrieval.indexes.input.documents import (
+    MAX_LINE,
+    FieldNames,
+    Notice,
+    Record,
+    Rejected,
+    SourceLocation,
+    shown,
+)
+from aveyb_retrieval.indexes.input.folders import MANY_DOCUMENTS, SourceFile, known_files, read_files, read_folder
+from aveyb_retrieval.indexes.input.json_documents import read_json, read_json_lines
+from aveyb_retrieval.indexes.input.json_lines import decompress, read_blocks
+from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, SUFFIXES, kind_of
+from aveyb_retrieval.indexes.input.reading import Reading, transcode
+from aveyb_retrieval.indexes.input.rows import Item, read_row
+from aveyb_retrieval.indexes.input.tables import read_parquet, read_table
+
+Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
+
+STDIN = "-"
+HUB = "hf:"
+
+
+def read_corpus(
+    corpus: Source | Sequence[str | Path],
+    names: FieldNames | None = None,
+    max_line: int = MAX_LINE,
+    encoding: str | None = None,
+    types: Mapping[str, str] | None = None,
+) -> Iterator[Item]:
+    """Read documents from one source or several, one after the other.
+
+    Args:
+        corpus: Where they are, or the documents themselves.
+        names: Of the id, title and text fields.
+        max_line: Bytes that a line, a row of a table or the text of a file may have.
+        encoding: Of text files; None is UTF-8.
+        types: Of columns of tables.
+
+    Raises:
+        InputError: a source is missing, unreadable, or of a format that is not known.
+        OptionalDependencyError: the format needs a package that is not installed.
+    """
+    reading = Reading(names or FieldNames(), max_line, encoding, types or {})
+    sources = source_names(corpus)
+    titles = False
+    if sources is None:
+        items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names told that these are rows
+    else:
+        items = (item for source in sources for item in _read_safely(source, reading))
+    for item in items:
+        titles |= isinstance(item, Record) and bool(item.title)
+        yield item
+    if not titles and reading.names.title != FieldNames().title:
+        yield Notice("corpus", f"no document has a title in the field {reading.names.title!r}", left_out=False)
+
+
+def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
+    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents."""
+    if isinstance(corpus, (str, Path)):
+        return [str(corpus)]
+    if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
+        return None if _are_texts(corpus) else [str(c) for c in corpus]
+    return None
+
+
+def _are_texts(strings: Sequence[str | Path]) -> bool:
+    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a file's format."""
+    return all(isinstance(s, str) and len(s.split()) > 1 and not _could_be_path(s) for s in strings)
+
+
+def _could_be_path(text: str) -> bool:
+    if "\n" in text or len(text) > 4096:
+        return False
+    known = (*SUFFIXES, *MANY_DOCUMENTS, *COMPRESSED)
+    try:
+        return text.lower().endswith(known) or Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
+    try:
+        yield from _read_source(source, reading)
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror or error})") from error
+
+
+def _read_source(source: str, reading: Reading) -> Iterator[Item]:
+    if source == STDIN:
+        blocks = transcode(read_blocks(sys.stdin.buffer), reading.encoding, "standard input")
+        yield from read_json(blocks, "standard input", reading)
+        return
+    path = Path(source)
+    if path.is_dir():
+        beir = path / "corpus.jsonl"
+        yield from _read_file(beir, reading) if beir.is_file() else read_folder(path, reading)
+    elif path.is_file():
+        yield from _read_file(path, reading)
+    elif source.startswith(HUB):
+        yield from _read_dataset(source.removeprefix(HUB), reading.names)
+    elif any(c in source for c in "*?["):
+        matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207  # patterns may be absolute
+        if not matches:
+            raise InputError(f"{source}: no file matches this pattern")
+        for match in matches:
+            yield from _read_source(match, reading)
+    else:
+        raise InputError(
+            f"{source}: no such file or folder (a text is given as {{'text': ...}}, a data set of the Hugging Face hub "
+            f"as {HUB}owner/name)"
+        )
+
+
+def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
+    kind = kind_of(path)
+    if kind is not None:
+        yield from read_files([SourceFile(path, path.as_posix(), path.parent, kind)], reading)
+        return
+    suffixes = [s.lower() for s in path.suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
+        raise InputError(
+            f"{path}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
+            f"{', '.join(MANY_DOCUMENTS)}, {known_files()}, and those of text also with .gz or .zst"
+        )
+    if suffix == ".parquet":
+        yield from read_parquet(path, reading.names)
+    elif suffix in (".csv", ".tsv"):
+        yield from read_table(
+            lambda: _blocks(path, compression, reading.encoding), str(path), reading, tabs=suffix == ".tsv"
+        )
+    else:
+        read = read_json if suffix == ".json" else read_json_lines
+        yield from read(_blocks(path, compression, reading.encoding), str(path), reading)
+
+
+def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[bytes]:
+    """The contents of a file, decompressed, as UTF-8."""
+    with path.open("rb") as handle:
+        yield from transcode(decompress(handle, path, compression), encoding, str(path))
+
+
+def _read_dataset(source: str, names: FieldNames) -> Iterator[Item]:
+    name, _, split = source.partition(":")
+    try:
+        import datasets
+    except ImportError as error:
+        raise OptionalDependencyError("datasets", "hub", f"reading the Hugging Face dataset {name!r}") from error
+    try:
+        rows = datasets.load_dataset(name, split=split or "train", streaming=True)
+    except (OSError, ValueError) as error:  # datasets' own errors derive from these two
+        raise InputError(f"{HUB}{source}: cannot be loaded from the Hugging Face hub ({error})") from error
+    for number, row in enumerate(rows, start=1):
+        yield read_row(row, SourceLocation(f"{HUB}{source}", number, "row"), names)
+
+
+def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
+    for number, row in enumerate(rows, start=1):
+        location = SourceLocation("corpus", number, "document")
+        if isinstance(row, (Record, Rejected)):  # read before, by whoever wrote a shard
+            yield row
+        elif isinstance(row, str):
+            yield read_row({names.text: row}, location, names)
+        elif isinstance(row, Mapping):
+            yield read_row(row, location, names)
+        else:
+            kind = type(row).__name__
+            yield Rejected(location, f"a mapping or a text is needed, this is of type {kind}", shown(row))

@@ -1,0 +1,310 @@
+"""A document as it enters the index, and the checks that every input format shares."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cached_property
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import InputError
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.pages import Pages
+
+MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
+LARGEST_LINE = 256 << 20  # SQLite keeps no value above 10^9 bytes, and a byte may become four
+SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
+MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
+
+_NAMED = 20  # fields that a message names
+
+MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """Where a document was read: a file (or what stands for one) and a line or row, counted from 1; 0: all of it."""
+
+    source: str
+    line: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.unit} {self.line}" if self.line else self.source
+
+
+def prefix_of(title: str) -> str:
+    """Return the text that is encoded in front of a document with this title."""
+    return f"{title}\n" if title else ""
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Write metadata as they are stored."""
+    return _ENCODER.encode(metadata)
+
+
+def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return metadata as the store keeps them: dates as text, tuples as lists.
+
+    Raises:
+        InputError: they hold something that JSON cannot hold.
+    """
+    try:
+        plain: dict[str, Any] = _plain(metadata)
+        _encodable("metadata", metadata_json(plain))
+    except BadRecord as error:
+        raise InputError(f"{where}: {error}") from error
+    return plain
+
+
+@dataclass(frozen=True)
+class FileOrigin:
+    """The file that a document was read from: how it is told whether it has changed, and where its pages begin.
+
+    Attributes:
+        sha256: Of the file's bytes, as hexadecimal digits.
+        folder: The folder whose files were read, as an absolute path.
+        pages: None where the file has no pages.
+    """
+
+    sha256: str
+    folder: str
+    pages: Pages | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sha256} {self.pages.to_json() if self.pages else ''}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata.
+
+    `origin` is the file that holds this document and nothing else, None for a line of a file or an object of Python.
+    `id_is_made` says that the input had no id, and `id` is made of the content.
+    """
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    location: SourceLocation
+    origin: FileOrigin | None = None
+    id_is_made: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """What is encoded in front of the text."""
+        return prefix_of(self.title)
+
+    def raw(self) -> str:
+        """The document as a line of JSON that could be read again."""
+        fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+    @cached_property
+    def metadata_json(self) -> str:
+        """The metadata as they are stored."""
+        return metadata_json(self.metadata)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A line of the input that is not a document, with the reason."""
+
+    location: SourceLocation
+    reason: str
+    raw: str
+
+    def error(self) -> InputError:
+        """Return the error that stops a change where such items are not skipped."""
+        kind = "lines" if self.location.line else "files"
+        return InputError(
+            f"{self.location}: {self.reason}. Correct it, or leave such {kind} out with --on-error skip "
+            "(on_error='skip')"
+        )
+
+
+def chain_digest(digest: str, item: Record | Rejected) -> str:
+    """Return the hash of an input up to and with an item, from the hash up to it ("" before the first)."""
+    if isinstance(item, Record):
+        parts = [item.id, item.title, item.text, item.metadata_json, *([str(item.origin)] if item.origin else [])]
+    else:
+        parts = [item.reason, item.raw]
+    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something to report that stops nothing: why a file was left out, or which part of one holds no text."""
+
+    path: str
+    reason: str
+    left_out: bool = True
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Which fields of the input are the id, the title and the text. An id of None means `_id`, else `id`."""
+
+    id: str | None = None
+    title: str = "title"
+    text: str = "text"
+
+
+def shown(value: object) -> str:
+    """An unusable item of the input as text, cut where it is long (which the text then says)."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a list in itself
+        return f"<{type(value).__name__} that cannot be shown: {error}>"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters in all)"
+
+
+class BadRecord(ValueError):
+    """The reason why a mapping is not a document (internal: becomes `Rejected`)."""
+
+
+def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
+    """Turn one parsed object into a `Record`.
+
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win.
+
+    Raises:
+        BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    """
+    id_field = names.id or ("_id" if "_id" in row else "id")
+    title, text = _string(row, names.title, optional=True), _string(row, names.text)
+    rest = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
+    nested = rest.pop("metadata", None)
+    if isinstance(nested, Mapping):
+        rest = {**nested, **rest}
+    elif nested is not None:
+        rest["metadata"] = nested
+    given = names.id is not None or id_field in row
+    record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
+    _check_unicode(record)
+    return record if given else replace(record, id=content_id(record), id_is_made=True)
+
+
+def content_id(record: Record) -> str:
+    """Make an id of all that a document holds: 32 hexadecimal digits, the same for the same document anywhere."""
+    parts = (record.title, record.text, record.metadata_json)
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:32]
+
+
+def _id(row: Mapping[str, Any], field: str) -> str:
+    value = row.get(field)
+    if value is None:
+        raise BadRecord(f"no id: the field {field!r} is {_missing(row, field)} (--id-field, id_field)")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise BadRecord(f"the id in field {field!r} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
+    if value == "":
+        raise BadRecord(f"the id in field {field!r} is empty")
+    return str(value)
+
+
+def _string(row: Mapping[str, Any], field: str, *, optional: bool = False) -> str:
+    value = row.get(field)
+    if value is None:
+        if optional:
+            return ""
+        raise BadRecord(f"no text: the field {field!r} is {_missing(row, field)} (--text-field, text_field)")
+    if not isinstance(value, str):
+        raise BadRecord(f"the field {field!r} is {_kind(value)}, not a string")
+    return value
+
+
+def _missing(row: Mapping[str, Any], field: str) -> str:
+    """How a field is missing from an object, and which fields are there."""
+    if field in row:
+        return "null"
+    others = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (", ..." if len(row) > _NAMED else "")
+    return f"missing; the fields are {shown(others)}" if row else "missing; the object is empty"
+
+
+def _kind(value: object) -> str:
+    names = {NoneType: "null", bool: "a boolean", int: "an integer", float: "a number", list: "a list"}
+    return "an object" if isinstance(value, Mapping) else names.get(type(value), f"of type {type(value).__name__}")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Turn what Parquet and CSV readers return into what JSON can hold; refuse the rest."""
+    if depth > MAX_DEPTH:
+        raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (int, float, Decimal)):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, depth + 1) for v in value]
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON")
+
+
+def _number(value: int | float | Decimal) -> int | float:
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise BadRecord(f"the metadata holds a whole number of more than {MAX_INTEGER_BITS:,} bits")
+        return value
+    number = math.nan if isinstance(value, Decimal) and value.is_nan() else float(value)
+    if not math.isfinite(number):
+        raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
+    return number
+
+
+def _check_unicode(record: Record) -> None:
+    for field, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        _encodable(field, value)
+    _encodable("metadata", record.metadata_json)
+
+
+def _encodable(field: str, value: str) -> None:
+    if len(value) > LARGEST_LINE:
+        raise BadRecord(f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored")
+    if value.isascii():  # known without looking at the characters
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"the {field} holds half of a surrogate pair at character {error.start}, not text") from error
+
+
+def parse_json(text: str) -> Mapping[str, Any]:
+    """Parse one JSON object, strictly (no NaN, no infinity).
+
+    Raises:
+        BadRecord: it is not JSON, or not an object.
+    """
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except RecursionError:
+        raise BadRecord(f"nested more than {MAX_DEPTH} levels deep") from None
+    except BadRecord:
+        raise
+    except ValueError as error:
+        raise BadRecord(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRecord(f"a JSON object is needed, this is {_kind(value)}")
+    return value
+
+
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's parser of JSON would take."""
+    raise BadRecord(f"not JSON: {name} is not a JSON number")

@@ -1,0 +1,189 @@
+"""HTML by lexbor: the text of the page without what surrounds it, headings and lists as in Markdown."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.indexes.input.readers.base import FileText, clean, decode, one_line
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+_DROPPED = {
+    "script", "style", "noscript", "template", "svg", "head", "nav", "footer", "aside", "iframe", "object", "canvas",
+    "audio", "video", "select", "button", "dialog", "annotation",
+}  # fmt: skip
+_DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
+_DROPPED_CLASSES = {
+    "nav", "navbar", "navigation", "navheader", "navfooter", "nav-panel", "sidebar", "sphinxsidebar", "related",
+    "breadcrumb", "breadcrumbs", "headerlink", "skip-link",
+}  # fmt: skip
+_PARAGRAPHS = {
+    "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
+    "fieldset", "address",
+}  # fmt: skip
+_LINES = {"div", "li", "tr", "dt", "dd", "br", "form", "caption", "figcaption", "summary", "header", "body", "center"}
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
+
+_META = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_XML = re.compile(rb"\s*<\?xml[^>]+encoding\s*=\s*[\"']([\w.:-]+)")
+_EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE)  # XHTML's short form
+_LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
+_LOOKED_AT = 4096  # bytes in which a page names its encoding
+
+
+def read_html(data: bytes, encoding: str | None) -> FileText:
+    """Read an HTML or XHTML page, in the encoding that is given, that it names, or UTF-8.
+
+    Raises:
+        Unreadable: a byte does not fit into the encoding.
+    """
+    from selectolax.lexbor import LexborHTMLParser
+
+    text = decode(data, encoding or _named_encoding(data))
+    tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
+    if tree.root is None:
+        return FileText("", "")
+    writer = _Writer()
+    _write(tree.css_first("main, [role=main]") or tree.body or tree.root, writer)
+    title = tree.css_first("title") or tree.css_first("h1")
+    return FileText(one_line(title.text() if title is not None else ""), writer.text())
+
+
+def _named_encoding(data: bytes) -> str | None:
+    """The encoding that a page names, where Python has it."""
+    found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
+    try:
+        return codecs.lookup(found[1].decode("ascii")).name if found else None
+    except LookupError:
+        return None
+
+
+def _write(top: LexborNode, writer: _Writer) -> None:
+    """Write a node and all below it, without recursion: a page may be nested as deeply as it is long."""
+    node, entering = top, True
+    while True:
+        if entering and _enter(node, writer) and node.first_child is not None:
+            node = node.first_child
+            continue
+        _leave(node, writer)
+        if node.mem_id == top.mem_id:
+            return
+        if node.next is not None:
+            node, entering = node.next, True
+        else:
+            assert node.parent is not None  # `top` is above every node that is reached
+            node, entering = node.parent, False
+
+
+def _enter(node: LexborNode, writer: _Writer) -> bool:
+    """Write what a node begins with; whether to go on below it."""
+    tag = node.tag or ""
+    if node.is_text_node:
+        writer.add(node.text_content or "")
+        return False
+    if not node.is_element_node or _is_dropped(node, tag):
+        return False
+    if tag in _HEADINGS:
+        writer.gap(2)
+        writer.begin("#" * _HEADINGS[tag] + " ")
+    elif tag in _PARAGRAPHS:
+        writer.gap(2)
+        writer.preformatted += tag == "pre"
+    elif tag in _LINES:
+        writer.gap(1)
+        if tag == "li":
+            writer.begin("- ")
+    elif tag in ("td", "th"):
+        writer.cell()
+    return True
+
+
+def _leave(node: LexborNode, writer: _Writer) -> None:
+    tag = node.tag or ""
+    if tag in _HEADINGS:
+        writer.begin("")
+        writer.gap(2)
+    elif tag in _PARAGRAPHS:
+        writer.gap(2)
+        writer.preformatted -= tag == "pre" and writer.preformatted > 0
+    elif tag in _LINES:
+        writer.gap(1)
+
+
+def _is_dropped(node: LexborNode, tag: str) -> bool:
+    if tag in _DROPPED:
+        return True
+    attributes = node.attributes
+    if "hidden" in attributes or (attributes.get("role") or "").lower() in _DROPPED_ROLES:
+        return True
+    classes = {*(attributes.get("class") or "").lower().split(), (attributes.get("id") or "").lower()}
+    if tag not in _KEPT and classes & _DROPPED_CLASSES:
+        return True
+    return tag == "header" and node.css_first("h1") is None and not _is_inside_article(node)
+
+
+def _is_inside_article(node: LexborNode) -> bool:
+    above = node.parent
+    while above is not None:
+        if above.tag in ("article", "main", "section"):
+            return True
+        above = above.parent
+    return False
+
+
+class _Writer:
+    """A text that grows: blanks are merged as a browser does, gaps between blocks are lines."""
+
+    def __init__(self) -> None:
+        self.preformatted = 0
+        self._parts: list[str] = []
+        self._gap = 0
+        self._blank = False
+        self._prefix = ""
+
+    def add(self, text: str) -> None:
+        """Write text."""
+        if self.preformatted:
+            text = text if self._parts else text.lstrip("\n")
+            if text:
+                self._start()
+                self._parts.append(text)
+            return
+        words = " ".join(text.split())
+        self._blank |= text[:1].isspace()
+        if words:
+            self._start()
+            self._parts.append(words)
+            self._blank = text[-1:].isspace()
+
+    def gap(self, lines: int) -> None:
+        """End the line (1), or the paragraph (2)."""
+        self._gap = max(self._gap, lines)
+
+    def begin(self, prefix: str) -> None:
+        """Write a prefix in front of the text that follows."""
+        self._prefix = prefix
+
+    def cell(self) -> None:
+        """Begin a cell of a table."""
+        if not self._gap and self._parts:
+            self._start()
+            self._parts.append(" | ")
+
+    def text(self) -> str:
+        """Return what was written."""
+        lines = (line.rstrip() for line in clean("".join(self._parts)).split("\n"))
+        return "\n".join(_LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines).strip()
+
+    def _start(self) -> None:
+        if self._gap and self._parts:
+            self._parts.append("\n" * self._gap)
+        elif self._blank and self._parts:
+            self._parts.append(" ")
+        if self._prefix:
+            self._parts.append(self._prefix)
+        self._gap, self._blank, self._prefix = 0, False, ""

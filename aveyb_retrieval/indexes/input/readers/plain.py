@@ -1,0 +1,33 @@
+"""Plain text and Markdown. Markdown is indexed as it is written; front matter is taken off."""
+
+from __future__ import annotations
+
+import re
+
+from aveyb_retrieval.indexes.input.readers.base import FileText, decode, one_line
+
+_YAML = re.compile(
+    r"---[ \t]*\r?\n(?P<inside>(?:\s*[\w\"'-]+\s*:|#).*?\r?\n|)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
+)
+_TOML = re.compile(r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_TITLE = re.compile(r"^title\s*[:=][ \t]*(?P<quote>[\"']?)(?P<title>.+?)(?P=quote)[ \t]*\r?$", re.MULTILINE)
+_HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\n]*[^\s#])")
+
+
+def read_text(data: bytes, encoding: str | None) -> FileText:
+    """Read a plain text."""
+    return FileText("", decode(data, encoding))
+
+
+def read_markdown(data: bytes, encoding: str | None) -> FileText:
+    """Read a Markdown text: its title is that of the front matter, else the heading that it begins with."""
+    text = decode(data, encoding)
+    title = ""
+    if front := _YAML.match(text) or _TOML.match(text):
+        text = text[front.end() :].lstrip()
+        named = _TITLE.search(front["inside"])
+        title = named["title"] if named else ""
+    heading = _HEADING.match(text)
+    if not title and heading:
+        title = heading["title"]
+    return FileText(one_line(title), text)

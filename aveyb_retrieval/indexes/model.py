@@ -1,0 +1,143 @@
+"""Load the model that an index is built or searched with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.encoder.embedded import EMBEDDED
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
+
+Model = str | Path | EmbedderLike | None
+"""A model folder or name, a loaded model, or None for the embedded default."""
+
+
+def load_model(
+    model: Model,
+    *,
+    device: str = "cpu",
+    precision: str = "float32",
+    max_tokens: int | None = None,
+    batch_tokens: int | None = None,
+) -> EmbedderLike:
+    """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
+
+    Raises:
+        ConfigError: `device`, `precision`, `max_tokens` or `batch_tokens` is given beside a loaded model, which has its
+            own.
+        ModelError: there is no usable model there.
+    """
+    if model is None or isinstance(model, (str, Path)):
+        from aveyb_retrieval.encoder.loading import load_encoder
+
+        batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+        return load_encoder(model, device=device, precision=precision, max_tokens=max_tokens, **batch)
+    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens, batch_tokens=batch_tokens)
+    return model
+
+
+def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
+    """Return the same model, cutting passages of this size; None: in its own way.
+
+    Raises:
+        ConfigError: the model has no such choice.
+    """
+    if isinstance(model, PassageCutter):
+        return model if model.passage_size == size else model.with_passage_size(size)
+    if size is not None:
+        raise ConfigError(
+            f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only"
+        )
+    return model
+
+
+def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bool | None) -> EmbedderLike:
+    """Return the same model with the passages that were asked for; what was not asked for stays.
+
+    Raises:
+        ConfigError: the model has no such choice, or a size is out of range.
+    """
+    if tokens is None and not overlap and late is None:
+        return model
+    own = getattr(model, "passage_size", None) or DEFAULT_SIZE
+    return cutting(model, replace(own, tokens=own.tokens if tokens is None else tokens, overlap=overlap, late=late))
+
+
+def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:
+    """Return the same model with a funnel for documents behind its first layers; None: as it is.
+
+    Raises:
+        ConfigError: the model has no such choice, or not so many layers.
+    """
+    if after is None:
+        return model
+    with_funnel = getattr(model, "with_funnel", None)
+    if with_funnel is None:
+        raise ConfigError(f"funnel={after}: only Avey-B models have one, not {model.model_name}; leave it out")
+    pooled: EmbedderLike = with_funnel(after)
+    return pooled
+
+
+def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
+    """Return the same model, which also gives the token vectors of documents; None: without them.
+
+    Raises:
+        ConfigError: the model has none.
+    """
+    if codec is None:
+        return model
+    if not isinstance(model, TokenEncoder):
+        raise ConfigError(
+            f"token_vectors={codec.storage!r}: the model {model.model_name} gives no token vectors of documents; "
+            "leave it out"
+        )
+    return model.with_token_codec(codec)
+
+
+def source_of(loaded_by: str | None, description: Mapping[str, Any] | None) -> str | None:
+    """Return what to load the model of an index by.
+
+    An index made with the embedded model says only its name; that model stays in the package when another one becomes
+    the default.
+
+    Args:
+        loaded_by: what the model was loaded by; None: it was the embedded one, or given loaded.
+        description: `model_description` of it.
+    """
+    name = None if description is None else description["name"]
+    return name if loaded_by is None and name in EMBEDDED else loaded_by
+
+
+def token_width(model: EmbedderLike) -> int:
+    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
+    return int(getattr(model, "token_dim", model.dim))
+
+
+def check_loaded(
+    model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None, batch_tokens: int | None = None
+) -> None:
+    """Raise ConfigError where an option is given that a loaded model has settled already."""
+    if not (hasattr(model, "encode_documents") and hasattr(model, "encode_queries")):
+        raise ConfigError(
+            f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
+            "its methods)"
+        )
+    given = {
+        "device": (device, "cpu"),
+        "precision": (precision, "float32"),
+        "max_tokens": (max_tokens, None),
+        "batch_tokens": (batch_tokens, None),
+    }
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ConfigError(
+                f"{name}={value!r} beside the loaded model {model.model_name}: give it to Embedder.load instead"
+            )

@@ -1,0 +1,169 @@
+"""Make FAISS indexes: which one for how many vectors, training, filling, removing.
+
+All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
+itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the shards are for).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+
+if TYPE_CHECKING:
+    import faiss
+
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+AUTO = "auto"
+# Where "auto" changes from one type to the next. Exact search of 100,000 vectors of 256 components takes 5 ms on one
+# core (measured, FAISS 1.15, x86 server), no more than encoding the query; it costs in proportion to both numbers. HNSW
+# then answers in 0.3 ms, but keeps about 260 bytes of links for each vector in memory, and is built in one go: up to
+# 2,000,000. Inverted lists can stay on disk. From 20,000,000 on even reading whole vectors is too much: codes of a
+# sixteenth of their size are searched, and the best scored again. The last two limits are arithmetic, not measured.
+FLAT_COMPONENTS = 100_000 * 256
+HNSW_LIMIT = 2_000_000
+IVF_LIMIT = 20_000_000
+_HNSW = re.compile(r"HNSW(\d+)")
+
+
+def import_faiss() -> Any:
+    """The `faiss` module.
+
+    Raises:
+        OptionalDependencyError: it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise OptionalDependencyError("faiss", "cpu", "building and searching an index") from error
+    return faiss
+
+
+def choose_factory(wanted: str, count: int, dim: int) -> str:
+    """Resolve "auto" to a FAISS factory string for `count` vectors of `dim` components; keep any other string."""
+    if wanted != AUTO:
+        return wanted
+    cells = 2 ** round(math.log2(4 * math.sqrt(max(count, 1))))
+    if count * dim <= FLAT_COMPONENTS:
+        return "Flat"
+    if count <= HNSW_LIMIT:
+        return "HNSW32"
+    if count <= IVF_LIMIT:
+        return f"IVF{cells}_HNSW32,Flat"
+    codes = next(m for m in range(max(1, dim // 4), 0, -1) if dim % m == 0)  # one byte for about four components
+    return f"OPQ{codes},IVF{cells}_HNSW32,PQ{codes}"
+
+
+def training_size(index: faiss.Index, count: int) -> int:
+    """How many vectors of `count` to train an index on: FAISS asks for 39 per cell and gains little beyond 64."""
+    faiss = import_faiss()
+    if index.is_trained:
+        return 0
+    ivf = faiss.try_extract_index_ivf(index)
+    return min(count, max(65_536, 64 * ivf.nlist if ivf else 0))
+
+
+def create(factory: str, dim: int) -> faiss.Index:
+    """Make an empty index from a FAISS factory string, one that keeps our ids.
+
+    Raises:
+        ConfigError: FAISS does not know the string, or it does not fit the dimension.
+    """
+    faiss = import_faiss()
+    if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
+        raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
+    try:
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ConfigError(f"FAISS cannot make an index {factory!r} for dimension {dim}: {reason(error)}") from error
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None and ivf.nlist < 1:
+        raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
+    if _keeps_ids(index):
+        return index
+    return faiss.IndexIDMap(index)
+
+
+def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
+    """Train an index on a sample of the vectors, `[n, d]`.
+
+    Raises:
+        ConfigError: there are too few vectors for this index.
+    """
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the index {factory!r} cannot be trained on {len(sample)} vectors: {reason(error)}; "
+            "use a smaller one, or --index auto"
+        ) from error
+
+
+def reserve(index: faiss.Index, count: int) -> None:
+    """Make room for `count` more vectors at once, where an index keeps them in one array.
+
+    Growing by doubling would copy the array again and again, and hold it one and a half times at the end.
+    """
+    faiss = import_faiss()
+    inner = innermost(index)
+    if isinstance(inner, faiss.IndexHNSW):
+        inner = faiss.downcast_index(inner.storage)
+    if isinstance(inner, faiss.IndexFlatCodes):
+        size = inner.codes.size()
+        inner.codes.resize(size + count * inner.code_size)
+        inner.codes.resize(size)  # gives nothing back
+
+
+def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
+    """Add vectors `[n, d]` under our ids `[n]`."""
+    index.add_with_ids(vectors, ids)
+
+
+def innermost(index: faiss.Index) -> Any:
+    """What is inside the wrappers that keep our ids and transform vectors."""
+    faiss = import_faiss()
+    inner: Any = index
+    while isinstance(inner, (faiss.IndexIDMap, faiss.IndexPreTransform)):
+        inner = faiss.downcast_index(inner.index)
+    return inner
+
+
+def stored_ids(index: Any) -> IntArray:
+    """All ids that an index holds, in no particular order."""
+    faiss = import_faiss()
+    if isinstance(index, faiss.IndexIDMap):
+        return faiss.vector_to_array(index.id_map)
+    lists = faiss.extract_index_ivf(index).invlists
+    parts = [np.empty(0, np.int64)]
+    for cell in range(lists.nlist):
+        size = lists.list_size(cell)
+        if size:
+            parts.append(faiss.rev_swig_ptr(lists.get_ids(cell), size).copy())
+    return np.concatenate(parts)
+
+
+def remove(index: faiss.Index, ids: IntArray) -> bool:
+    """Take ids out of an index; False where this kind of index cannot (HNSW and other graphs)."""
+    faiss = import_faiss()
+    try:
+        index.remove_ids(faiss.IDSelectorBatch(ids))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _keeps_ids(index: faiss.Index) -> bool:
+    faiss = import_faiss()
+    if isinstance(index, (faiss.IndexIVF, faiss.IndexIDMap)):
+        return True
+    return isinstance(index, faiss.IndexPreTransform) and isinstance(faiss.downcast_index(index.index), faiss.IndexIVF)
+
+
+def reason(error: BaseException) -> str:
+    """The last part of a FAISS message; what comes before is the C++ function it came from."""
+    return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,109 @@
+"""What a search gives back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aveyb_retrieval.indexes.store.store import StoredDocument
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage of a document.
+
+    Attributes:
+        text: Its text.
+        span: Its characters `[start, end)` in the document's text.
+        score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
+            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one. An index of
+            format 1 has no words of passages: "hybrid" gives the cosine there, "lexical" a count of words.
+        heading: The nearest heading over it, "" where there is none.
+        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
+        page: The page on which it begins, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
+    """
+
+    text: str
+    span: tuple[int, int]
+    score: float
+    heading: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = None
+    page_label: str | None = None
+
+
+def make_passage(
+    document: StoredDocument, span: tuple[int, int], score: float, heading: str, scores: dict[str, float]
+) -> Passage:
+    """Make what is shown of one passage of a document."""
+    page = document.page(span[0])
+    number, label = (page.number, page.label) if page else (None, None)
+    return Passage(document.text[slice(*span)], span, score, heading, scores, number, label)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One document found, or one passage with `unit="passage"`.
+
+    Attributes:
+        id: Of the document.
+        score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode; in "hybrid"
+            mode the fused score for documents and the confidence for passages; what the reranker gave, if there is one.
+        text: The whole text of the document.
+        title: Its title.
+        metadata: Its other fields.
+        passage: The text of the best passage; None where the index has no passages or the document no text.
+        span: Its characters `[start, end)` in `text`.
+        passages: The best passages, best first; one with `unit="passage"`.
+        heading: The nearest heading over the best passage, "" where there is none.
+        context: The best passage with its neighbors, None unless asked for; `context_span` says where that is.
+        confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
+            queries ("hybrid" mode only, else None). It is calibrated for the best hit, and too high for those below:
+            docs/index.md has the figures.
+        duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
+            they rank above the last hit.
+        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: how well its
+            best passage answers by itself), "maxsim" or "cross-encoder".
+        page: The page on which the best passage begins, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
+    """
+
+    id: str
+    score: float
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    passage: str | None = None
+    span: tuple[int, int] | None = None
+    passages: tuple[Passage, ...] = ()
+    heading: str = ""
+    context: str | None = None
+    context_span: tuple[int, int] | None = None
+    confidence: float | None = None
+    duplicates: tuple[str, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = None
+    page_label: str | None = None
+
+    def to_dict(self, *, text: bool = False) -> dict[str, Any]:
+        """Return what JSON can hold; the whole text of the document only if asked for."""
+        fields = asdict(self)
+        if not text:
+            del fields["text"]
+        return fields
+
+
+class PartialHits(list[Hit]):
+    """Hits of a search that left out servers which do not answer: the best of the others.
+
+    Attributes:
+        missing: What is wrong with each of those servers.
+    """
+
+    def __init__(self, hits: Iterable[Hit], missing: tuple[str, ...]) -> None:
+        super().__init__(hits)
+        self.missing = missing

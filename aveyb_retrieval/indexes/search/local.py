@@ -1,0 +1,57 @@
+"""Our own engine: a directory of FAISS and SQLite files. A version of it never changes, so each one is its own view."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.engines.base import EngineInfo
+
+
+class LocalEngine:
+    """An index directory, open at one version.
+
+    Attributes:
+        snapshot: The version that is open.
+    """
+
+    def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
+        """Open the visible version.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+        """
+        self._path = path
+        self._mapped = mapped
+        self._device = device
+        self.snapshot = Snapshot.open(path, mapped=mapped, full_check=full_check, device=device)
+
+    def view(self) -> AbstractContextManager[Snapshot]:
+        """Return the version that is open now, also for later."""
+        return nullcontext(self.snapshot)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a newer version is there."""
+        return IndexDirectory(self._path).current() != self.snapshot.manifest.version
+
+    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
+        """Move to the newest version, unless `check` of it raises an error.
+
+        The old one lets go of its files when the last search on it ends.
+        """
+        snapshot = Snapshot.open(self._path, mapped=self._mapped, device=self._device)
+        check(snapshot.info)
+        self.snapshot = snapshot
+
+    def close(self) -> None:
+        """Let go of the version's files."""
+        self.snapshot.close()

@@ -1,0 +1,97 @@
+"""Documents without a search: by id, or all that satisfy a filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.store.filters import compile_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.store.filters import Filter
+
+BATCH = 256  # documents that are read at once
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of an index.
+
+    Attributes:
+        id: The document's id.
+        text: The whole text.
+        title: The title, "" where there is none.
+        metadata: All other fields.
+    """
+
+    id: str
+    text: str
+    title: str
+    metadata: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
+        return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+
+
+def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Document]:
+    """Fetch documents by id, in the order of `ids`.
+
+    Raises:
+        InputError: `ids` is not a list of strings, or (unless `missing_ok`) the index has no document of such an id.
+    """
+    if isinstance(ids, str):
+        raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
+    for document_id in ids:
+        if not isinstance(document_id, str):
+            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+    found = view.find(ids)
+    if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+        raise InputError(f"{view.info.name}: no document has the id {missing!r}")
+    return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
+
+
+def count(view: EngineView, where: Filter | None) -> int:
+    """Count the documents that satisfy a filter; None counts all."""
+    selection = view.select(where)
+    return view.info.documents if selection is None else len(view.matching(selection))
+
+
+def documents(
+    viewing: AbstractContextManager[EngineView], where: Filter | None, limit: int | None, offset: int
+) -> Iterator[Document]:
+    """Yield the documents that satisfy a filter, oldest first, in constant memory but for their numbers.
+
+    The view is entered when the first document is asked for, and left after the last one.
+
+    Raises:
+        ConfigError: `limit` or `offset` is not a whole number of at least 0, or the filter means nothing.
+    """
+    for name, value in (("limit", limit), ("offset", offset)):
+        if value is None and name == "limit":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
+    compile_filter({} if where is None else where)  # only for its errors
+    return _documents(viewing, {} if where is None else where, slice(offset, None if limit is None else offset + limit))
+
+
+def _documents(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+    with viewing as view:
+        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+
+
+def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
+    for start in range(0, len(numbers), BATCH):
+        some = numbers[start : start + BATCH]
+        found = view.documents(some)
+        for number in some:
+            if number not in found:
+                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
+            stored = found[number]
+            yield Document(stored.id, stored.text, stored.title, stored.metadata)

@@ -1,0 +1,191 @@
+"""The options of a search and what they may be."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
+from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.types import Kind
+
+Mode = Literal["dense", "lexical", "hybrid"]
+Fusion = Literal["rrf", "weighted"]
+Granularity = Literal["document", "passage", "both"]
+Unit = Literal["document", "passage"]
+
+CANDIDATES = 100  # per ranking, before fusion or reranking
+WEIGHT = 0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
+
+
+class SearchOptions(TypedDict, total=False):
+    """The options of `Retriever.search`, by name.
+
+    Attributes:
+        filter: Only documents whose metadata satisfy this: see `aveyb_retrieval.indexes.store.filters`.
+        mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
+        granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what the
+            index has.
+        fusion: "weighted" (scores, each scaled to 0..1, and the score of the best passage; default) or "rrf"
+            (reciprocal ranks).
+        weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
+        rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score of a hybrid search;
+            with the token vectors that the index keeps, else the candidates are encoded again), "token-vectors" (the
+            same, but an error where the index keeps none), a sentence-transformers `CrossEncoder`, its name or its
+            folder; None (default) for nothing.
+        unit: What is found: "document" (default), or "passage": the best passages of all documents.
+        per_document: With passages, at most this many of one document; None (default) for any number.
+        diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one is put back (maximal
+            marginal relevance, Carbonell and Goldstein 1998, over passage vectors).
+        fold: With passages, whether near copies of a better passage are left out and named in `Hit.duplicates`.
+            Default True.
+        min_score: Leave out hits below this: on the scale of `Hit.confidence` in a hybrid search without `rerank`, else
+            of `Hit.score`.
+        passages: How many passages to give with each document. Default 1.
+        context: Also give the passage with this many neighbors on each side; None (default) does not.
+        candidates: How many documents or passages each ranking, by vectors and by words, gives to fusion and reranking;
+            at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
+        exact: Score every vector instead of asking the index. Default False.
+    """
+
+    filter: Filter | None
+    mode: Mode
+    granularity: Granularity | None
+    fusion: Fusion
+    weight: float
+    rerank: str | CrossEncoderLike | None
+    unit: Unit
+    per_document: int | None
+    diversity: float
+    fold: bool
+    min_score: float | None
+    passages: int
+    context: int | None
+    candidates: int
+    exact: bool
+
+
+_ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_results"), "k")
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "mode": ("dense", "lexical", "hybrid"),
+    "fusion": ("rrf", "weighted"),
+    "granularity": (None, *GRANULARITIES),
+    "unit": ("document", "passage"),
+}
+_LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1}
+_NEVER_NONE = ("k", "passages", "candidates")
+_SHARES = ("weight", "diversity")
+_OF_PASSAGES = ("per_document", "diversity", "fold")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked options of one search: `SearchOptions` says what they mean.
+
+    Attributes:
+        kinds: The kinds of vectors that rank.
+    """
+
+    k: int
+    filter: Filter | None = None
+    mode: Mode = "hybrid"
+    granularity: Granularity | None = None
+    fusion: Fusion = "weighted"
+    weight: float = WEIGHT
+    rerank: str | CrossEncoderLike | None = None
+    unit: Unit = "document"
+    per_document: int | None = None
+    diversity: float = 0.0
+    fold: bool = True
+    min_score: float | None = None
+    passages: int = 1
+    context: int | None = None
+    candidates: int = CANDIDATES
+    exact: bool = False
+    kinds: tuple[Kind, ...] = field(init=False, default=())
+
+    @classmethod
+    def parse(cls, built: str, k: int, **given: Unpack[SearchOptions]) -> Options:
+        """Check the options of a search of an index built with granularity `built`.
+
+        Raises:
+            ConfigError: an option is unknown, out of range, or asks for vectors that the index does not have.
+        """
+        if unknown := given.keys() - SearchOptions.__annotations__.keys():
+            raise ConfigError(unknown_option(min(unknown)))
+        options = cls(k=k, **given)
+        options._check(built)
+        options._check_unit(built)
+        object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
+        return options
+
+    @property
+    def depth(self) -> int:
+        """How many documents or passages each ranking has to give."""
+        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is None
+        return self.k if one_ranking else max(self.k, self.candidates)
+
+    def _check(self, built: str) -> None:
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
+        for name, least in _LEAST.items():
+            number = getattr(self, name)
+            if (number is not None or name in _NEVER_NONE) and not (_is_whole(number) and number >= least):
+                raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
+        for name in _SHARES:
+            if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
+                raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
+        if self.min_score is not None and not _is_number(self.min_score):
+            raise ConfigError(f"min_score={self.min_score!r}: must be a number")
+        if not (self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or _is_name(self.rerank)):
+            raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
+        if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
+            raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
+
+    def _check_unit(self, built: str) -> None:
+        if self.unit == "document":
+            if wrong := [name for name in _OF_PASSAGES if getattr(self, name) != getattr(Options, name)]:
+                raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])!r}: only with unit='passage'")
+            if self.min_score is not None and self.mode == "hybrid" and self.rerank is None and built == "document":
+                raise ConfigError(
+                    "min_score: a hybrid search has comparable scores only where there are passages, and this index "
+                    "was built with granularity 'document'; use mode='dense' or mode='lexical'"
+                )
+        elif built == "document":
+            raise ConfigError("unit='passage': this index was built with granularity 'document'")
+        elif self.granularity is not None:
+            raise ConfigError(f"granularity={self.granularity!r}: only with unit='document'")
+        elif self.fusion != "weighted" or self.weight != WEIGHT:
+            raise ConfigError(
+                "fusion and weight: only with unit='document'; passages are scored on one scale that was calibrated"
+            )
+
+
+def unknown_option(name: str) -> str:
+    """Say that a search has no option of a name, and which one may be meant."""
+    known = ["k", *SearchOptions.__annotations__]
+    near = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+    hint = f"did you mean {near!r}? Known are" if near else "known are"
+    return f"a search has no option {name!r}; {hint} {', '.join(known)}"
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -1,0 +1,108 @@
+"""Order candidates again by a closer look at their texts: late interaction, or a cross-encoder."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aveyb_retrieval.indexes.store.tokens import TokenTable
+    from aveyb_retrieval.indexes.types import EmbedderLike
+
+MAXSIM = "maxsim"
+STORED_MAXSIM = "token-vectors"
+LATE_INTERACTION = (MAXSIM, STORED_MAXSIM)
+
+
+@runtime_checkable
+class CrossEncoderLike(Protocol):
+    """A model that scores pairs of texts; `sentence_transformers.CrossEncoder` is one."""
+
+    def predict(self, sentences: Any) -> Any:
+        """Score (query, text) pairs: an array `[n]`, higher is better."""
+        ...
+
+
+def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]) -> list[float]:
+    """Score texts against a query by late interaction (ColBERT, Khattab and Zaharia 2020), with token vectors made now.
+
+    For each token of the query the highest cosine with any token of the text, averaged; 0 for a text without tokens.
+    """
+    import torch
+
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+    if not texts:
+        return []
+    (wanted,) = embedder.token_vectors([query], prompt="query")
+    found = embedder.token_vectors(texts, prompt="document")
+    if not len(wanted):
+        return [0.0] * len(texts)
+    starts = torch.from_numpy(np.cumsum([0, *(len(tokens) for tokens in found)]))
+    tokens = torch.from_numpy(np.concatenate(found))
+    scores = late_interaction(torch.from_numpy(wanted).to(device), tokens.to(device), starts=starts)
+    return (scores / len(wanted)).tolist()
+
+
+def stored_maxsim(
+    embedder: EmbedderLike, tokens: TokenTable, device: str, query: str, ids: Sequence[int]
+) -> list[float]:
+    """Score passages (or documents) by the token vectors that an index keeps of them; only the query is encoded.
+
+    As `maxsim`, but with rounded token vectors (`aveyb_retrieval.encoder.token_codec`); 0 for one without tokens.
+    """
+    import torch
+
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+    (wanted,) = embedder.token_vectors([query], prompt="query")
+    if not len(wanted):
+        return [0.0] * len(ids)
+    block = tokens.gather(np.array(ids, dtype=np.int64))
+    asked = tokens.codec.query(torch.from_numpy(wanted).to(device))
+    starts = torch.from_numpy(np.append(0, block.ranges[:, 1]))
+    scores = late_interaction(asked, tokens.codec.decode(block.codes, device), starts=starts)
+    return (scores / len(wanted)).tolist()
+
+
+def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:
+    """Score texts against a query with a cross-encoder, or with the one of a name or folder.
+
+    Raises:
+        ConfigError: nothing can be loaded from there, or the model gives more than one number for a pair.
+    """
+    if not texts:
+        return []
+    model = load_cross_encoder(encoder, device) if isinstance(encoder, str) else encoder
+    scores = np.asarray(model.predict([(query, text) for text in texts]), dtype=np.float64)
+    if scores.shape != (len(texts),):
+        raise ConfigError(
+            f"rerank={encoder!r}: gives scores of shape {list(scores.shape)} for {len(texts)} texts; a cross-encoder "
+            "with one output is needed"
+        )
+    return scores.tolist()
+
+
+@lru_cache(maxsize=4)
+def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
+    """Load a cross-encoder of sentence-transformers; kept, so that the next search has it.
+
+    Raises:
+        ConfigError: nothing can be loaded from there.
+    """
+    from sentence_transformers import CrossEncoder
+
+    try:
+        return CrossEncoder(name, device=device)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name or its folder "
+            f"({reason})"
+        ) from error

@@ -1,0 +1,333 @@
+"""`Retriever`: the one face of an index that an application sees."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_engine
+from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, source_of
+from aveyb_retrieval.indexes.search import lookup
+from aveyb_retrieval.indexes.search.candidates import unit_queries
+from aveyb_retrieval.indexes.search.documents import DocumentSearch
+from aveyb_retrieval.indexes.search.hits import PartialHits
+from aveyb_retrieval.indexes.search.local import LocalEngine
+from aveyb_retrieval.indexes.search.options import Options, SearchOptions
+from aveyb_retrieval.indexes.search.passages import PassageSearch
+from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
+    from aveyb_retrieval.indexes.search.base import Ranked, Search
+    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.store.filters import Filter
+
+
+class Retriever:
+    """Searches an index directory. Safe to use from many threads; several processes may open the same index.
+
+    A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
+    `reopen` moves to the newest one.
+    """
+
+    def __init__(
+        self, path: str | Path, engine: VectorEngine, embedder: EmbedderLike | None, opening: _Opening
+    ) -> None:
+        self.path = path
+        self._engine = engine
+        self._embedder = embedder
+        self._opening = opening
+        self._model_lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: Model = None,
+        device: str = "cpu",
+        precision: str = "float32",
+        mapped: bool = True,
+        verify: bool = False,
+        partial: bool = False,
+    ) -> Retriever:
+        """Open an index.
+
+        Args:
+            path: The index directory, or the address of a collection that `publish_index` made, such as
+                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`; several with commas between where
+                servers share the documents.
+            model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
+                the build, at the first search that needs it.
+            device: Where the model runs and vectors are searched.
+            precision: What the model computes in, as in `build_index`.
+            mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
+            verify: Recompute the hash of every file first, also of a large index.
+            partial: With several servers: search without those that do not answer. Hits are `PartialHits` then, whose
+                `missing` says which.
+
+        Raises:
+            IndexFormatError: there is no index, it is damaged, or it was made by another model.
+            BackendError: the device is not there.
+            EngineError: a server does not answer, or refuses.
+            ConfigError: an option does not go with where the index is.
+        """
+        source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
+        if embedder is not None:
+            # `device` says where vectors are searched, too, and so it may be given beside a loaded model
+            check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
+        opening = _Opening(source, device, precision)
+        addresses = engine_addresses(path)
+        engine: VectorEngine
+        if addresses:
+            if verify or not mapped:
+                raise ConfigError(
+                    "verify and mapped: only of an index directory; a server checks and keeps its own files"
+                )
+            engine = open_engine(addresses, partial=partial)
+        elif partial:
+            raise ConfigError(f"partial=True: {path} is a directory; only several servers can answer in part")
+        else:
+            engine = LocalEngine(path, mapped=mapped, full_check=verify, device=device)
+        with engine.view() as view:
+            shown = view.info.name if addresses else Path(path)
+        retriever = cls(shown, engine, None, opening)
+        if embedder is not None:
+            _check_model(retriever._info(), embedder)
+            retriever._embedder = embedder
+        elif source is not None:
+            retriever._model()
+        return retriever
+
+    @property
+    def version(self) -> str:
+        """Name of the version that is open."""
+        return self._info().version
+
+    @property
+    def granularity(self) -> str:
+        """The vectors that were made: "document", "passage" or "both"."""
+        return self._info().granularity
+
+    @property
+    def model(self) -> EmbedderLike:
+        """The model that encodes queries, loaded when it is first asked for; changes of the index can share it.
+
+        Raises:
+            ConfigError: the index was made from ready-made vectors of a model that was not named.
+            ModelError: there is no usable model where it was.
+        """
+        return self._model()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a newer version is there to be reopened."""
+        return self._engine.is_stale
+
+    def reopen(self) -> None:
+        """Move to the newest version. Searches that are running end on the one they began with."""
+        if self.is_stale:
+            self._engine.reopen(self._check_model)
+
+    def close(self) -> None:
+        """Let go of the index's files. Searching afterwards is an error."""
+        self._engine.close()
+
+    def __enter__(self) -> Retriever:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self._info().documents
+
+    # --- documents ---------------------------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
+
+        Raises:
+            InputError: an id is not in the index, or `ids` is not a list of strings.
+        """
+        with self._engine.view() as view:
+            return lookup.get(view, ids, missing_ok=missing_ok)
+
+    def documents(
+        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
+    ) -> Iterator[Document]:
+        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
+
+        They are read as they are asked for, all from the version that is open now.
+
+        Raises:
+            ConfigError: the filter, `limit` or `offset` is not one.
+        """
+        return lookup.documents(self._engine.view(), filter, limit, offset)
+
+    def count(self, filter: Filter | None = None) -> int:
+        """Count the documents that satisfy a filter; without one, all.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        with self._engine.view() as view:
+            return lookup.count(view, filter)
+
+    # --- searching ---------------------------------------------------------------------------------------------------
+
+    # a string is a sequence of strings, too: it takes the first of the two
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self, query: str, k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[list[Hit]]: ...
+
+    def search(
+        self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit] | list[list[Hit]]:
+        """Find the `k` best documents or passages for a query, or for each query of a list (then a list of lists).
+
+        Args:
+            query: Text, or several.
+            k: How many; fewer come back only where fewer exist (or, lexically, hold any of the words), or `min_score`,
+                or `rerank` with folding or `per_document`, leaves fewer.
+            **options: See `SearchOptions`.
+
+        Raises:
+            InputError: a query is empty.
+            ConfigError: an option is unknown, out of range, or the index does not have what it asks for.
+            IndexFormatError: the model is not the one that made the index.
+        """
+        texts = _as_list(query)
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            hits = [_hits(search, ranked, view.info) for ranked in search.rank_texts(texts)]
+        return hits[0] if isinstance(query, str) else hits
+
+    @overload
+    async def asearch(  # type: ignore[overload-overlap]
+        self, query: str, k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    async def asearch(
+        self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
+
+    async def asearch(
+        self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit] | list[list[Hit]]:
+        """Run `search` in a thread, for asynchronous programs; the work is done outside of Python."""
+        return await asyncio.to_thread(lambda: self.search(query, k, **options))
+
+    def search_vectors(
+        self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]:
+        """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
+
+        Raises:
+            InputError: they are of another dimension, or not finite.
+            ConfigError: an option needs the text of a query.
+        """
+        options.setdefault("mode", "dense")
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            if search.needs_text:
+                raise ConfigError(
+                    "search_vectors: lexical search, fusion and reranking need queries of text; use search"
+                )
+            unit = unit_queries(vectors, view.info.dim)
+            return [_hits(search, ranked, view.info) for ranked in search.rank_vectors(unit)]
+
+    def rank(
+        self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[tuple[str, float]]]:
+        """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs."""
+        with self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
+
+    def words(self, query: str) -> list[str]:
+        """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""
+        with self._engine.view() as view:
+            return view.language.words(query)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, view: EngineView, k: int, options: SearchOptions) -> Search:
+        parsed = Options.parse(view.info.granularity, k, **options)
+        kind = PassageSearch if parsed.unit == "passage" else DocumentSearch
+        return kind(view, parsed, self._model, self._opening.device)
+
+    def _info(self) -> EngineInfo:
+        with self._engine.view() as view:
+            return view.info
+
+    def _model(self) -> EmbedderLike:
+        """The model, loaded when it is first needed."""
+        with self._model_lock:
+            if self._embedder is None:
+                info = self._info()
+                embedder = self._opening.embedder(info)
+                _check_model(info, embedder)
+                self._embedder = embedder
+            return self._embedder
+
+    def _check_model(self, info: EngineInfo) -> None:
+        """Raise IndexFormatError where the model that is loaded, if any, is not that of a version."""
+        if self._embedder is not None:
+            _check_model(info, self._embedder)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How to open the model."""
+
+    model: str | Path | None
+    device: str
+    precision: str
+
+    def embedder(self, info: EngineInfo) -> EmbedderLike:
+        if self.model is None and info.model is None:
+            raise ConfigError(
+                f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
+                "search_vectors, lexically, or give the model (build it with --model next time)"
+            )
+        source = self.model if self.model is not None else source_of(info.model_source, info.model)
+        return load_model(source, device=self.device, precision=self.precision)
+
+
+def _hits(search: Search, ranked: Ranked, info: EngineInfo) -> list[Hit]:
+    hits = search.hits(ranked)
+    return PartialHits(hits, info.missing) if info.missing else hits
+
+
+def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:
+    check_fingerprint(info.model, info.dim, embedder, info.name)
+
+
+def _as_list(query: str | Sequence[str]) -> list[str]:
+    if not isinstance(query, Iterable):
+        raise InputError(f"the query is of type {type(query).__name__}; a string or a list of strings is needed")
+    queries = [query] if isinstance(query, str) else list(query)
+    for number, text in enumerate(queries, start=1):
+        where = "the query" if isinstance(query, str) else f"query {number} of {len(queries)}"
+        if not isinstance(text, str):
+            raise InputError(f"{where} is of type {type(text).__name__}; a string is needed")
+        if not text.strip():
+            raise InputError(f"{where} is empty; there is nothing to search for")
+    return queries

@@ -1,0 +1,115 @@
+"""A folder that shards are written to and read from: local, or any URL that fsspec opens (`s3://`, `memory://`)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.indexes.store import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def is_url(name: object) -> bool:
+    """Return whether a name is a URL and not a path."""
+    return isinstance(name, str) and "://" in name
+
+
+class Place:
+    """A folder of files that are small enough to be read and written whole.
+
+    A file appears complete or not at all: locally by a flushed rename, elsewhere as object stores promise it for one
+    upload. Names may have one folder in front (`shard/part`).
+    """
+
+    def __init__(self, url: str | Path) -> None:
+        """Name the folder; nothing is made until something is written.
+
+        Raises:
+            InputError: nobody knows this kind of URL, or its driver is not installed.
+        """
+        self.url = str(url).rstrip("/") or "/"
+        self._remote: Any = None
+        if not is_url(self.url):
+            return
+        import fsspec
+
+        try:
+            self._remote, self._root = fsspec.core.url_to_fs(self.url)
+        except ImportError as error:
+            raise InputError(f"{self.url}: {error}") from error
+        except ValueError as error:
+            raise InputError(f"{self.url}: {error}") from error
+
+    def __str__(self) -> str:
+        """The path or URL as it was given."""
+        return self.url
+
+    @property
+    def absolute(self) -> str:
+        """The absolute path, or the URL."""
+        return self.url if is_url(self.url) else str(Path(self.url).resolve())
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in the place, or in one of its folders, ascending; of a folder that is not there: none."""
+        if self._remote is None:
+            path = Path(self.url) / folder
+            return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        where = f"{self._root}/{folder}".rstrip("/")
+        with self._reading(folder):
+            try:
+                self._remote.invalidate_cache()
+                return sorted(name.rstrip("/").rsplit("/", 1)[1] for name in self._remote.ls(where, detail=False))
+            except FileNotFoundError:
+                return []
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            InputError: it cannot be read.
+        """
+        with self._reading(name):
+            if self._remote is None:
+                with files.open_regular(Path(self.url) / name) as handle:
+                    return handle.read(os.fstat(handle.fileno()).st_size)
+            data: bytes = self._remote.cat_file(f"{self._root}/{name}")
+            return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, whole or not at all, over one of the same name; several processes may do so at once."""
+        if self._remote is None:
+            path = Path(self.url) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(path, data, tag=f".{uuid4().hex}")
+            return
+        remote = f"{self._root}/{name}"
+        self._remote.makedirs(remote.rsplit("/", 1)[0], exist_ok=True)
+        self._remote.pipe_file(remote, data)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is fine."""
+        if self._remote is None:
+            (Path(self.url) / name).unlink(missing_ok=True)
+            return
+        try:
+            self._remote.rm_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Turn what a file system raises into an error of ours; a file that is not there is left to the caller."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            where = f"{self.url}/{name}" if name else self.url
+            raise InputError(f"{where}: cannot be read ({error.strerror or error})") from error

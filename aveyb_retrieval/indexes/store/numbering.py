@@ -1,0 +1,37 @@
+"""The numbers of documents and passages: a document's is given once and never again, a passage's holds its document's.
+
+Passage `i` of document `doc` has the number `doc << 20 | i`: no number depends on a position, and a passage names its
+document without a look-up. What must not depend on the order in which documents came goes by the hashes of their ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aveyb_retrieval.indexes.types import IntArray
+
+PASSAGE_BITS = 20
+MAX_PASSAGES = 1 << PASSAGE_BITS
+
+
+def id_digest(document_id: str) -> bytes:
+    """The SHA-256 of an id: 32 bytes, however long it is."""
+    return hashlib.sha256(document_id.encode()).digest()
+
+
+def expand_passages(table: IntArray) -> IntArray:
+    """All passage numbers of `[n, 2]` rows of (document, number of passages)."""
+    docs, lengths = table[:, 0], table[:, 1]
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
+
+
+def numbers(rows: Iterable[tuple[int]]) -> IntArray:
+    """The only column of rows that hold one number each, `[n]` int64."""
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)

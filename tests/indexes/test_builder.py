@@ -1,0 +1,345 @@
+"""Building: what goes in comes out, errors leave no trace, interrupted work continues, other arguments are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.indexes.store.manifest import Manifest
+from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.indexes.conftest import assert_best, make_documents, true_scores
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def manifest_of(root: Path) -> Manifest:
+    name = IndexDirectory(root).current()
+    assert name is not None
+    return Manifest.read(root / name)
+
+
+@pytest.mark.parametrize("granularity", ["document", "passage", "both"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_document_is_found_with_all_that_belongs_to_it(
+    tmp_path: Path, embedder: FakeEmbedder, granularity: str, dtype: str, documents: list[dict[str, Any]]
+) -> None:
+    report = build_index(documents, tmp_path / "ix", model=embedder, granularity=granularity, storage_dtype=dtype)
+    assert (report.documents, report.rejected, report.resumed) == (len(documents), 0, False)
+    assert verify_index(tmp_path / "ix").problems == []
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        for row in documents[:40]:
+            query = row["text"] or "word1 word2"
+            hits = retriever.search(query, k=7, mode="dense")
+            tolerance = 1e-5 if dtype == "float32" else 2e-3
+            assert_best(hits, true_scores(documents, embedder, query, granularity), 7, tolerance=tolerance)
+            for hit in hits:
+                source = documents[int(hit.id.removeprefix("doc-"))]
+                assert (hit.text, hit.title) == (source["text"], source["title"])
+                assert hit.metadata == {"year": source["year"], "tags": source["tags"]}
+                if granularity == "document":
+                    assert hit.passage is hit.span is None
+                elif hit.text:
+                    assert hit.span is not None
+                    assert hit.passage == hit.text[slice(*hit.span)]
+
+
+def test_counts_tokens_cut_and_empty_texts(tmp_path: Path) -> None:
+    rows = [{"_id": "long", "text": "w " * 50}, {"_id": "short", "text": "w"}, {"_id": "empty", "text": ""}]
+    report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(max_tokens=20))
+    assert (report.tokens, report.cut_documents, report.cut_tokens) == (21, 1, 30)
+    assert (report.documents, report.passages) == (3, 4)
+
+
+def test_skipping_counts_and_lists_what_is_left_out(
+    tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
+) -> None:
+    lines = [{"_id": "a", "text": "x"}, b"broken \xff", {"_id": "a", "text": "again"}, {"_id": "b", "text": "y"}, "[]"]
+    report = build_index(jsonl(lines), tmp_path / "ix", model=embedder, on_error="skip")
+    assert (report.documents, report.rejected) == (2, 3)
+    assert report.rejected_file is not None
+    rejected = [json.loads(line) for line in report.rejected_file.read_text(encoding="utf-8").splitlines()]
+    assert [r["line"] for r in rejected] == [2, 3, 5]
+    assert "UTF-8" in rejected[0]["reason"]
+    assert "'a' is already in use" in rejected[1]["reason"]
+    assert json.loads(rejected[1]["raw"])["text"] == "again"
+    assert rejected[2]["raw"].strip() == "[]"
+
+
+def test_an_error_in_the_corpus_leaves_no_trace(
+    tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
+) -> None:
+    bad = jsonl([{"_id": "a", "text": "x"}, "{"])
+    with pytest.raises(InputError, match="line 2: not JSON"):
+        build_index(bad, tmp_path / "new", model=embedder)
+    assert not (tmp_path / "new").exists()
+    build_index([{"_id": "old", "text": "x"}], tmp_path / "ix", model=embedder)
+    with pytest.raises(InputError, match="line 2"):
+        build_index(bad, tmp_path / "ix", model=embedder, overwrite=True)
+    assert sorted(p.name for p in (tmp_path / "ix").iterdir()) == ["current", "lock", "v000001"]
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        assert [h.id for h in retriever.search("x")] == ["old"]
+
+
+def test_duplicate_ids_across_files_are_told_with_their_place(
+    tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
+) -> None:
+    files = [jsonl([{"_id": "same", "text": "x"}], "1.jsonl"), jsonl([{"id": "same", "text": "y"}], "2.jsonl")]
+    with pytest.raises(InputError, match=r"2\.jsonl, line 1: the id 'same' is already in use"):
+        build_index(files, tmp_path / "ix", model=embedder)
+
+
+@pytest.mark.parametrize("rows", [[], ["", "  "]])
+def test_an_empty_corpus_is_an_error(
+    tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path], rows: list[str]
+) -> None:
+    with pytest.raises(InputError, match="no documents"):
+        build_index(jsonl(rows), tmp_path / "ix", model=embedder)
+    assert not (tmp_path / "ix").exists()
+
+
+def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    first, second = [{"_id": "1", "text": "x"}], [{"_id": "2", "text": "x"}]
+    build_index(first, tmp_path / "ix", model=embedder)
+    with pytest.raises(ConfigError, match="--overwrite"):
+        build_index(second, tmp_path / "ix", model=embedder)
+    reader = Retriever.load(tmp_path / "ix", model=embedder)
+    build_index(second, tmp_path / "ix", model=embedder, overwrite=True)
+    assert [h.id for h in reader.search("x")] == ["1"], "an open reader keeps its version"
+    assert reader.is_stale
+    reader.reopen()
+    assert [h.id for h in reader.search("x")] == ["2"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("data")
+    with pytest.raises(ConfigError, match="not empty and not an index"):
+        build_index(first, tmp_path / "other", model=embedder)
+    with pytest.raises(ConfigError, match="is a file"):
+        build_index(first, tmp_path / "other" / "precious", model=embedder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"granularity": "word"}, "granularity='word'"),
+        ({"storage_dtype": "int8"}, "storage_dtype='int8'"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"recall": 1.5}, "recall=1.5"),
+        ({"index": "NoSuchIndex7"}, "NoSuchIndex7"),
+        ({"index": "PQ7"}, "dimension 16"),
+        ({"index_fields": [""]}, "cannot be a field"),
+        ({"corpus": None}, "no corpus and no vectors"),
+    ],
+)
+def test_an_argument_out_of_range_is_told(
+    tmp_path: Path, embedder: FakeEmbedder, arguments: dict[str, Any], words: str
+) -> None:
+    corpus = arguments.pop("corpus", [{"_id": "1", "text": "x"}])
+    with pytest.raises(ConfigError, match=words):
+        build_index(corpus, tmp_path / "ix", model=embedder, **arguments)
+    assert not (tmp_path / "ix").exists()
+
+
+class Interrupted(FakeEmbedder):
+    """Stops after some documents, as if the process had been told to end."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        for number, encoded in enumerate(super().encode_documents(documents)):
+            if number == self.after:
+                raise KeyboardInterrupt
+            yield encoded
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 10)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_interrupted_build_continues_and_encodes_nothing_twice(
+    tmp_path: Path, documents: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+    with pytest.raises(IndexFormatError, match="no index here"):
+        Retriever.load(tmp_path / "ix")
+    embedder, whole = FakeEmbedder(), FakeEmbedder()
+    report = build_index(documents, tmp_path / "ix", model=embedder)
+    build_index(documents, tmp_path / "whole", model=whole)
+    assert report.resumed
+    assert report.documents == len(documents)
+    assert 0 < embedder.encoded_words < 0.65 * whole.encoded_words
+    queries = [row["text"] for row in documents if row["text"]]
+    with (
+        Retriever.load(tmp_path / "ix", model=whole) as a,
+        Retriever.load(tmp_path / "whole", model=whole) as b,
+    ):
+        assert a.search(queries, k=10) == b.search(queries, k=10)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_interrupted_build_refuses_other_arguments_and_another_input(
+    tmp_path: Path, documents: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+    with pytest.raises(ConfigError, match="granularity was 'both' and is 'document'"):
+        build_index(documents, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
+    with pytest.raises(ConfigError, match="model was"):
+        build_index(documents, tmp_path / "ix", model=FakeEmbedder(seed="other"))
+    changed = [{**documents[0], "text": "something else"}, *documents[1:]]
+    with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
+        build_index(changed, tmp_path / "ix", model=FakeEmbedder())
+    with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
+        build_index(documents[:20], tmp_path / "ix", model=FakeEmbedder())
+    corrected = [*documents[:80], {**documents[80], "text": "corrected"}, *documents[81:]]
+    assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, "what was not read yet may change"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_restart_throws_interrupted_work_away(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+    report = build_index(documents[:5], tmp_path / "ix", model=FakeEmbedder(seed="b"), restart=True)
+    assert (report.documents, report.resumed) == (5, False)
+
+
+def test_an_index_that_faiss_refuses_after_encoding_can_be_replaced(tmp_path: Path) -> None:
+    rows, embedder = make_documents(20), FakeEmbedder()
+    with pytest.raises(ConfigError, match="cannot be trained on"):
+        build_index(rows, tmp_path / "ix", model=embedder, index="IVF64,Flat")
+    embedder.encoded_words = 0
+    report = build_index(rows, tmp_path / "ix", model=embedder, index="Flat")
+    assert (report.resumed, report.documents, embedder.encoded_words) == (True, 20, 0)
+
+
+def test_a_second_writer_is_told_who_holds_the_lock(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    with writer_lock(tmp_path / "ix" / "lock"), pytest.raises(IndexLockedError, match=r"pid \d+ on "):
+        build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
+
+
+def test_a_stale_lock_is_noticed(tmp_path: Path, embedder: FakeEmbedder, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "ix").mkdir()
+    note = {"pid": 4711, "host": "there", "since": "yesterday", "command": "aveyb-index build"}
+    (tmp_path / "ix" / "lock").write_text(json.dumps(note))
+    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
+    assert "its lock is stale" in caplog.text
+    assert "pid 4711 on there" in caplog.text
+
+
+def test_the_wrong_model_is_refused_naming_both(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
+    with pytest.raises(IndexFormatError, match=r"fake-a \(fingerprint .*fake-b \(fingerprint"):
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder(seed="b"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    class Broken(FakeEmbedder):
+        def encode_documents(self, documents: Any) -> Iterator[Any]:
+            for number, encoded in enumerate(super().encode_documents(documents)):
+                if number == 1:
+                    encoded.passages[0, 3] = value
+                yield encoded
+
+    rows = make_documents(3)
+    with pytest.raises(InputError, match="document 'doc-1': its vector holds NaN or infinity"):
+        build_index(rows, tmp_path / "ix", model=Broken())
+
+
+def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
+    class Swallowing(FakeEmbedder):
+        def encode_documents(self, documents: Any) -> Iterator[Any]:
+            return iter(list(super().encode_documents(documents))[:-1])
+
+    with pytest.raises(AveyBError, match="gave no vectors"):
+        build_index(make_documents(3), tmp_path / "ix", model=Swallowing())
+
+
+# --- ready-made vectors ----------------------------------------------------------------------------------------------
+
+
+def test_ready_vectors_with_and_without_a_corpus(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(50, 8)).astype(np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    report = build_index(None, tmp_path / "ix", vectors=tmp_path / "v.npy", granularity="document")
+    assert report.documents == 50
+    with Retriever.load(tmp_path / "ix") as retriever:
+        hits = retriever.search_vectors(vectors[:5] * 3.0, k=1)
+        assert [h[0].id for h in hits] == ["0", "1", "2", "3", "4"]
+        assert hits[0][0].score == pytest.approx(1.0, abs=1e-5)
+        with pytest.raises(ConfigError, match="search_vectors"):
+            retriever.search("text")
+    rows = [{"_id": f"d{i}", "text": f"text {i}"} for i in range(50)]
+    table = pyarrow.table({"_id": [r["_id"] for r in rows], "vector": vectors.tolist()})
+    pyarrow.parquet.write_table(table, tmp_path / "v.parquet")
+    build_index(rows, tmp_path / "ix2", vectors=tmp_path / "v.parquet", granularity="document")
+    with Retriever.load(tmp_path / "ix2") as retriever:
+        assert retriever.search_vectors(vectors[7:8], k=1)[0][0].text == "text 7"
+        assert retriever.search("text 7", mode="lexical")[0].id == "d7"
+
+
+@pytest.mark.parametrize(
+    ("vectors", "count", "words"),
+    [
+        (np.zeros((3, 4), np.float32), 4, "more documents"),
+        (np.zeros((5, 4), np.float32), 4, "5 vectors for 4 documents"),
+        (np.full((4, 4), np.nan, np.float32), 4, "NaN"),
+        (np.full((4, 4), np.inf, np.float32), 4, "NaN or infinity"),
+        (np.zeros((4,), np.float32), 4, "shape"),
+        (np.zeros((4, 4), np.int64), 4, "int64"),
+        (np.zeros((4, 0), np.float32), 4, "shape"),
+    ],
+)
+def test_ready_vectors_that_do_not_fit_are_refused(tmp_path: Path, vectors: np.ndarray, count: int, words: str) -> None:
+    rows = [{"_id": str(i), "text": "t"} for i in range(count)]
+    with pytest.raises(InputError, match=words):
+        build_index(rows, tmp_path / "ix", vectors=vectors, granularity="document")
+    assert IndexDirectory(tmp_path / "ix").current() is None
+
+
+def test_ready_vectors_in_another_order_or_from_a_pickle_are_refused(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["b", "a"], "vector": [[1.0], [2.0]]}), tmp_path / "v.parquet")
+    rows = [{"_id": "a", "text": ""}, {"_id": "b", "text": ""}]
+    with pytest.raises(InputError, match="same order"):
+        build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.parquet", granularity="document")
+    np.save(tmp_path / "v.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="not readable as vectors"):
+        build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.npy", granularity="document")
+    with pytest.raises(ConfigError, match="one per document"):
+        build_index(rows, tmp_path / "ix", vectors=np.ones((2, 3), np.float32))
+
+
+def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(6, 8)).astype(np.float32)
+    directions /= np.abs(directions).max(axis=1, keepdims=True)
+    sizes = np.array([1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32)  # most of their squares are no float32
+    build_index(None, tmp_path / "ix", vectors=directions * sizes[:, None], granularity="document")
+    assert verify_index(tmp_path / "ix").problems == []
+    with Retriever.load(tmp_path / "ix") as retriever:
+        for row in range(5):
+            for size in (1, 1e30, 1e-30):
+                hit = retriever.search_vectors(directions[row : row + 1] * np.float32(size), k=1)[0][0]
+                assert (hit.id, hit.score) == (str(row), pytest.approx(1, abs=1e-5))
+
+
+def test_inverted_lists_without_a_passage_are_sound(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "a", "text": ""}], tmp_path / "ix", model=embedder, index="IVF1,Flat")
+    assert verify_index(tmp_path / "ix").problems == []

@@ -1,0 +1,198 @@
+"""Documents by id or filter without a search, and metadata changed without encoding."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aveyb_retrieval import (
+    Document,
+    Retriever,
+    add_documents,
+    build_index,
+    compact_index,
+    delete_documents,
+    update_metadata,
+    upsert_documents,
+    verify_index,
+)
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+from tests.indexes.test_filters import FILTER, METADATA, holds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def as_document(row: dict[str, Any]) -> Document:
+    rest = {name: value for name, value in row.items() if name not in ("_id", "title", "text")}
+    return Document(row["_id"], row["text"], row.get("title", ""), rest)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_documents_are_fetched_by_id_in_the_order_asked_for(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows = make_documents(600)
+    build_index(rows, tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix") as retriever:
+        wanted = [f"doc-{i}" for i in (599, 3, 300, 3)]
+        assert retriever.get(wanted) == [as_document(rows[i]) for i in (599, 3, 300, 3)]
+        assert retriever.get([]) == []
+        assert [each.id for each in retriever.get(["doc-1", "nobody", "doc-0"], missing_ok=True)] == ["doc-1", "doc-0"]
+        with pytest.raises(InputError, match="no document has the id 'nobody'"):
+            retriever.get(["doc-1", "nobody"])
+        with pytest.raises(InputError, match=r"one string; give a list of ids, as \['doc-1'\]"):
+            retriever.get("doc-1")
+        with pytest.raises(InputError, match="the id 1 is of type int"):
+            retriever.get([1])  # type: ignore[list-item]
+
+
+def test_documents_are_listed_and_counted_under_a_filter(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows = make_documents(600)
+    build_index(rows, tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix") as retriever:
+        assert list(retriever.documents()) == [as_document(row) for row in rows]
+        assert list(retriever.documents(limit=2, offset=400)) == [as_document(row) for row in rows[400:402]]
+        recent = [as_document(row) for row in rows if row["year"] >= 2015]
+        assert list(retriever.documents({"year": {"$gte": 2015}})) == recent
+        assert list(retriever.documents({"year": {"$gte": 2015}}, limit=7, offset=149)) == recent[149:156]
+        assert list(retriever.documents(offset=600)) == list(retriever.documents(limit=0)) == []
+        assert retriever.count() == len(retriever) == 600
+        assert retriever.count({"year": {"$gte": 2015}}) == len(recent)
+        assert retriever.count({"year": 1}) == 0
+        for wrong in ({"limit": -1}, {"offset": 1.5}, {"offset": None}, {"limit": True}):
+            with pytest.raises(ConfigError, match="whole number of at least 0"):
+                retriever.documents(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="not known"):
+            retriever.count({"year": {"$about": 2015}})
+
+
+def test_a_listing_ends_on_the_version_that_it_began_with(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index(make_documents(600), tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix") as retriever:
+        listing = retriever.documents()
+        first = next(listing)
+        delete_documents(tmp_path / "ix", where={})
+        retriever.reopen()
+        assert len([first, *listing]) == 600
+        assert retriever.count() == 0
+
+
+def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows = [{"_id": "a", "text": "x y", "title": "T", "metadata": {"metadata": {"title": "inner"}, "text": 1}}]
+    build_index(rows, tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix") as retriever:
+        (document,) = retriever.documents()
+        build_index([document.to_dict()], tmp_path / "again", model=embedder)
+    with Retriever.load(tmp_path / "again") as again:
+        assert again.get(["a"]) == [document]
+    assert document.metadata == {"metadata": {"title": "inner"}, "text": 1}
+
+
+@settings(max_examples=25, deadline=None)
+@given(metadata=st.lists(METADATA, min_size=1, max_size=6), where=FILTER, indexed=st.booleans())
+def test_listing_counting_and_changing_agree_with_plain_python(
+    tmp_path_factory: pytest.TempPathFactory, metadata: list[dict[str, Any]], where: dict[str, Any], indexed: bool
+) -> None:
+    root = tmp_path_factory.mktemp("ix") / "ix"
+    rows = [{"_id": f"{i}", "text": "w", "metadata": each} for i, each in enumerate(metadata)]
+    build_index(
+        rows, root, model=FakeEmbedder(dim=2), granularity="document", index_fields=["x", "n.inner"] if indexed else []
+    )
+    chosen = [holds(where, each) for each in metadata]
+    with Retriever.load(root) as retriever:
+        assert [document.id for document in retriever.documents(where)] == [f"{i}" for i, c in enumerate(chosen) if c]
+        assert retriever.count(where) == sum(chosen)
+        update_metadata(root, {"x": ["new"], "z": 1}, where=where, remove=["y"])
+        retriever.reopen()
+        changed = [
+            {**{k: v for k, v in each.items() if k != "y"}, "x": ["new"], "z": 1} if c else each
+            for each, c in zip(metadata, chosen, strict=True)
+        ]
+        assert [document.metadata for document in retriever.documents()] == changed
+        for again in (where, {"x": {"$any": ["new"]}}, {"x": {"$contains": "new"}}, {"z": 1}):
+            assert [document.metadata for document in retriever.documents(again)] == [
+                each for each in changed if holds(again, each)
+            ]
+
+
+# --- an index without documents ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW8", "IVF2,Flat", "SQ8"])
+def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factory: str) -> None:
+    root, rows = tmp_path / "ix", make_documents(30)
+    with pytest.raises(InputError, match="holds no documents"):
+        build_index([], root, model=embedder)
+    assert not root.exists()
+    assert build_index([], root, model=embedder, index=factory, recall=0.9, allow_empty=True).documents == 0
+    assert verify_index(root, deep=True).problems == []
+    with Retriever.load(root, model=embedder) as retriever:
+        assert retriever.search("word1") == retriever.search("word1", unit="passage") == []
+        assert retriever.search("word1", mode="lexical", filter={"year": 2000}) == []
+        assert retriever.count() == retriever.count({"year": 2000}) == len(list(retriever.documents())) == 0
+    assert compact_index(root).documents == 0
+    add_documents(rows, root, model=embedder)
+    with Retriever.load(root, model=embedder) as retriever:
+        assert len(retriever.search("word1 word2", k=30)) == 30
+    assert verify_index(root, deep=True).problems == []
+
+
+def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        build_index(tmp_path / "none.jsonl", tmp_path / "ix", model=embedder, allow_empty=True)
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_metadata_are_changed_by_id_and_by_filter_without_encoding(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    root, rows = tmp_path / "ix", make_documents(50)
+    build_index(rows, root, model=embedder, index_fields=["year"])
+    encoded = embedder.encoded_words
+    with Retriever.load(root, model=embedder) as retriever:
+        before = retriever.search("word1 word2", k=5)
+        update_metadata(root, {"year": 1999, "read": datetime.date(2024, 2, 29)}, ["doc-1", "doc-2"])
+        update_metadata(root, {"old": True}, where={"year": {"$lt": 2003}}, remove=["tags", "nothing"])
+        assert retriever.count({"year": 1999}) == 0
+        retriever.reopen()
+        one, three = retriever.get(["doc-1", "doc-3"])
+        assert one.metadata == {"year": 1999, "read": "2024-02-29", "old": True}
+        assert three.metadata == {"year": 2003, "tags": rows[3]["tags"]}
+        assert [each.id for each in retriever.documents({"year": 1999})] == ["doc-1", "doc-2"]
+        assert embedder.encoded_words == encoded
+        after = retriever.search("word1 word2", k=5)
+        assert [(hit.id, hit.score, hit.passage) for hit in after] == [(h.id, h.score, h.passage) for h in before]
+    assert verify_index(root, deep=True).problems == []
+    upsert_documents(rows, root, model=embedder)
+    assert embedder.encoded_words == encoded
+
+
+def test_metadata_that_cannot_be_changed_so(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(5), root, model=embedder)
+    with pytest.raises(ConfigError, match="nothing to change"):
+        update_metadata(root, {}, ["doc-1"])
+    with pytest.raises(ConfigError, match="ids or a filter"):
+        update_metadata(root, {"a": 1})
+    with pytest.raises(ConfigError, match="both set and removed"):
+        update_metadata(root, {"a": 1}, ["doc-1"], remove=["a"])
+    with pytest.raises(ConfigError, match="remove='year' is one string"):
+        update_metadata(root, {}, ["doc-1"], remove="year")
+    with pytest.raises(InputError, match="not JSON"):
+        update_metadata(root, {"a": {1, 2}}, ["doc-1"])
+    with pytest.raises(InputError, match="surrogate"):
+        update_metadata(root, {"a": "\ud800"}, ["doc-1"])
+    with pytest.raises(InputError, match="'nobody'; nothing was changed"):
+        update_metadata(root, {"a": 1}, ["doc-1", "nobody"])
+    with pytest.raises(IndexFormatError, match="no index here"):
+        update_metadata(tmp_path / "none", {"a": 1}, where={})
+    assert update_metadata(root, {"a": 1}, where={"year": 1}).version == "v000001"
+    with Retriever.load(root) as retriever:
+        assert retriever.count({"a": 1}) == 0

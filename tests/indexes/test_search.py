@@ -1,0 +1,175 @@
+"""What a search promises: the least score, one scale for passages, errors for damage, diversity among what is shown."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval import Hit, Retriever, build_index
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.search import retriever as retriever_module
+from aveyb_retrieval.indexes.search import snapshot as snapshot_module
+from aveyb_retrieval.indexes.search.options import Options
+from aveyb_retrieval.indexes.store import directory
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.types import EmbedderLike
+
+FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
+ROWS = [{**row, "title": ""} for row in make_documents(80)]  # without titles, a passage's text gives its vector
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("search") / "ix"
+    build_index(ROWS, path, model=FakeEmbedder())
+    return path
+
+
+@pytest.fixture(scope="module")
+def retriever(root: Path) -> Retriever:
+    return Retriever.load(root, model=FakeEmbedder())
+
+
+def test_the_least_score_leaves_out_hits_before_the_best_are_taken(retriever: Retriever) -> None:
+    everything = retriever.search("word1 word2 word3", k=60)
+    confidence = [hit.confidence or 0.0 for hit in everything]
+    assert confidence != sorted(confidence, reverse=True), "the fused order is another one"
+    least = sorted(confidence)[-3]
+    expected = [hit.id for hit in everything if (hit.confidence or 0.0) >= least]
+    assert [hit.id for hit in everything[:2]] != expected[:2]
+    assert [hit.id for hit in retriever.search("word1 word2 word3", k=2, min_score=least)] == expected[:2]
+
+
+def test_an_index_without_words_of_passages_has_no_confidence_to_compare(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(FORMAT1 / "flat", tmp_path / "flat"))
+    with Retriever.load(root) as old:
+        manifest = old._engine.snapshot.manifest
+        model: Any = FakeEmbedder(dim=manifest.dim)
+        assert manifest.model is not None
+        model.fingerprint = manifest.model["fingerprint"]
+    with Retriever.load(root, model=model) as old:
+        assert old.search("word", min_score=-1.0, mode="dense")
+        with pytest.raises(IndexFormatError, match="aveyb-index upgrade"):
+            old.search("word", min_score=0.0)
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_passages_have_one_scale_in_both_units(retriever: Retriever, mode: Any) -> None:
+    query, options = "word1 word2", {"mode": mode, "granularity": "passage"}
+    found = retriever.search(query, k=500, unit="passage", mode=mode, fold=False, candidates=500)
+    scores = {(hit.id, passage.span): passage.score for hit in found for passage in hit.passages}
+    hits = retriever.search(query, k=5, passages=3, **options)
+    compared = [(p.score, scores[h.id, p.span]) for h in hits for p in h.passages if (h.id, p.span) in scores]
+    assert len(compared) >= 5
+    assert all(ours == pytest.approx(theirs, abs=1e-5) for ours, theirs in compared)
+    if mode == "hybrid":
+        assert all(hit.passages[0].score == hit.confidence for hit in hits if hit.passages)
+
+
+def test_a_model_given_by_its_path_searches_precomputed_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unnamed = _without_its_model(ROWS, tmp_path)
+    asked: list[Any] = []
+
+    def load(source: Any, **_: Any) -> EmbedderLike:
+        asked.append(source)
+        return FakeEmbedder()
+
+    monkeypatch.setattr(retriever_module, "load_model", load)
+    with Retriever.load(unnamed) as without, pytest.raises(ConfigError, match="or give the model"):
+        without.search("word1")
+    with Retriever.load(unnamed, model=tmp_path / "model") as given:
+        assert given.search("word1", k=3)
+    assert asked == [tmp_path / "model"]
+
+
+def _without_its_model(rows: list[dict[str, Any]], folder: Path) -> Path:
+    """Build an index of vectors that are there already, of a model that nobody names."""
+    np.save(folder / "vectors.npy", np.random.default_rng(0).normal(size=(len(rows), 16)).astype(np.float32))
+    build_index(rows, folder / "ix", vectors=folder / "vectors.npy", granularity="document")
+    return folder / "ix"
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("unit", ["document", "passage"])
+@pytest.mark.parametrize("mode", ["dense", "hybrid"])
+def test_passages_that_the_store_has_lost_are_an_error(root: Path, tmp_path: Path, unit: Any, mode: Any) -> None:
+    damaged = _damage(root, tmp_path, "DELETE FROM passages")
+    lost = pytest.raises(IndexFormatError, match=r"passage number \d+, which the store does not have")
+    with Retriever.load(damaged, model=FakeEmbedder()) as retriever, lost:
+        retriever.search("word1", k=3, unit=unit, mode=mode)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_documents_that_the_store_has_lost_are_an_error(root: Path, tmp_path: Path) -> None:
+    damaged = _damage(root, tmp_path, "DELETE FROM documents WHERE doc % 2")
+    lost = pytest.raises(IndexFormatError, match=r"document number \d+, which the store does not have")
+    with Retriever.load(damaged, model=FakeEmbedder()) as retriever, lost:
+        retriever.rank(["word1"], k=20, mode="dense", granularity="document")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open files without comparing their hashes, as those of a large index are."""
+    monkeypatch.setattr(snapshot_module, "check_files", lambda *_, **__: None)
+
+
+def _damage(root: Path, folder: Path, sql: str) -> Path:
+    copy = Path(shutil.copytree(root, folder / "damaged"))
+    with Retriever.load(copy) as retriever:
+        store = retriever._engine.snapshot.folder / directory.STORE
+    db = sqlite3.connect(store, isolation_level=None)
+    db.execute(sql)
+    db.close()
+    return copy
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def test_diversity_counts_likeness_with_chosen_passages_only(retriever: Retriever) -> None:
+    """Maximal marginal relevance by its definition, over all candidates, with one passage of each document."""
+    query, weight, k = "word1 word2 word3", 0.6, 12
+    plain = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000)
+    vectors = [next(iter(FakeEmbedder().encode_documents([("", hit.passage or "")]))).vector for hit in plain]
+    highest = max(hit.score for hit in plain)
+    expected: list[int] = []
+    while len(expected) < k:
+        documents = {plain[i].id for i in expected}
+        rest = [i for i, hit in enumerate(plain) if hit.id not in documents]
+
+        def value(i: int) -> float:
+            likeness = max((float(vectors[i] @ vectors[j]) for j in expected), default=0.0)
+            return (1 - weight) * plain[i].score / highest - weight * max(likeness, 0.0)
+
+        expected.append(max(rest, key=value))
+    hits = retriever.search(query, k=k, unit="passage", fold=False, per_document=1, diversity=weight, candidates=5000)
+    assert [_place(hit) for hit in hits] == [_place(plain[i]) for i in expected]
+
+
+def _place(hit: Hit) -> tuple[str, Any]:
+    return hit.id, hit.span
+
+
+def test_an_empty_name_of_a_reranker_is_refused(retriever: Retriever) -> None:
+    with pytest.raises(ConfigError, match="rerank='': must be 'maxsim', a CrossEncoder, or the name of one"):
+        retriever.search("word1", rerank="")
+
+
+def test_options_may_be_given_their_default_values(retriever: Retriever) -> None:
+    given = Options(k=10)
+    assert retriever.search("word1", fold=True, per_document=None, diversity=0.0) == retriever.search("word1")
+    defaults: dict[str, Any] = {"weight": given.weight, "fusion": given.fusion, "granularity": None}
+    assert retriever.search("word1", unit="passage", **defaults) == retriever.search("word1", unit="passage")

@@ -1,0 +1,211 @@
+"""`sync_index`: after it an index holds what the folder holds, whatever happened to the files or to the process."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index, encode_corpus, export_index, hits_to_prompt, sync_index
+from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
+from aveyb_retrieval.indexes.input import folders
+from aveyb_retrieval.indexes.store import origins
+from aveyb_retrieval.indexes.store.store import Store
+from aveyb_retrieval.indexes.changes import ingest, watch
+from aveyb_retrieval.indexes.changes.sync import plan_sync
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.indexes.fake import FakeEmbedder
+from tests.indexes.files import make_pdf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("pypdfium2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("apples grow on trees")
+    (folder / "b.md").write_text("# Bananas\n\nbananas grow in bunches")
+    (folder / "sub" / "c.pdf").write_bytes(
+        make_pdf([["cherries are red and sweet in june"], ["dates are brown"]], title="Fruit")
+    )
+    (folder / "picture.png").write_bytes(b"x")
+    return folder
+
+
+def contents(root: Path) -> dict[str, tuple[str, str, str]]:
+    """Title, text and path of every document, by its id."""
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        return {d.id: (d.title, d.text, d.metadata["path"]) for d in retriever.documents()}
+
+
+def assert_like_a_new_build(root: Path, folder: Path, tmp_path: Path) -> None:
+    """The index finds what one finds that is built of the folder as it is now."""
+    shutil.rmtree(tmp_path / "new", ignore_errors=True)
+    build_index(folder, tmp_path / "new", model=FakeEmbedder())
+    assert contents(root) == contents(tmp_path / "new")
+    answers = []
+    for path in (root, tmp_path / "new"):
+        with Retriever.load(path, model=FakeEmbedder(), verify=True) as retriever:
+            hits = retriever.search("dates cherries grow", k=10, mode="dense")
+            answers.append(sorted((h.id, round(h.score, 5), h.page, h.passage) for h in hits))
+    assert answers[0] == answers[1]
+    assert verify_index(root, deep=True).problems == []
+
+
+def test_new_changed_renamed_and_deleted_files(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    first = sync_index(folder, root, model=FakeEmbedder())
+    assert (first.added, first.documents, len(first.notices)) == (3, 3, 1)
+    assert first.notices[0].reason == "unknown kind .png"
+    same = sync_index(folder, root, model=FakeEmbedder())
+    assert (same.version, same.unchanged, same.added) == ("v000001", 3, 0)
+
+    (folder / "a.txt").write_text("apples grow on old trees")
+    (folder / "b.md").unlink()
+    (folder / "sub" / "c.pdf").rename(folder / "d.pdf")
+    (folder / "new.txt").write_text("elderberries")
+    plan = plan_sync(folder, root)
+    assert (plan.new, plan.changed, plan.deleted) == (("new.txt",), ("a.txt",), ("b.md",))
+    assert plan.renamed == (("sub/c.pdf", "d.pdf"),)
+    embedder = FakeEmbedder()
+    done = sync_index(folder, root, model=embedder)
+    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (1, 1, 1, 1, 0)
+    assert embedder.encoded_words < 12  # the renamed file was not encoded again
+    assert_like_a_new_build(root, folder, tmp_path)
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        hit = retriever.search("dates", k=1, mode="lexical")[0]
+        assert (hit.id, hit.page, hit.page_label, hit.metadata["path"]) == ("d.pdf", 2, "2", "d.pdf")
+        assert "(d.pdf, page 2, characters " in hits_to_prompt([hit])
+
+
+def test_a_file_that_cannot_be_read_stops_or_is_left_out(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    sync_index(folder, root, model=FakeEmbedder())
+    (folder / "sub" / "c.pdf").write_bytes(b"damaged")
+    (folder / "a.txt").unlink()
+    with pytest.raises(InputError, match=r"c\.pdf: not a PDF file.*such files"):
+        sync_index(folder, root, model=FakeEmbedder())
+    assert len(contents(root)) == 3  # nothing has changed
+    done = sync_index(folder, root, model=FakeEmbedder(), on_error="skip")
+    assert (done.deleted, done.rejected, done.unchanged) == (2, 1, 1)  # an old text is not kept as if it were today's
+    assert contents(root).keys() == {"b.md"}
+
+
+def test_other_documents_stay_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    build_index([{"_id": "own", "text": "words"}], root, model=FakeEmbedder())
+    assert sync_index(folder, root, model=FakeEmbedder()).added == 3
+    (folder / "a.txt").unlink()
+    assert sync_index(folder, root, model=FakeEmbedder()).documents == 3
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x.txt").write_text("something else")
+    with pytest.raises(ConfigError, match="has none of them"):
+        sync_index(other, root, model=FakeEmbedder())
+    (other / "x.txt").unlink()
+    with pytest.raises(InputError, match="holds no file that is read"):
+        sync_index(other, root, model=FakeEmbedder())
+    folder.rename(tmp_path / "moved")
+    assert sync_index(tmp_path / "moved", root, model=FakeEmbedder()).unchanged == 2
+    (tmp_path / "moved" / "own").with_suffix(".txt").write_text("t")
+    assert sync_index(tmp_path / "moved", root, model=FakeEmbedder()).added == 1
+
+
+def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ix"
+    for number in range(20):
+        (folder / f"{number:02}.txt").write_text(f"text number {number}")
+    sync_index(folder, root, model=FakeEmbedder())
+    for number in range(20):
+        (folder / f"{number:02}.txt").write_text(f"other text {number}")
+    (folder / "b.md").rename(folder / "renamed.md")
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
+    read = folders._read
+    calls = 0
+
+    def dying(*arguments: object) -> Iterator[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 14:
+            raise KeyboardInterrupt
+        yield from read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folders, "_read", dying)
+    with pytest.raises(KeyboardInterrupt):
+        sync_index(folder, root, model=FakeEmbedder())
+    assert "text number 3" in {text for _, text, _ in contents(root).values()}
+    (folder / "00.txt").write_text("changed once more")
+    (folder / "01.txt").unlink()
+    done = sync_index(folder, root, model=FakeEmbedder())
+    assert done.resumed
+    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (0, 19, 1, 1, 2)
+    assert_like_a_new_build(root, folder, tmp_path)
+
+
+def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
+    encode_corpus(folder, tmp_path / "shards", of=2, model=FakeEmbedder())
+    build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
+    assert_like_a_new_build(tmp_path / "ix", folder, tmp_path)
+    export_index(tmp_path / "ix", tmp_path / "exported")
+    build_index(None, tmp_path / "again", vectors=tmp_path / "exported")
+    assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
+    with Retriever.load(tmp_path / "again", model=FakeEmbedder()) as retriever:
+        assert retriever.search("dates brown", k=1)[0].page == 2
+    (folder / "a.txt").write_text("apples grow on trees in autumn")
+    done = sync_index(folder, tmp_path / "again", model=FakeEmbedder())
+    assert (done.added, done.replaced, done.unchanged) == (0, 1, 2)
+    assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
+
+
+def test_damaged_pages_are_told(folder: Path, tmp_path: Path) -> None:
+    build_index(folder, tmp_path / "ix", model=FakeEmbedder())
+    path = tmp_path / "ix" / "v000001" / "store.sqlite"
+    for bad in ('{"starts": [0, 9999], "labels": []}', '{"starts": [5], "labels": []}', "nothing", "5"):
+        with sqlite3.connect(path) as db:
+            db.execute("UPDATE origins SET pages = ? WHERE pages IS NOT NULL", (bad,))
+        db.close()
+        store = Store.open_for_reading(path)
+        assert len(origins.origin_problems(store)) == 1, bad
+        if "9999" not in bad:
+            with pytest.raises(AveyBError, match="damaged"):
+                store.documents([1, 2, 3])
+        store.close()
+
+
+def test_a_folder_is_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are acted on once they have stopped."""
+    acted: list[set[str]] = []
+    steps = iter(
+        [
+            lambda: None,
+            lambda: (folder / "n.txt").write_text("one"),
+            lambda: (folder / "n.txt").write_text("one and two"),
+            lambda: None,
+            lambda: (folder / "a.txt").unlink(),
+            lambda: None,
+        ]
+    )
+
+    def sleep(seconds: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        watch.watch_folder(folder, 1.0, lambda: acted.append({f.id for f in folders.list_folder(folder)[0]}))
+    assert acted == [
+        {"a.txt", "b.md", "sub/c.pdf"},
+        {"a.txt", "b.md", "sub/c.pdf", "n.txt"},
+        {"b.md", "sub/c.pdf", "n.txt"},
+    ]

@@ -1,0 +1,442 @@
+"""Token vectors in an index: what is kept of them, what a search makes of them, and every change of an index."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from aveyb_retrieval import (
+    Embedder,
+    Retriever,
+    add_documents,
+    build_index,
+    compact_index,
+    delete_documents,
+    tune_index,
+    upsert_documents,
+    verify_index,
+)
+from aveyb_retrieval.encoder.passages import PassageSize
+from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.token_codec import WIDTH, TokenCodec
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.search import fusion
+from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
+from aveyb_retrieval.indexes.store.manifest import Manifest
+from aveyb_retrieval.indexes.changes.maintain import upgrade_index
+from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.search.snapshot import Snapshot
+
+QUERY = "word3 word17 word40 word99"
+STORAGES = ("int8", "1bit")
+
+
+def snapshot(retriever: Retriever) -> Snapshot:
+    return retriever._engine.snapshot
+
+
+def stored(root: Path, embedder: Any) -> dict[str, list[np.ndarray]]:
+    """The codes of every passage of every document, by its id, as an index keeps them."""
+    with Retriever.load(root, model=embedder) as retriever, snapshot(retriever).store() as store:
+        tokens = snapshot(retriever).tokens
+        assert tokens is not None
+        found: dict[str, list[np.ndarray]] = {}
+        for doc in store.ids("document").tolist():
+            ids = store.passage_ids(np.array([doc]))
+            block = tokens.gather(ids)
+            found[store.documents([doc])[doc].id] = [block.codes[a:b] for a, b in block.ranges.tolist()]
+        return found
+
+
+def expected(rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str) -> dict[str, list[np.ndarray]]:
+    """The same, from a model that encodes whole documents now."""
+    codec = TokenCodec(embedder.dim, storage)
+    found = {}
+    for row in rows:
+        prefix = f"{row['title']}\n" if row.get("title") else ""
+        (vectors,) = embedder.token_vectors([prefix + row["text"]], prompt="document")
+        codes = codec.encode(torch.from_numpy(vectors))
+        found[row["_id"]] = [codes[a : a + embedder.split_size] for a in range(0, len(codes), embedder.split_size)]
+    return found
+
+
+def assert_same(found: dict[str, list[np.ndarray]], wanted: dict[str, list[np.ndarray]]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, passages in wanted.items():
+        assert len(found[name]) == len(passages), name
+        for one, other in zip(found[name], passages, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+# --- the codec -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 96), (256, WIDTH), (384, WIDTH)])
+def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(dim: int, width: int) -> None:
+    vectors = torch.randn(50, dim, generator=torch.Generator().manual_seed(0))
+    for storage, row_bytes in (("int8", width), ("1bit", width // 8)):
+        codec = TokenCodec(dim, storage)
+        codes = codec.encode(vectors)
+        assert (codes.shape, codes.dtype) == ((50, row_bytes), codec.dtype)
+        kept = torch.nn.functional.normalize(vectors @ torch.from_numpy(codec.projection).T, dim=-1)
+        whole = codec.decode(codes)
+        meant = (kept * 127).round() if storage == "int8" else torch.where(kept >= 0, 1, -1)
+        assert torch.equal(whole.float(), meant.float())
+        unit = 1 / 127 if storage == "int8" else width**-0.5
+        torch.testing.assert_close(codec.query(vectors) @ whole.float().T, kept @ (whole.float() * unit).T)
+    rows = codec.projection @ codec.projection.T * (1 << (dim - 1).bit_length()) / dim
+    assert np.abs(np.diag(rows) - 1).max() < 1e-5
+    if dim & (dim - 1) == 0:  # a power of two: the rows of a rotation
+        np.testing.assert_allclose(rows, np.eye(width), atol=1e-6)
+
+
+def test_the_projection_is_the_same_everywhere() -> None:
+    signs = np.sign(TokenCodec(16, "int8").projection).astype(int)
+    assert signs[0].tolist() == [-1, 1, 1, 1, -1, 1, -1, -1, 1, 1, 1, -1, -1, -1, -1, 1]
+    near, far = torch.eye(256)[:1] + 0.3 * torch.eye(256)[1:2], torch.eye(256)[2:3]
+    codec = TokenCodec(256, "1bit")
+    query, rows = codec.query(torch.eye(256)[:1]), codec.decode(codec.encode(torch.cat([near, far]))).float()
+    scores = (query @ rows.T)[0].tolist()
+    assert scores[0] > 0.5 > abs(scores[1])
+
+
+@pytest.mark.parametrize(
+    ("dim", "storage", "reason"), [(16, "int4", "must be one of int8, 1bit"), (4, "int8", "have 4")]
+)
+def test_unknown_codecs_are_refused(dim: int, storage: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        TokenCodec(dim, storage)
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_every_change_keeps_the_token_vectors_of_every_document(
+    storage: str, tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    root, rows = tmp_path / "ix", make_documents(60)
+    build_index(rows, root, model=embedder, token_vectors=storage)
+    assert_same(stored(root, embedder), expected(rows, embedder, storage))
+
+    more = make_documents(20, seed=3, first=60)
+    add_documents(more, root, model=embedder)
+    rows += more
+    grown = [{**row, "text": row["text"] + " word1 word2 word3"} for row in rows[10:30]]
+    encoded = embedder.encoded_words
+    upsert_documents(grown, root, model=embedder)
+    assert embedder.encoded_words - encoded < sum(len(row["text"].split()) for row in grown)  # only what is new
+    rows[10:30] = grown
+    delete_documents(root, [row["_id"] for row in rows[5:15]])
+    del rows[5:15]
+    assert_same(stored(root, embedder), expected(rows, embedder, storage))
+    before = answers(root, embedder)
+    tune_index(root, 0.9)
+    compact_index(root)
+    upgrade_index(root)
+    assert_same(stored(root, embedder), expected(rows, embedder, storage))
+    assert answers(root, embedder) == before
+    with Retriever.load(root, model=embedder) as retriever:
+        tokens = snapshot(retriever).tokens
+        assert tokens is not None
+        assert tokens.rows == sum(len(codes) for found in stored(root, embedder).values() for codes in found)
+    assert verify_index(root, deep=True).problems == []
+
+
+def answers(root: Path, embedder: Any) -> list[Any]:
+    with Retriever.load(root, model=embedder) as retriever:
+        hits = retriever.search([QUERY, "word5 word6"], k=20, unit="passage", rerank="token-vectors", fold=False)
+        return [(hit.id, hit.span, hit.score) for found in hits for hit in found]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_build_that_dies_is_resumed_with_the_same_token_vectors(
+    storage: str, tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    rows, root = make_documents(40), tmp_path / "ix"
+    monkeypatch.setattr("aveyb_retrieval.indexes.changes.ingest.BATCH_DOCUMENTS", 4)
+    encode = FakeEmbedder.encode_documents
+
+    def dying(self: FakeEmbedder, documents: Any) -> Iterator[Any]:
+        for number, document in enumerate(encode(self, documents)):
+            if number == 18:
+                raise Killed
+            yield document
+
+    monkeypatch.setattr(FakeEmbedder, "encode_documents", dying)
+    with pytest.raises(Killed):
+        build_index(rows, root, model=embedder, token_vectors=storage)
+    monkeypatch.setattr(FakeEmbedder, "encode_documents", encode)
+    with pytest.raises(ConfigError, match="token_vectors was"):
+        build_index(rows, root, model=embedder)
+    assert build_index(rows, root, model=embedder, token_vectors=storage).resumed
+    assert_same(stored(root, embedder), expected(rows, embedder, storage))
+    assert verify_index(root).problems == []
+
+
+def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows, root = make_documents(30), tmp_path / "ix"
+    build_index(rows, root, model=embedder, granularity="document", token_vectors="int8")
+    with Retriever.load(root, model=embedder) as retriever:
+        tokens = snapshot(retriever).tokens
+        assert tokens is not None
+        whole = [
+            np.concatenate([np.zeros((0, 16), np.int8), *each]) for each in expected(rows, embedder, "int8").values()
+        ]
+        block = tokens.gather(tokens.ids)
+        np.testing.assert_array_equal(block.codes, np.concatenate(whole))
+        (hit, *_) = retriever.search(rows[3]["text"], k=3, rerank="token-vectors")
+        assert hit.id == rows[3]["_id"]
+    delete_documents(root, ["doc-3"])
+    compact_index(root)
+    assert verify_index(root).problems == []
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("unit", ["document", "passage"])
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
+    storage: str, unit: Any, mode: Any, tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, root = make_documents(60), tmp_path / "ix"
+    build_index(rows, root, model=embedder, token_vectors=storage)
+    codec = TokenCodec(embedder.dim, storage)
+    (query,) = embedder.token_vectors([QUERY], prompt="query")
+    asked = codec.query(torch.from_numpy(query))
+    with Retriever.load(root, model=embedder) as retriever:
+        first = retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, passages=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeEmbedder, "token_vectors", only_queries(FakeEmbedder.token_vectors))
+            hits = retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="maxsim")
+            assert hits == retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="token-vectors")
+        assert len(hits) == len(first) > 5
+        for hit in hits:
+            title, (start, stop) = hit.title, hit.span or (0, 0)
+            if hit.passage is None:
+                assert hit.scores["maxsim"] == 0
+                continue
+            prefix = f"{title}\n" if start == 0 and title else ""
+            (vectors,) = embedder.token_vectors([prefix + hit.text[start:stop]], prompt="document")
+            cosines = asked @ codec.decode(codec.encode(torch.from_numpy(vectors))).float().T
+            assert hit.scores["maxsim"] == pytest.approx(float(cosines.max(1).values.mean()), abs=1e-6)
+        scores = [hit.score for hit in hits]
+        assert scores == sorted(scores, reverse=True)
+        if mode != "hybrid":
+            assert scores == [hit.scores["maxsim"] for hit in hits]
+        elif unit == "document":
+            before = {hit.id: hit.score for hit in first}
+            assert scores == pytest.approx([before[hit.id] + fusion.MAXSIM * hit.scores["maxsim"] for hit in hits])
+        else:
+            before = {(hit.id, hit.span): hit.confidence or 0 for hit in first}
+            logits = [np.log(before[hit.id, hit.span] / (1 - before[hit.id, hit.span])) for hit in hits]
+            wanted = [(x - OFFSET) / SLOPE + MAXSIM * hit.scores["maxsim"] for x, hit in zip(logits, hits, strict=True)]
+            assert scores == pytest.approx(wanted, abs=1e-5)
+
+
+def only_queries(original: Any) -> Any:
+    def token_vectors(self: Any, texts: Any, *, prompt: str) -> Any:
+        assert prompt == "query", "nothing but the query is encoded"
+        return original(self, texts, prompt=prompt)
+
+    return token_vectors
+
+
+# --- mistakes and damage ---------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows, root = make_documents(12), tmp_path / "ix"
+    build_index(rows, root, model=embedder)
+    with Retriever.load(root, model=embedder) as retriever:
+        with pytest.raises(
+            ConfigError, match=r"ix: rerank='token-vectors': this index keeps no token vectors; build it"
+        ):
+            retriever.search(QUERY, rerank="token-vectors")
+        assert retriever.search(QUERY, rerank="maxsim")
+    with pytest.raises(ConfigError, match="token_vectors='int4': must be one of None, int8, 1bit"):
+        build_index(rows, tmp_path / "no", model=embedder, token_vectors="int4")
+    vectors = np.eye(12, 16, dtype=np.float32)
+    with pytest.raises(ConfigError, match="with ready-made vectors: there is no model"):
+        build_index(rows, tmp_path / "no", vectors=vectors, granularity="document", token_vectors="int8")
+
+    keeping = tmp_path / "keeping"
+    build_index(rows, keeping, model=embedder, granularity="document", token_vectors="int8")
+    with pytest.raises(ConfigError, match=r"without the token vectors that .*keeping keeps"):
+        upsert_documents(rows, keeping, vectors=vectors)
+
+    class NoTokens:
+        dim, model_name, fingerprint = 16, "plain", "0" * 64
+        encode_documents, encode_queries = FakeEmbedder.encode_documents, FakeEmbedder.encode_queries
+        token_vectors = FakeEmbedder.token_vectors
+
+    with pytest.raises(ConfigError, match="the model plain gives no token vectors of documents"):
+        build_index(rows, tmp_path / "no", model=NoTokens(), token_vectors="int8")
+    assert not (tmp_path / "no").exists()
+
+
+def edit_shard(root: Path, change: Any) -> None:
+    """Change the tensors of an index's shard, and make its hash fit again everywhere, as a hostile hand would."""
+    from dataclasses import replace
+
+    from aveyb_retrieval.indexes.store.files import FileInfo, hash_file
+    from aveyb_retrieval.indexes.store.store import Store
+
+    folder = root / (root / "current").read_text().strip()
+    manifest = Manifest.read(folder)
+    (name,) = [name for name in manifest.files if name.startswith("vectors/")]
+    tensors = {key: value.copy() for key, value in load_file(folder / name).items()}
+    change(tensors)
+    save_file(tensors, folder / name)
+    shard: FileInfo = hash_file(folder / name)
+    store = Store.open_for_writing(folder / "store.sqlite")
+    store.db.execute("UPDATE shards SET bytes = ?, sha256 = ?", (shard.bytes, shard.sha256))
+    store.close()
+    files = {**manifest.files, name: shard, "store.sqlite": hash_file(folder / "store.sqlite")}
+    replace(manifest, files=files).write(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "opens"),
+    [
+        (lambda t: [t.pop(name) for name in ("token", "token_ids", "token_ranges")], "no tensor 'token_ids'", False),
+        (lambda t: t.update(token=t["token"][:, :8].copy()), "not 16 bytes of int8", False),
+        (lambda t: t.update(token=t["token"].astype(np.uint8)), "not 16 bytes of int8", False),
+        (lambda t: t["token_ranges"].__setitem__((0, 1), 1 << 40), "leads outside", False),
+        (lambda t: t.update(token_ids=t["token_ids"][1:].copy()), "not a range for each", False),
+        (lambda t: t["token_ids"].__setitem__(0, t["token_ids"][1]), "do not ascend", True),
+        (lambda t: t["token_ids"].__setitem__(-1, 1 << 40), "are not those of the passages", True),
+        (lambda t: t["token_ranges"].__setitem__(3, 0), "of no passage", True),
+    ],
+)
+def test_shards_that_do_not_fit_are_found(
+    change: Any, reason: str, opens: bool, tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(12), root, model=embedder, token_vectors="int8")
+    edit_shard(root, change)
+    assert any(reason in problem for problem in verify_index(root).problems), verify_index(root).problems
+    if not opens:
+        with pytest.raises(IndexFormatError, match=re.escape(reason)):
+            Retriever.load(root, model=embedder)
+
+
+def test_token_vectors_that_the_manifest_denies_are_found(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    with_tokens, without = tmp_path / "with", tmp_path / "without"
+    rows = make_documents(12)
+    build_index(rows, with_tokens, model=embedder, token_vectors="1bit")
+    build_index(rows, without, model=embedder)
+    extra = load_file(next(with_tokens.glob("v*/vectors/*")))
+    edit_shard(without, lambda tensors: tensors.update({k: v for k, v in extra.items() if k.startswith("token")}))
+    assert any("the manifest says that there are none" in problem for problem in verify_index(without).problems)
+
+
+def test_a_faiss_file_is_repaired_beside_token_vectors(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    root, rows = tmp_path / "ix", make_documents(30)
+    build_index(rows, root, model=embedder, token_vectors="1bit")
+    (damaged,) = root.glob("v*/passage.faiss")
+    damaged.write_bytes(b"nothing")
+    verdict = verify_index(root, repair=True)
+    assert verdict.problems and verdict.repaired
+    assert_same(stored(root, embedder), expected(rows, embedder, "1bit"))
+
+
+# --- real models -----------------------------------------------------------------------------------------------------
+
+STORY = "".join(
+    f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12} o'clock. "
+    for day in range(60)
+)
+
+
+def codes_of(model: Any, text: str, title: str = "") -> Any:
+    (encoded,) = model.encode_documents([(title, text)])
+    return encoded
+
+
+@pytest.mark.parametrize("overlap", [0, 16])
+def test_our_model_gives_the_tokens_of_its_passages(overlap: int) -> None:
+    model = Embedder.load(passage_size=PassageSize(64, overlap, titled=False))
+    codec = TokenCodec(model.dim, "int8")
+    coding = model.with_token_codec(codec)
+    encoded, plain = codes_of(coding, STORY, "The keeper\n"), codes_of(model, STORY, "The keeper\n")
+    assert plain.tokens is None
+    np.testing.assert_allclose(encoded.passages, plain.passages, atol=1e-6)
+    (whole,) = model.token_vectors(["The keeper\n" + STORY], prompt="document")
+    wanted = codec.encode(torch.from_numpy(whole))
+    assert len(encoded.tokens.ranges) == len(encoded.spans) > 10
+    starts = encoded.tokens.ranges[:, 0]
+    assert (np.diff(encoded.tokens.ranges.ravel()) >= 0).all() == (overlap == 0)
+    assert starts[0] == 0 and encoded.tokens.ranges[-1, 1] == len(whole) == encoded.n_tokens
+    assert np.abs(encoded.tokens.codes.astype(int) - wanted).max() <= 1
+    if overlap:
+        return
+    short = STORY[: len(STORY) * 3 // 4]
+    known = model.unchanged_passages(("The keeper\n", short), ("The keeper\n", STORY))
+    assert known > 3
+    grown = coding.encode_grown("The keeper\n", STORY, plain.passages[:known], plain.norms[:known])
+    assert len(grown.tokens.ranges) == len(encoded.spans) - known
+    first = encoded.tokens.ranges[known, 0]
+    np.testing.assert_array_equal(grown.tokens.ranges, encoded.tokens.ranges[known:] - first)
+    assert np.abs(grown.tokens.codes.astype(int) - encoded.tokens.codes[first:]).max() <= 1
+
+
+def test_passages_that_overlap_survive_compaction(tmp_path: Path) -> None:
+    model, root = Embedder.load(passage_size=PassageSize(64, 16)), tmp_path / "ix"
+    rows = [{"_id": str(i), "text": STORY[i * 100 :]} for i in range(3)]
+    build_index(rows, root, model=model, token_vectors="1bit", passage_tokens=64, passage_overlap=16)
+    before, size = stored(root, model), token_rows(root, model)
+    delete_documents(root, ["1"])
+    compact_index(root)
+    after = stored(root, model)
+    assert_same(after, {name: before[name] for name in ("0", "2")})
+    assert token_rows(root, model) < size * 0.7
+    assert verify_index(root, deep=True).problems == []
+
+
+def token_rows(root: Path, model: Any) -> int:
+    with Retriever.load(root, model=model) as retriever:
+        tokens = snapshot(retriever).tokens
+        assert tokens is not None
+        return tokens.rows
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bool, tmp_path: Path) -> None:
+    model = SentenceEmbedder.load(save_bert(tmp_path), passage_size=PassageSize(24, 0, late))
+    assert model.token_dim == 32
+    codec = TokenCodec(model.token_dim, "int8")
+    encoded, plain = codes_of(model.with_token_codec(codec), SENTENCES), codes_of(model, SENTENCES)
+    np.testing.assert_allclose(encoded.passages, plain.passages, atol=1e-6)
+    np.testing.assert_allclose(encoded.vector, plain.vector, atol=1e-6)
+    ranges = encoded.tokens.ranges
+    assert len(ranges) == len(encoded.spans) > 5
+    assert (np.diff(ranges.ravel()) >= 0).all() and ranges[-1, 1] == len(encoded.tokens.codes)
+    if not late:
+        texts = [SENTENCES[a:b] for a, b in encoded.spans.tolist()]
+        for (a, b), vectors in zip(ranges.tolist(), model.token_vectors(texts, prompt="document"), strict=True):
+            wanted = codec.encode(torch.from_numpy(vectors))
+            assert np.abs(encoded.tokens.codes[a:b].astype(int) - wanted).max() <= 1
+    rows, root = [{"_id": "story", "text": SENTENCES}, {"_id": "short", "text": "A heron."}], tmp_path / "ix"
+    build_index(rows, root, model=model, token_vectors="int8")
+    upsert_documents([{"_id": "story", "text": SENTENCES + "The pump stops."}], root, model=model)
+    assert verify_index(root, deep=True).problems == []
+    with Retriever.load(root, model=model) as retriever:
+        assert retriever.search("the pump stops", k=3, unit="passage", rerank="token-vectors")

@@ -1,0 +1,232 @@
+"""Changes of an existing index: only what changed is encoded, and nothing that was removed is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
+from aveyb_retrieval.indexes.changes.update import (
+    add_documents,
+    delete_documents,
+    upsert_documents,
+)
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.indexes.conftest import assert_best, make_documents, true_scores
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FACTORIES = ["Flat", "HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
+
+
+def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False) -> None:
+    """The index answers as if it had been built from these rows."""
+    assert verify_index(root).problems == []
+    with Retriever.load(root, model=embedder) as retriever:
+        assert len(retriever) == len(rows)
+        for row in rows[::9]:
+            if row["text"]:
+                hits = retriever.search(row["text"], k=5, mode="dense", exact=exact)
+                assert_best(hits, true_scores(rows, embedder, row["text"]), 5)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: FakeEmbedder, factory: str) -> None:
+    rows = {row["_id"]: row for row in make_documents(150)}
+    root = tmp_path / "ix"
+    build_index(list(rows.values()), root, model=embedder, index=factory)
+    more = make_documents(30, seed=1, first=150)
+    add_documents(more, root, model=embedder)
+    rows |= {row["_id"]: row for row in more}
+    changed = make_documents(20, seed=2, first=40)
+    upsert_documents(changed, root, model=embedder)
+    rows |= {row["_id"]: row for row in changed}
+    delete_documents(root, ["doc-3", "doc-170"], where={"year": 2007})
+    rows = {k: v for k, v in rows.items() if k not in ("doc-3", "doc-170") and v["year"] != 2007}
+    exactly(root, embedder, list(rows.values()), exact=True)
+    gone = make_documents(150)[3]["text"]
+    with Retriever.load(root, model=embedder) as retriever:
+        assert "doc-3" not in [hit.id for hit in retriever.search(gone, k=len(rows))], "not even far down"
+        assert len(retriever.search("word1", k=1000, granularity="document")) == len(rows)
+    compact_index(root)
+    exactly(root, embedder, list(rows.values()), exact=True)
+    info = describe(root)
+    assert all(index["tombstones"] == 0 for index in info["indexes"].values())
+    assert info["files"] == 4, "one shard, the store and two FAISS files"
+
+
+def test_hnsw_forgets_by_tombstones_until_there_are_too_many(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows = make_documents(100)
+    build_index(rows, tmp_path / "ix", model=embedder, index="HNSW8", granularity="document")
+    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15)])
+    assert describe(tmp_path / "ix")["indexes"]["document"]["tombstones"] == 15
+    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15, 25)])
+    assert describe(tmp_path / "ix")["indexes"]["document"]["tombstones"] == 0, "built anew beyond a fifth"
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        assert {h.id for h in retriever.search("word1", k=100)} == {f"doc-{i}" for i in range(25, 100)}
+
+
+def test_unchanged_and_grown_documents_are_not_encoded_again(tmp_path: Path) -> None:
+    rows = make_documents(40)
+    embedder = FakeEmbedder(split_size=8)
+    rows.append({"_id": "log", "title": "Log", "text": " ".join(f"word{i}" for i in range(100))})
+    build_index(rows, tmp_path / "ix", model=embedder)
+    embedder.encoded_words = 0
+    newer = [{**row, "year": 1900} for row in rows]
+    upsert_documents(newer, tmp_path / "ix", model=embedder)
+    assert embedder.encoded_words == 0, "metadata alone cost no encoding"
+    grown = {**newer[-1], "text": newer[-1]["text"] + " " + " ".join(f"word{i}" for i in range(100, 120))}
+    upsert_documents([grown], tmp_path / "ix", model=embedder)
+    assert embedder.encoded_words == 101 + 20 - 96, "twelve full splits of title and text are kept"
+    exactly(tmp_path / "ix", FakeEmbedder(split_size=8), [*newer[:-1], grown])
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        assert len(retriever.search("word1", k=99, filter={"year": 1900}, granularity="document")) == 41
+
+
+def test_the_same_id_twice_in_one_upsert_keeps_the_last(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "a", "text": "word1"}], tmp_path / "ix", model=embedder)
+    rows = [
+        {"_id": "a", "text": "word2"},
+        {"_id": "a", "text": "word1"},
+        {"_id": "b", "text": "x"},
+        {"_id": "b", "text": "y"},
+    ]
+    upsert_documents(rows, tmp_path / "ix", model=embedder)
+    exactly(tmp_path / "ix", embedder, rows[1::2])
+
+
+def test_deleting_everything_leaves_an_index_to_add_to(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    rows = make_documents(20)
+    build_index(rows, tmp_path / "ix", model=embedder)
+    assert delete_documents(tmp_path / "ix", where={}).documents == 0
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        assert retriever.search("word1") == []
+        assert retriever.search("word1", mode="hybrid", filter={"year": 2000}) == []
+    compact_index(tmp_path / "ix")
+    add_documents(rows, tmp_path / "ix", model=embedder)
+    exactly(tmp_path / "ix", embedder, rows)
+
+
+def test_deleting_nothing_makes_no_version(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index(make_documents(5), tmp_path / "ix", model=embedder)
+    assert delete_documents(tmp_path / "ix", ["nobody"], missing_ok=True).version == "v000001"
+    with pytest.raises(ConfigError, match="ids or a filter"):
+        delete_documents(tmp_path / "ix")
+    with pytest.raises(InputError, match="'nobody'; nothing was changed"):
+        delete_documents(tmp_path / "ix", ["doc-1", "nobody"])
+    assert describe(tmp_path / "ix")["documents"] == 5
+    assert not describe(tmp_path / "ix")["unfinished"]
+
+
+def test_changes_need_an_index_and_its_model(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    with pytest.raises(IndexFormatError, match="no index here"):
+        add_documents([{"_id": "a", "text": "x"}], tmp_path / "none", model=embedder)
+    assert not (tmp_path / "none").exists()
+    build_index([{"_id": "a", "text": "x"}], tmp_path / "ix", model=embedder)
+    with pytest.raises(IndexFormatError, match="fake-b"):
+        add_documents([{"_id": "b", "text": "x"}], tmp_path / "ix", model=FakeEmbedder(seed="b"))
+    with pytest.raises(InputError, match="'a' is already in use"):
+        add_documents([{"_id": "a", "text": "y"}], tmp_path / "ix", model=embedder)
+    assert describe(tmp_path / "ix")["version"] == "v000001"
+
+
+def test_ready_made_vectors_are_added_too(tmp_path: Path) -> None:
+    vectors = np.eye(6, dtype=np.float32)
+    build_index(None, tmp_path / "ix", vectors=vectors[:4], granularity="document")
+    rows = [{"_id": "x", "text": ""}, {"_id": "y", "text": ""}]
+    add_documents(rows, tmp_path / "ix", vectors=vectors[4:])
+    with Retriever.load(tmp_path / "ix") as retriever:
+        assert [h[0].id for h in retriever.search_vectors(vectors, k=1)] == ["0", "1", "2", "3", "x", "y"]
+    with pytest.raises(ConfigError, match="dimension 5"):
+        add_documents(rows, tmp_path / "ix", vectors=np.ones((2, 5), np.float32))
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF16,Flat", "IVF16,PQ4x4"])
+def test_tuning_reaches_its_recall_and_keeps_the_curve(tmp_path: Path, factory: str) -> None:
+    vectors = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
+    build_index(None, tmp_path / "ix", vectors=vectors, granularity="document", index=factory)
+    tuned = tune_index(tmp_path / "ix", 0.8).indexes["document"]
+    assert tuned.recall is not None
+    assert tuned.recall >= 0.8
+    assert tuned.curve[-1]["recall"] == tuned.recall
+    assert next(iter(tuned.params)) == ("efSearch" if "HNSW" in factory else "nprobe")
+    with Retriever.load(tmp_path / "ix") as retriever:
+        queries = vectors[:200] + 0.1
+        exact = retriever.search_vectors(queries, k=10, exact=True)
+        found = retriever.search_vectors(queries, k=10)
+        shares = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, found, strict=True)]
+    assert np.mean(shares) >= 0.75
+    with pytest.raises(ConfigError, match="recall=0"):
+        tune_index(tmp_path / "ix", 0)
+
+
+@pytest.fixture(scope="module", params=["HNSW16", "IVF32,Flat", "IVF32,PQ8x4"])
+def numbered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """An approximate index of 4,000 random vectors with a field that tells their number."""
+    root = tmp_path_factory.mktemp("numbered") / "ix"
+    vectors = np.random.default_rng(0).normal(size=(4000, 16)).astype(np.float32)
+    rows = [{"_id": str(i), "text": "", "n": i} for i in range(4000)]
+    build_index(rows, root, vectors=vectors, granularity="document", index=request.param)
+    tune_index(root, 0.97)
+    return root, vectors
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
+def test_filters_keep_recall_and_give_k_results(
+    numbered: tuple[Path, np.ndarray], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aveyb_retrieval.indexes.search.snapshot.EXACT_ROWS", 100)  # so that the index itself is asked
+    root, vectors = numbered
+    where = {"n": {"$lt": int(4000 * share)}}
+    with Retriever.load(root) as retriever:
+        found = retriever.search_vectors(vectors[-40:], k=10, filter=where)
+        truth = retriever.search_vectors(vectors[-40:], k=10, filter=where, exact=True)
+    expected = min(10, int(4000 * share))
+    assert all(len(hits) == expected for hits in found)
+    assert all(int(h.id) < 4000 * share for hits in found for h in hits)
+    overlap = [len({h.id for h in a} & {h.id for h in b}) / expected for a, b in zip(found, truth, strict=True)]
+    assert np.mean(overlap) >= 0.95
+
+
+def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    build_index([{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", model=embedder, index="SQ8")
+    upsert_documents([{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        (hit,) = retriever.search("word1 word2", granularity="passage")
+    assert (hit.id, hit.passage) == ("a", "word1 word2")
+
+
+def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder)
+    with pytest.raises(ConfigError, match="is one string; give a list"):
+        delete_documents(tmp_path / "ix", "12", missing_ok=True)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF1,Flat"])
+def test_an_emptied_index_with_a_wanted_recall_can_be_compacted_and_filled_again(
+    tmp_path: Path, embedder: FakeEmbedder, factory: str
+) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(20), root, model=embedder, index=factory, recall=0.9)
+    assert delete_documents(root, where={}).documents == 0
+    assert compact_index(root).documents == 0
+    assert tune_index(root, 0.9).indexes["document"].recall is None  # nothing to measure with
+    add_documents(make_documents(20), root, model=embedder)
+    with Retriever.load(root, model=embedder) as retriever:
+        assert len(retriever.search("word1 word2", k=20)) == 20
+
+
+def test_an_index_that_lost_its_last_words_is_sound(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    """FTS5 then keeps sums of zero, where an index without a row ever has none."""
+    build_index([{"_id": "a", "text": "", "title": ""}], tmp_path / "ix", model=embedder, index="Flat")
+    delete_documents(tmp_path / "ix", ["a"])
+    assert verify_index(tmp_path / "ix", deep=True).problems == []

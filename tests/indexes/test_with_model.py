@@ -1,0 +1,186 @@
+"""The index on our own encoder: a small random Avey-B model in place of the fake."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import Manifest
+from aveyb_retrieval.indexes.changes.update import upsert_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+NEW_SETTINGS = ("passage_tokens", "passage_overlap", "late", "titled")
+LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
+    config = AveyBConfig.mini(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=32, initializer_range=0.2
+    )
+    path = tmp_path_factory.mktemp("model")
+    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "})
+    return path
+
+
+def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"_id": "log", "title": "Pump 7", "text": LOG},
+        {"_id": "other", "text": "Something else altogether, in one short line."},
+        {"_id": "empty", "text": ""},
+    ]
+    report = build_index(rows, tmp_path / "ix", model=folder, passage_tokens=100)
+    assert report.documents == 3
+    with Retriever.load(tmp_path / "ix") as retriever:
+        hits = retriever.search("the pump at noon", k=3, rerank="maxsim", context=1)
+        assert {hit.id for hit in hits} == {"log", "other", "empty"}
+        best = next(hit for hit in hits if hit.id == "log")
+        assert best.span is not None
+        assert best.passage == LOG[slice(*best.span)]
+
+    grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
+    calls: list[int] = []
+    original = Embedder.encode_grown
+
+    def counted(self: Embedder, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> object:
+        calls.append(len(norms))
+        return original(self, prefix, text, passages, norms)
+
+    monkeypatch.setattr(Embedder, "encode_grown", counted)
+    upsert_documents([grown], tmp_path / "ix")
+    (kept,) = calls
+    passages = len(rows_of(tmp_path / "ix", "log"))
+    assert passages - 3 <= kept < passages, "all but the last passages were kept"
+    build_index([grown, *rows[1:]], tmp_path / "anew", model=folder, passage_tokens=100)
+    assert verify_index(tmp_path / "ix").problems == []
+    with Retriever.load(tmp_path / "ix") as a, Retriever.load(tmp_path / "anew") as b:
+        for one, other in zip(a.search("pump", k=3, passages=9), b.search("pump", k=3, passages=9), strict=True):
+            assert (one.id, one.span) == (other.id, other.span)
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def rows_of(index: Path, document: str) -> list[str]:
+    """The passages of a document, best first."""
+    with Retriever.load(index) as retriever:
+        hits = retriever.search("pump", k=9, passages=99)
+    return next([passage.text for passage in hit.passages] for hit in hits if hit.id == document)
+
+
+def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(folder: Path, tmp_path: Path) -> None:
+    rows = [{"_id": "log", "text": LOG}]
+    for overlap, lines in ((0, 3), (40, 4)):
+        index = tmp_path / f"ix{overlap}"
+        build_index(rows, index, model=folder, passage_tokens=90, passage_overlap=overlap)
+        upsert_documents([{"_id": "more", "text": LOG + LOG}], index)
+        for document in ("log", "more"):
+            found = rows_of(index, document)
+            assert max(passage.count("\n") + 1 for passage in found) == lines
+            assert all(passage.endswith("degrees") for passage in found)
+        assert verify_index(index).problems == []
+    default = tmp_path / "default"
+    build_index(rows, default, model=folder)
+    settings = Manifest.read(default / str(IndexDirectory(default).current())).settings
+    assert settings["passage_tokens"] == DEFAULT_SIZE.tokens
+    with pytest.raises(ConfigError, match="passage_tokens is 3"):
+        build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
+    with pytest.raises(ConfigError, match="late=False"):
+        build_index(rows, tmp_path / "bad", model=folder, late=False)
+
+
+def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(folder: Path, tmp_path: Path) -> None:
+    """As such an index was built: the model's splits are the passages, and the manifest says nothing about it."""
+    index = tmp_path / "ix"
+    build_index([{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None))
+    version = index / str(IndexDirectory(index).current())
+    manifest = Manifest.read(version)
+    kept = {name: value for name, value in manifest.settings.items() if name not in NEW_SETTINGS}
+    assert len(kept) == len(manifest.settings) - len(NEW_SETTINGS)
+    dataclasses.replace(manifest, settings=kept).write(version)
+    grown = LOG + "24:00 the pump stopped\n"
+    upsert_documents([{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder)
+    before = len("text: ")
+    for document, text in (("log", grown), ("new", LOG)):
+        with Retriever.load(index, model=folder) as retriever:
+            hits = retriever.search("pump", k=9, passages=99)
+        spans = sorted(p.span for hit in hits if hit.id == document for p in hit.passages)
+        assert spans == [
+            (max(start - before, 0), min(start + 32 - before, len(text))) for start in range(0, len(text) + before, 32)
+        ]
+    assert verify_index(index).problems == []
+
+
+def test_an_index_of_the_time_before_titles_were_repeated_goes_on_without(folder: Path, tmp_path: Path) -> None:
+    """Its manifest says nothing about titles; an index that is built today repeats them."""
+    plain = Embedder.load(folder, passage_size=PassageSize(24, titled=False))
+    rows = [{"_id": "log", "title": "Pump 7", "text": LOG}, {"_id": "other", "title": "Pump 8", "text": LOG[99:]}]
+    grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
+    index = tmp_path / "ix"
+    build_index(rows, index, model=plain)
+    version = index / str(IndexDirectory(index).current())
+    manifest = Manifest.read(version)
+    assert manifest.settings["titled"] is False
+    dataclasses.replace(
+        manifest, settings={name: value for name, value in manifest.settings.items() if name != "titled"}
+    ).write(version)
+    upsert_documents([grown, rows[1] | {"_id": "new"}], index, model=folder)
+    now = [grown, rows[1], rows[1] | {"_id": "new"}]
+    build_index(now, tmp_path / "anew", model=plain)
+    build_index(now, tmp_path / "today", model=folder, passage_tokens=24)
+    today = tmp_path / "today"
+    assert Manifest.read(today / str(IndexDirectory(today).current())).settings["titled"] is True
+    scores = []
+    for path in (index, tmp_path / "anew", today):
+        with Retriever.load(path, model=folder) as retriever:
+            hits = retriever.search("the pump stopped", k=500, mode="dense", unit="passage")
+        scores.append({(hit.id, hit.span): hit.score for hit in hits})
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    shared = scores[0].keys() & scores[2].keys()
+    assert max(abs(scores[0][key] - scores[2][key]) for key in shared) > 1e-3
+    assert verify_index(index).problems == []
+
+
+def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path: Path) -> None:
+    build_index([{"_id": "a", "text": "x"}], tmp_path / "ix", model=folder)
+    config = folder / "config.json"
+    before = config.read_bytes()
+    config.write_bytes(before + b"\n")
+    try:
+        with Retriever.load(tmp_path / "ix") as retriever, pytest.raises(IndexFormatError, match="made by the model"):
+            retriever.search("x")
+    finally:
+        config.write_bytes(before)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float8"])
+def test_documents_and_queries_of_another_precision(folder: Path, tmp_path: Path, precision: str) -> None:
+    rows = [{"_id": "log", "text": LOG}, {"_id": "other", "text": "Something else altogether, in one short line."}]
+    build_index(rows, tmp_path / "exact", model=folder)
+    build_index(rows, tmp_path / "ix", model=folder, precision=precision)
+    with Retriever.load(tmp_path / "exact") as exact:
+        expected = {hit.id: hit.score for hit in exact.search("the pump", k=2, mode="dense")}
+    for used in ("float32", precision):
+        with Retriever.load(tmp_path / "ix", precision=used) as retriever:
+            found = {hit.id: hit.score for hit in retriever.search("the pump", k=2, mode="dense")}
+        assert found == pytest.approx(expected, abs=0.05)
+        assert found != expected, "the vectors are not those of float32"
+    with Retriever.load(tmp_path / "ix", precision="int4") as retriever, pytest.raises(ConfigError, match="'int4'"):
+        retriever.search("the pump", mode="dense")
