@@ -116,11 +116,6 @@ def source_of(loaded_by: str | None, description: Mapping[str, Any] | None) -> s
     return name if loaded_by is None and name in EMBEDDED else loaded_by
 
 
-def token_width(model: EmbedderLike) -> int:
-    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
-    return int(getattr(model, "token_dim", model.dim))
-
-
 def check_loaded(
     model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None, batch_tokens: int | None = None
 ) -> None:

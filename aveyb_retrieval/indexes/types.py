@@ -169,3 +169,8 @@ def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
     largest[~np.isfinite(largest)] = np.nan
     scaled = rows / np.where(largest == 0, 1, largest)
     return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
+
+
+def token_width(model: EmbedderLike) -> int:
+    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
+    return int(getattr(model, "token_dim", model.dim))

@@ -1,26 +1,24 @@
-"""The one flow of every change: build, add, upsert, delete, compact, tune and repair."""
+"""The one flow of every change: build, add, upsert, delete, metadata, sync, compact, tune and repair."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from aveyb_retrieval.indexes.store import directory
-from aveyb_retrieval.indexes.store.manifest import IndexInfo, Manifest, read_manifest
 from aveyb_retrieval.indexes.changes.finish import finish
-from aveyb_retrieval.indexes.changes.settings import Settings
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
+from aveyb_retrieval.indexes.store.manifest import Changes, Manifest, Tier
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.changes.transaction import State
     from aveyb_retrieval.indexes.input.documents import Notice
+    from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Progress
-
-
-CHANGES = ("added", "replaced", "unchanged", "renamed", "deleted")  # what a manifest counts of its own change
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,9 @@ class Report:
 
     `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
     concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
-    that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS index
-    of each kind of vector, with the recall measured where it was tuned. `resumed` says whether the call continued an
-    interrupted one.
+    that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS files
+    of each kind of vector, with the recall measured where it was tuned; a kind without any is searched exactly.
+    `resumed` says whether the call continued an interrupted one.
     """
 
     path: Path
@@ -43,7 +41,7 @@ class Report:
     cut_tokens: int
     rejected: int
     rejected_file: Path | None
-    indexes: Mapping[str, IndexInfo]
+    indexes: Mapping[str, list[Tier]]
     seconds: float
     resumed: bool
     added: int = 0
@@ -56,19 +54,20 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish a change: the settings of the new version, whether FAISS indexes are rebuilt, whether tuned.
+    """How to finish a change: what is merged or made anew, and whether searches are tuned (see `finish`).
 
     `notices` are for the report.
     """
 
-    settings: Settings
+    whole: bool = False
     rebuild: bool = False
+    reindex: bool = False
     retune: bool = False
     notices: tuple[Notice, ...] = ()
 
 
-Work = Callable[[Transaction, Settings], FinishOptions | None]
-"""Brings the store and the shards of a transaction to their new state; None where there is nothing to change."""
+Work = Callable[[Transaction], FinishOptions | None]
+"""Brings the datasets of a transaction to their new state; None where there is nothing to change."""
 
 
 def run_change(
@@ -78,11 +77,12 @@ def run_change(
     *,
     progress: Progress,
     restart: bool = False,
-    settings: Settings | None = None,
+    state: State | None = None,
+    before: Tables | None = None,
 ) -> Report:
-    """Lock the index, begin or continue the change, do its work, build FAISS, publish the new version.
+    """Lock the index, begin or continue the change, do its work, bring indexes up to date, publish the new version.
 
-    An interrupted run of the same `job` is continued; if it had finished all work, only its publication is completed.
+    An interrupted run of the same `job` is continued; if it had published its version, there is nothing left to do.
 
     Args:
         root: The index directory.
@@ -90,7 +90,8 @@ def run_change(
         work: Does what is particular to this change.
         progress: Called as the work goes on.
         restart: Throw away the work of an interrupted change.
-        settings: Those of an index built from nothing; None changes the index that is there, with its own.
+        state: What an index built from nothing begins with; None changes the index that is there.
+        before: The datasets at any version, if this process has them open.
 
     Raises:
         IndexFormatError: there is no index to change.
@@ -98,42 +99,36 @@ def run_change(
         ConfigError: another change is unfinished.
     """
     started = time.monotonic()
-    from_base = settings is None
-    if from_base:
-        read_manifest(root)
-    with open_transaction(root, job, from_base=from_base, restart=restart) as transaction:
+    with open_transaction(root, job, state, restart=restart, before=before) as transaction:
         if transaction.done is not None:
             return _report(transaction, transaction.done, started, resumed=True)
-        if settings is None:
-            assert transaction.base is not None  # `read_manifest` found one, and versions are never all removed
-            settings = Settings.of(transaction.base)
-        finish_with = work(transaction, settings)
-        if finish_with is None:
+        options = work(transaction)
+        if options is None:
             assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
-            transaction.cancel()
-            return _report(transaction, transaction.base, started, resumed=False, unchanged=True)
+            unchanged = replace(transaction.base, changes=Changes())
+            return _report(transaction, unchanged, started, resumed=False)
         manifest = finish(
-            transaction, finish_with.settings, progress, rebuild=finish_with.rebuild, retune=finish_with.retune
+            transaction,
+            progress,
+            whole=options.whole,
+            rebuild=options.rebuild,
+            reindex=options.reindex,
+            retune=options.retune,
         )
         report = _report(transaction, manifest, started, resumed=transaction.resumed)
-        return replace(report, notices=finish_with.notices)
+        return replace(report, notices=options.notices)
 
 
-def _report(
-    transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool, unchanged: bool = False
-) -> Report:
-    """Report a version: one that this change made, or with `unchanged` the one that it left as it was."""
-    root = transaction.index_dir.root
-    counts: dict[str, Any] = {
-        name: count for name, count in manifest.counts.items() if not (unchanged and name in CHANGES)
-    }
-    rejected = root / manifest.version / directory.REJECTED
+def _report(transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool) -> Report:
+    counts = dataclasses.asdict(manifest.counts)
+    del counts["characters"], counts["words"]
     return Report(
-        path=root,
+        path=transaction.root,
         version=manifest.version,
-        rejected_file=rejected if directory.REJECTED in manifest.files else None,
-        indexes=manifest.indexes,
+        rejected_file=manifest.rejected_file(transaction.root),
+        indexes={kind: manifest.tiers_of(kind) for kind in manifest.encoding.kinds},
         seconds=time.monotonic() - started,
         resumed=resumed,
         **counts,
+        **dataclasses.asdict(manifest.changes),
     )

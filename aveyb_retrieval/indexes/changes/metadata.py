@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.input.documents import check_metadata, metadata_json
-from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.selection import Selection
+from aveyb_retrieval.indexes.input.documents import check_metadata, metadata_json
+from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.changes.settings import Settings
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-
-BATCH = 1024  # documents whose metadata are read at once
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.tables import Tables
 
 
 def update_metadata(
@@ -32,6 +31,7 @@ def update_metadata(
     missing_ok: bool = False,
     restart: bool = False,
     progress: Progress = silent,
+    before: Tables | None = None,
 ) -> Report:
     """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
 
@@ -46,6 +46,7 @@ def update_metadata(
         missing_ok: Ignore ids that are not in the index.
         restart: Throw away the work of an interrupted change.
         progress: Called as the work goes on.
+        before: The datasets at any version, if this process has them open.
 
     Raises:
         ConfigError: there is nothing to change, a field is both set and removed, or neither ids nor a filter are given.
@@ -68,19 +69,21 @@ def update_metadata(
         "remove": sorted(set(remove)),
     }
 
-    def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
-        store = transaction.store
-        if store.get("consumed"):  # by the interrupted run that this one continues
-            return FinishOptions(settings)
-        with store.transaction():
-            docs = chosen.numbers(transaction)
-            for start in range(0, len(docs), BATCH):
-                progress("changing metadata", start, len(docs), 0)
-                for doc, old in store.metadata(docs[start : start + BATCH]).items():
-                    kept = {name: value for name, value in old.items() if name not in remove}
-                    store.set_metadata(doc, metadata_json({**kept, **new}))
-            store.put("consumed", 1)
-            store.put("changes", {"replaced": len(docs)})
-        return FinishOptions(settings) if docs else None
+    def work(transaction: Transaction) -> FinishOptions | None:
+        if transaction.state.step:  # done by the interrupted run that this one continues
+            return FinishOptions()
+        docs = chosen.numbers(transaction)
+        if not docs:
+            return None
 
-    return run_change(root, job, work, restart=restart, progress=progress)
+        def change(row: dict[str, Any]) -> dict[str, Any]:
+            kept = {name: value for name, value in json.loads(row["metadata"]).items() if name not in remove}
+            return {"metadata": metadata_json({**kept, **new})}
+
+        progress("changing metadata", 0, len(docs), 0)
+        transaction.rewrite(docs, change)
+        transaction.count(replaced=len(docs))
+        transaction.state.step = 1
+        return FinishOptions()
+
+    return run_change(root, job, work, restart=restart, progress=progress, before=before)

@@ -13,8 +13,8 @@ from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.changes.transaction import Transaction
+    from aveyb_retrieval.indexes.store.filters import Filter
 
 
 class Selection:
@@ -41,24 +41,20 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        """Return the numbers of the documents in the store of a change, ascending.
+        """Return the numbers of the documents in a change, ascending.
 
         Raises:
             InputError: an id is not in the index, which was not said to be all right.
         """
-        store = transaction.store
-        docs: set[int] = set()
-        for document_id in self._ids:
-            known = store.find(document_id)
-            if known is not None:
-                docs.add(known[0])
-            elif not self._missing_ok:
-                root = transaction.index_dir.root
-                raise InputError(f"{root}: no document has the id {document_id!r}; nothing was changed")
+        tables, docs = transaction.tables, set[int]()
+        known = tables.find(self._ids)
+        missing = next((i for i in self._ids if i not in known), None)
+        if missing is not None and not self._missing_ok:
+            raise InputError(f"{transaction.root}: no document has the id {missing!r}; nothing was changed")
+        docs.update(doc for doc, _ in known.values())
         if self._where is not None:
-            index_fields = transaction.base.index_fields if transaction.base else {}
-            matching = store.matching(filters.compile_filter(self._where, index_fields)).tolist()
-            docs.update(matching)
-            if not matching:
-                warn_of_filter(store, self._where)
+            matching = tables.matching(self._where)
+            docs.update(matching.tolist())
+            if not len(matching):
+                warn_of_filter(tables, self._where)
         return sorted(docs)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
+from aveyb_retrieval.indexes.encode_options import Vectors
+from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.place import is_url
-from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
 from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, check_fingerprint
-from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.indexes.changes.settings import Settings
-
-Vectors = str | Path | npt.NDArray[np.floating]
-"""Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
+    from aveyb_retrieval.indexes.encoding import Encoding
 
 
 class VectorSource(Protocol):
@@ -37,7 +33,7 @@ class VectorSource(Protocol):
         """Return one result for each step, in order. May read ahead, but only in the calling thread."""
         ...
 
-    def check_fits(self, settings: Settings, where: object) -> None:
+    def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise an error of ours where these vectors do not fit the index at `where`."""
         ...
 
@@ -61,11 +57,11 @@ class ModelSource:
         """Encode titles and texts."""
         return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
 
-    def check_fits(self, settings: Settings, where: object) -> None:
+    def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise IndexFormatError where another model made the index."""
-        if settings.model is None:
+        if encoding.model is None:
             raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
-        check_fingerprint(settings.model, settings.dim, self.embedder, where)
+        check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
 
     def check_all_used(self, documents: int) -> None:
         """Nothing to check: a model encodes as many documents as there are."""
@@ -87,19 +83,20 @@ class PrecomputedSource:
         """Take the row of each document."""
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
-    def check_fits(self, settings: Settings, where: object) -> None:
-        """Raise an error of ours where the index has another dimension, other passages, another model, or tokens."""
-        if settings.token_vectors is not None:
+    def check_fits(self, encoding: Encoding, where: object) -> None:
+        """Raise ConfigError where the index has another dimension, other passages, another model, or tokens."""
+        if isinstance(self.vectors, EncodedShards):
+            encoding.check_takes(self.vectors.encoding, where, self.vectors.name)
+            return
+        if encoding.token_vectors is not None:
             raise ConfigError(
                 f"{self.vectors.name}: without the token vectors that {where} keeps of every document; add documents "
                 "by its model instead"
             )
-        if isinstance(self.vectors, EncodedShards):
-            check_shards(self.vectors, settings, where)
-        elif settings.granularity != "document" or self.vectors.dim != settings.dim:
+        if encoding.granularity != "document" or self.vectors.dim != encoding.dim:
             raise ConfigError(
                 f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
-                f"granularity {settings.granularity!r} and dimension {settings.dim}"
+                f"granularity {encoding.granularity!r} and dimension {encoding.dim}"
             )
 
     def check_all_used(self, documents: int) -> None:
@@ -128,32 +125,3 @@ def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | Encod
     if corpus is not None:
         raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
     return EncodedShards.open(vectors)
-
-
-def check_shards(shards: EncodedShards, settings: Settings, where: object) -> None:
-    """Check that an index with these settings can take the documents of shards.
-
-    Raises:
-        ConfigError: it has other vectors or passages than the shards.
-    """
-    made = shards.settings
-    if not set(GRANULARITIES[settings.granularity]) <= set(GRANULARITIES[made.granularity]):
-        raise ConfigError(
-            f"{shards.name}: granularity of the shards is {made.granularity!r}, of {where} {settings.granularity!r}; "
-            "choose one that the shards have, or encode them again"
-        )
-    ours: dict[str, object] = {"dimension": settings.dim, "model": _model(settings.model)}
-    theirs: dict[str, object] = {"dimension": made.dim, "model": _model(made.model)}
-    cutting = ("max_tokens", "passage_tokens", "passage_overlap", "late", "titled")
-    for name in cutting if settings.granularity != "document" else cutting[:1]:
-        ours[name], theirs[name] = getattr(settings, name), getattr(made, name)
-    for name, wanted in ours.items():
-        if theirs[name] != wanted:
-            raise ConfigError(
-                f"{shards.name}: {name} of the shards is {theirs[name]!r}, of {where} {wanted!r}; encode with what the "
-                "index has"
-            )
-
-
-def _model(description: dict[str, Any] | None) -> str | None:
-    return None if description is None else f"{description['name']} ({description['fingerprint'][:16]})"

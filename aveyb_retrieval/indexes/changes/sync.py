@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.changes.build import build_index, ingest_items
+from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.rows import rank_of
+from aveyb_retrieval.indexes.changes.update import open_model
 from aveyb_retrieval.indexes.input.documents import MAX_LINE, Record
 from aveyb_retrieval.indexes.input.folders import SourceFile, list_folder, read_files, summary
 from aveyb_retrieval.indexes.input.reading import Reading
-from aveyb_retrieval.indexes.store import directory, files, origins
+from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.store.store import Store
+from aveyb_retrieval.indexes.store.lock import hold_version
+from aveyb_retrieval.indexes.store.manifest import Changes, Manifest, read_manifest
+from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, silent
-from aveyb_retrieval.indexes.changes.build import OnError, build_index, ingest_items
-from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.update import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
+    from aveyb_retrieval.indexes.encode_options import OnError
     from aveyb_retrieval.indexes.input.documents import Notice
     from aveyb_retrieval.indexes.input.rows import Item
     from aveyb_retrieval.indexes.model import Model
-    from aveyb_retrieval.indexes.store.origins import StoredFile
-    from aveyb_retrieval.indexes.changes.settings import Settings
-    from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
+
+
+class ModelOptions(TypedDict, total=False):
+    """The model of a change, as in `EncodeOptions`."""
+
+    model: Model
+    device: str
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -64,14 +75,12 @@ def sync_index(
     folder: str | Path,
     root: str | Path,
     *,
-    model: Model = None,
     on_error: OnError = "stop",
     max_line: int = MAX_LINE,
     encoding: str | None = None,
     restart: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
     progress: Progress = silent,
+    **options: Unpack[ModelOptions],
 ) -> Report:
     """Bring the index at `root` into step with a folder: new, changed, renamed and deleted files, in one change.
 
@@ -82,15 +91,13 @@ def sync_index(
     Args:
         folder: The folder that the index was built from.
         root: The index directory.
-        model: The index's model, if it has moved; for a first build, any.
         on_error: What to do with a file that cannot be read: "stop", or "skip" to list it in `rejected.jsonl`. A file
             that was read before and cannot be read any more is then removed from the index.
         max_line: The text of a file has at most this many bytes.
         encoding: Of text files; None is UTF-8.
         restart: Throw away the work of an interrupted change.
-        device: Where the model runs.
-        precision: What it computes in.
         progress: Called as the work goes on.
+        **options: `model` (the index's, if it has moved; for a first build, any), `device` and `precision`.
 
     Raises:
         InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is read.
@@ -102,26 +109,26 @@ def sync_index(
     reading = Reading(max_line=max_line, encoding=encoding)
     if IndexDirectory(root).current() is None:
         return build_index(
-            folder, root, model=model, on_error=on_error, max_line=max_line, encoding=encoding, restart=restart,
-            device=device, precision=precision, progress=progress,
+            folder, root, on_error=on_error, max_line=max_line, encoding=encoding, restart=restart, progress=progress,
+            **options,
         )  # fmt: skip
     found = _hashes(listed, progress)
-    description = read_manifest(root).model
+    made = read_manifest(root).encoding
     job: Job = {
         "command": "sync",
         "folder": str(folder.resolve()),
-        "model": description["fingerprint"] if description else None,
+        "model": made.fingerprint,
         **reading.describe(),
         "on_error": on_error,
     }
 
     unchanged: list[str] = []  # where nothing differs, the visible version tells of the change that made it
 
-    def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
-        with contextlib.closing(Store.open_for_reading(transaction.base_folder / directory.STORE)) as base:
-            before = origins.stored_files(base)
-            plan = compare(before, found)
-            _check_folder(folder, root, origins.folders(base), plan)
+    def work(transaction: Transaction) -> FinishOptions | None:
+        assert transaction.base is not None  # a sync changes the index that is there
+        before = stored_files(Tables.open(transaction.root, transaction.base.tables))
+        plan = compare(before, found)
+        _check_folder(folder, root, before, plan)
         if not plan:
             unchanged.extend(plan.unchanged)
             return None
@@ -130,24 +137,39 @@ def sync_index(
         files_left = [file for file in listed if file.id in wanted]
         more: tuple[Notice, ...] = ()
         if files_left:
-            source = open_model(settings, root, model, device=device, precision=precision)
-            source.check_fits(settings, root)
+            source = open_model(transaction.state.encoding, root, options)
+            source.check_fits(transaction.state.encoding, root)
             taken: set[str] = set()
             items = _noted(read_files(files_left, reading), taken)
             _, more = ingest_items(
-                transaction, settings, source, items,
+                transaction, source, items,
                 mode="upsert", on_error=on_error, progress=progress, total=len(files_left),
             )  # fmt: skip
             _remove_unread(transaction, wanted - taken)
-        if transaction.store.is_empty():
+        if transaction.state.counts.documents == 0:
             raise InputError(f"{folder}: none of its files can be read; the index would be empty")
-        with transaction.store.transaction():
-            after = {name: file.sha256 for name, file in origins.stored_files(transaction.store).items()}
-            transaction.store.put("changes", compare(before, after).counts())
-        return FinishOptions(settings, notices=(*notices, *more))
+        after = {name: file.sha256 for name, file in stored_files(transaction.tables).items()}
+        rejected = transaction.state.changes.rejected
+        transaction.state.changes = Changes(rejected=rejected, **compare(before, after).counts())
+        return FinishOptions(notices=(*notices, *more))
 
     report = run_change(root, job, work, restart=restart, progress=progress)
     return replace(report, unchanged=len(unchanged), notices=tuple(notices)) if unchanged else report
+
+
+class StoredFile(NamedTuple):
+    """A file as an index knows it: its document's number, the hash of its bytes, and the folder it was read from."""
+
+    doc: int
+    sha256: str
+    folder: str
+
+
+def stored_files(tables: Tables) -> dict[str, StoredFile]:
+    """Return the files of all documents that were read from one each, by the documents' ids."""
+    rows = tables.documents.scan(["doc", "id", "file_sha256", "folder"], "file_sha256 IS NOT NULL").to_pylist()
+    rows.sort(key=lambda row: row["doc"])
+    return {row["id"]: StoredFile(row["doc"], row["file_sha256"], row["folder"]) for row in rows}
 
 
 def plan_sync(folder: str | Path, root: str | Path, *, progress: Progress = silent) -> SyncPlan:
@@ -160,17 +182,14 @@ def plan_sync(folder: str | Path, root: str | Path, *, progress: Progress = sile
     folder, index_dir = Path(folder), IndexDirectory(root)
     listed, _ = _list(folder)
     found = _hashes(listed, progress)
-    version = index_dir.current()
-    if version is None:
+    name = index_dir.current()
+    if name is None:
         return compare({}, found)
-    hold = directory.lock_shared(index_dir.root / version / directory.MANIFEST)
-    try:
-        with contextlib.closing(Store.open_for_reading(index_dir.root / version / directory.STORE)) as store:
-            plan = compare(origins.stored_files(store), found)
-            _check_folder(folder, root, origins.folders(store), plan)
-            return plan
-    finally:
-        os.close(hold)
+    with hold_version(index_dir.manifest(name)):
+        stored = stored_files(Tables.open(index_dir.root, Manifest.read(index_dir.manifest(name)).tables))
+    plan = compare(stored, found)
+    _check_folder(folder, root, stored, plan)
+    return plan
 
 
 def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
@@ -221,8 +240,9 @@ def _hashes(listed: list[SourceFile], progress: Progress) -> dict[str, str]:
     return found
 
 
-def _check_folder(folder: Path, root: str | Path, folders: list[str], plan: SyncPlan) -> None:
+def _check_folder(folder: Path, root: str | Path, stored: Mapping[str, StoredFile], plan: SyncPlan) -> None:
     """Raise ConfigError where the index holds the files of other folders: they would all be deleted."""
+    folders = sorted({file.folder for file in stored.values()})
     if len(folders) > 1:
         raise ConfigError(
             f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
@@ -236,31 +256,35 @@ def _check_folder(folder: Path, root: str | Path, folders: list[str], plan: Sync
 
 def _remove_and_rename(transaction: Transaction, folder: Path, found: Mapping[str, str]) -> SyncPlan:
     """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
-    store = transaction.store
-    stored = origins.stored_files(store)
+    tables = transaction.tables
+    stored = stored_files(tables)
     plan = compare(stored, found)
-    for name in (*plan.new, *(new for _, new in plan.renamed)):
-        if store.find(name) is not None:
-            raise InputError(f"{folder / name}: its id {name!r} is that of a document that was not read from a file")
-    with store.transaction():
-        for name in plan.deleted:
-            store.remove_document(stored[name].doc, transaction.version)
-        for old, new in plan.renamed:
-            store.rename(stored[old].doc, new)
-            origins.forget_hash(store, stored[old].doc)  # its path and title are still the old ones
-        origins.set_folder(store, str(folder.resolve()))
-        store.put("consumed", 0)  # what is left is an input of its own
-        store.put("digest", "")
+    new_names = [*plan.new, *(new for _, new in plan.renamed)]
+    for name in tables.find(new_names):
+        raise InputError(f"{folder / name}: its id {name!r} is that of a document that was not read from a file")
+    transaction.remove(np.array([stored[name].doc for name in plan.deleted], dtype=np.int64))
+    here, renamed = str(folder.resolve()), {stored[old].doc: new for old, new in plan.renamed}
+    # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is read
+    moved = [file.doc for name, file in stored.items() if file.folder != here and name not in plan.deleted]
+    transaction.rewrite(
+        {*moved, *renamed},
+        lambda row: {
+            "folder": here,
+            **(
+                {"id": renamed[row["doc"]], "rank": rank_of(renamed[row["doc"]]), "file_sha256": ""}
+                if row["doc"] in renamed
+                else {}
+            ),
+        },
+    )
+    transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
     return plan
 
 
 def _remove_unread(transaction: Transaction, names: set[str]) -> None:
     """Remove what is stored of files that were read once and cannot be read any more."""
-    store = transaction.store
-    with store.transaction():
-        for name in sorted(names):
-            if (known := store.find(name)) is not None:
-                store.remove_document(known[0], transaction.version)
+    known = transaction.tables.find(sorted(names))
+    transaction.remove(np.array([doc for doc, _ in known.values()], dtype=np.int64))
 
 
 def _noted(items: Iterator[Item], taken: set[str]) -> Iterator[Item]:

@@ -1,191 +1,361 @@
 """One change of an index, from the writer lock to the visible version; survives being killed at any instant.
 
-The journal is the folder `building/`: a store and shards like those of a version. A commit first makes a shard durable
-under its final name, then inserts its rows and the position in the input in one SQLite transaction; a shard without
-rows is overwritten by the next commit. The manifest is written when everything else is on the device, the folder is
-renamed to the version's name, and the pointer flipped: a change that stops between any two of these steps goes on at
-the next start, and readers see the old version until the flip.
+A change adds versions to the Lance datasets, which readers of other versions do not see. After a batch its files are
+flushed to the device and `journal.json` names the new versions and the position in the input: from there the same command
+goes on. What is newer than the journal (or, without one, than the visible version) was not finished and is thrown away at
+the next start. At the end everything is flushed, the manifest is written and the pointer replaced, by one rename; only
+then is the journal removed. A change of a single batch needs no journal: it is published or it never was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import logging
-import sqlite3
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.indexes.store import directory, files, store_check
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import writer_lock
-from aveyb_retrieval.indexes.store.manifest import Manifest
-from aveyb_retrieval.indexes.store.store import Store
+from aveyb_retrieval.indexes.changes.rows import make_rows, origin_columns, table_of_rows
+from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.store.dataset import newer_versions
+from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, VERSIONS, IndexDirectory, version_name
+from aveyb_retrieval.indexes.store.lock import is_read, writer_lock
+from aveyb_retrieval.indexes.store.manifest import FORMAT, TABLES, Changes, Counts, Manifest, Tier
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.tables import Tables
+from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from aveyb_retrieval.indexes.changes.rows import Made
+    from aveyb_retrieval.indexes.input.documents import FileOrigin, Rejected
+    from aveyb_retrieval.indexes.store.files import FileInfo
+    from aveyb_retrieval.indexes.types import IntArray
 
 logger = logging.getLogger(__name__)
 
 Job = dict[str, Any]
 
+_REWRITTEN = 4096  # rows at a time
 
-class Transaction:
-    """An unfinished change: where it is built, its store, and the version it will become.
 
-    `base` is the manifest of the version that it starts from (None for a build from nothing), `resumed` whether work of
-    an earlier, interrupted run is being continued, and `done` whether all of it was finished by that run.
+@dataclass
+class State:
+    """How far a change is: what the journal keeps, and in the end the manifest.
+
+    Attributes:
+        base: The name of the version that it starts from; None: it builds from nothing.
+        first_doc, next_doc: Numbers of the documents that it added: `[first_doc, next_doc)`.
+        consumed, digest: Items of the input that are in it, and the hash of them.
+        rejected_bytes: Of the list of what was left out.
+        step: What a change of several steps has behind it.
     """
 
-    def __init__(self, index_dir: IndexDirectory, job: Job, base: Manifest | None) -> None:
+    job: Job
+    base: str | None
+    number: int
+    build: str
+    encoding: Encoding
+    index: str
+    recall: float | None
+    first_doc: int
+    next_doc: int
+    counts: Counts
+    tiers: list[Tier]
+    tables: dict[str, int] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+    consumed: int = 0
+    digest: str = ""
+    rejected_bytes: int = 0
+    step: int = 0
+    format: int = FORMAT
+
+    @property
+    def name(self) -> str:
+        """The name of the version that it will be."""
+        return version_name(self.number, self.build)
+
+
+class Transaction:
+    """An unfinished change.
+
+    Attributes:
+        base: The manifest of the version that it starts from (None for a build from nothing).
+        state: How far it is.
+        tables: The datasets, as it has changed them.
+        resumed: Whether work of an earlier, interrupted run is being continued.
+        done: The version, where an earlier run had published it already.
+    """
+
+    def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:
         self.index_dir = index_dir
-        self.job = job
+        self.root = index_dir.root
         self.base = base
-        self.version = index_dir.next_version()
-        self.folder = index_dir.building
+        self.state = state
         self.resumed = False
         self.done: Manifest | None = None
-        self._store: Store | None = None
+        self._before = before
+        self._journaled = False
+        self._synced: dict[str, FileInfo | None] = dict(base.files) if base else {}
+        self._tables: Tables | None = None
 
     @property
-    def store(self) -> Store:
-        """The store of the new version, open for writing."""
-        assert self._store is not None
-        return self._store
-
-    @property
-    def base_folder(self) -> Path:
-        """Folder of the version that this change starts from."""
-        assert self.base is not None
-        return self.index_dir.root / self.base.version
+    def tables(self) -> Tables:
+        """The datasets, as the change has made them so far."""
+        assert self._tables is not None
+        return self._tables
 
     # --- start -------------------------------------------------------------------------------------------------------
 
-    def start(self, *, restart: bool) -> None:
-        """Continue the journal of the same job, or begin a new one.
+    def start(self, *, restart: bool, visible: Manifest | None) -> None:
+        """Continue the journal of the same job, or begin.
 
         Raises:
             ConfigError: the journal is of another job; the message says what differs.
         """
-        files.check_plain(self.folder)
-        waiting = self.index_dir.root / self.version  # complete, but its writer died before the pointer was flipped
-        journal = self._journal(waiting)
+        for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+            files.check_plain(self.root / folder)
+        journal = self._journal()
+        if journal is not None and visible is not None and journal.name == visible.name:
+            self.index_dir.journal.unlink()  # all was done but this
+            journal = None
+            if visible.job == self.state.job and not restart:
+                self.done = visible
+                return
         if journal is not None and not restart:
             self._check_same(journal)
-            if (waiting / directory.MANIFEST).exists():
-                self.index_dir.publish(self.version)
-                self.done = Manifest.read(waiting)
-                return
-            if (self.folder / directory.MANIFEST).exists():
-                self.done = Manifest.read(self.folder)
-                self._show()
-                return
-            self.resumed = True
-            self._store = Store.open_for_writing(self.folder / directory.STORE)
-            with self.store.transaction():
-                self.store.upgrade()
-                self.store.put("job", self.job)
+            self.state, self.resumed, self._journaled = journal, True, True
+            self._discard_beyond(journal.tables)
+            self._tables = Tables.open(self.root, journal.tables)
+            self._truncate_rejected()
             return
-        files.remove_tree(waiting)
-        files.remove_tree(self.folder)
-        self._begin()
+        self.index_dir.journal.unlink(missing_ok=True)
+        self._discard_beyond({} if visible is None else visible.tables)
+        if self.base is None:
+            if visible is None:
+                for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+                    files.remove_tree(self.root / folder)
+            self._tables = Tables.create(self.root, self.state.encoding)
+        else:
+            self._tables = Tables.open(self.root, self.base.tables, self._before)
+        self._rejected.unlink(missing_ok=True)
 
-    def _journal(self, waiting: Path) -> Job | None:
-        """The job of an interrupted change, or None where there is none worth keeping."""
-        if (waiting / directory.MANIFEST).exists():
-            return Manifest.read(waiting).job
-        path = self.folder / directory.STORE
-        if not path.exists():
-            return None
-        store = None
+    def _journal(self) -> State | None:
+        """The state of an interrupted change; None where there is none worth keeping."""
+        import msgspec
+
         try:
-            store = Store.open_for_writing(path)
-            # until the first transaction of `_begin`, the store is empty or still the copy of an older version's
-            return store.get("job") if store.get("version") == self.version else None
-        except store_check.UNREADABLE:
-            logger.warning("%s: unreadable journal of an interrupted change; starting again", path)
+            data = files.read_bounded(self.index_dir.journal, 64 << 20)
+            state = msgspec.convert(json.loads(data), State, strict=True)
+        except FileNotFoundError:
             return None
-        finally:
-            if store is not None:
-                store.close()
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+            logger.warning(
+                "%s: unreadable journal of an interrupted change (%s); starting again", self.index_dir.journal, error
+            )
+            return None
+        return state if state.format == FORMAT else None
 
-    def _check_same(self, journal: Job) -> None:
-        free = journal.get("replaceable", ())
-        keys = [k for k in {**journal, **self.job} if k not in free and journal.get(k) != self.job.get(k)]
+    def _check_same(self, journal: State) -> None:
+        ours, theirs = self.state.job, journal.job
+        free = theirs.get("replaceable", ())
+        keys = [k for k in {**theirs, **ours} if k not in free and k != "replaceable" and theirs.get(k) != ours.get(k)]
         if keys:
-            differences = "; ".join(f"{k} was {journal.get(k)!r} and is {self.job.get(k)!r}" for k in keys)
+            differences = "; ".join(f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in keys)
             raise ConfigError(
-                f"{self.index_dir.root}: an interrupted change with other arguments is waiting ({differences}); "
+                f"{self.root}: an interrupted change with other arguments is waiting ({differences}); "
                 "finish it with its own arguments, or throw its work away with --restart (restart=True)"
             )
+        if journal.base != (self.base.name if self.base else None):
+            raise ConfigError(
+                f"{self.root}: an interrupted change of the version {journal.base} is waiting, which is not the visible one "
+                "any more; throw its work away with --restart (restart=True)"
+            )
+        journal.job, journal.index, journal.recall = ours, self.state.index, self.state.recall
 
-    def _begin(self) -> None:
-        (self.folder / directory.VECTORS).mkdir(parents=True)
-        path = self.folder / directory.STORE
-        if self.base is None:
-            self._store = Store.create(path)
-        else:
-            files.copy(self.base_folder / directory.STORE, path)
-            for name in self.base.files:
-                if name.startswith(directory.VECTORS):
-                    files.link(self.base_folder / name, self.folder / name)
-            self._store = Store.open_for_writing(path)
-        files.fsync_folder(self.folder / directory.VECTORS)
-        files.fsync_folder(self.folder)
-        files.fsync_folder(self.index_dir.root)
-        with self.store.transaction():
-            if self.base is None:
-                self.store.put("next_doc", 1)
-            elif not any(info.tombstones for info in self.base.indexes.values()):
-                self.store.db.execute("DELETE FROM removed")  # no index of the base holds them any more
-            self.store.upgrade()
-            self.store.put("first_doc", self.store.get("next_doc"))
-            self.store.put("consumed", 0)
-            self.store.put("digest", "")
-            self.store.put("changes", {})
-            self.store.put("version", self.version)
-            self.store.put("job", self.job)
+    def _discard_beyond(self, versions: dict[str, int]) -> None:
+        """Remove the versions of datasets that an unfinished change left; a damaged newest one would stop every opening."""
+        for name in TABLES:
+            folder = self.root / f"{name}.lance"
+            if name in versions and (left := newer_versions(folder, versions[name])):
+                for path in left:
+                    path.unlink()
+                files.fsync_folder(folder / "_versions")
 
-    # --- end ---------------------------------------------------------------------------------------------------------
+    # --- what is left out --------------------------------------------------------------------------------------------
+
+    @property
+    def _rejected(self) -> Path:
+        return self.root / REJECTED / f"{self.state.name}.jsonl"
+
+    def reject(self, items: Iterable[Rejected]) -> None:
+        """Add to the list of what is left out."""
+        rows = [{"file": i.location.source, "line": i.location.line, "reason": i.reason, "raw": i.raw} for i in items]
+        if not rows:
+            return
+        # backslashreplace: what is rejected, and its file's name, may be just what UTF-8 cannot hold
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "backslashreplace")
+        self._rejected.parent.mkdir(exist_ok=True)
+        with files.open_for_appending(self._rejected) as handle:
+            files.write(handle, lines)
+            files.fsync(handle)
+        self.state.rejected_bytes += len(lines)
+        self.state.changes = replace(self.state.changes, rejected=self.state.changes.rejected + len(rows))
+
+    def _truncate_rejected(self) -> None:
+        if self._rejected.exists():
+            with files.open_regular(self._rejected, os.O_RDWR) as handle:
+                handle.truncate(self.state.rejected_bytes)
+
+    # --- progress ----------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Make all that was done so far durable: the same command continues from here."""
+        self._flush(self.tables.files())
+        self.state.tables = self.tables.versions
+        files.write_atomic(self.index_dir.journal, json.dumps(dataclasses.asdict(self.state)).encode())
+        self._journaled = True
+
+    def add(self, made: Sequence[Made]) -> None:
+        """Add documents that are not there."""
+        rows, counts = make_rows(made, self.state.next_doc, self.state.encoding)
+        for name, dataset in self.tables.all.items():
+            dataset.append(rows[name])
+        self.state.next_doc += len(made)
+        self.state.counts += counts
+
+    def set_metadata(self, changed: Mapping[str, tuple[str, FileOrigin | None]]) -> None:
+        """Replace the metadata (JSON) and files of documents by id; those that are not there are fine."""
+        found = self.tables.find(changed)
+        by_doc = {doc: changed[name] for name, (doc, _) in found.items()}
+        self.rewrite(by_doc, lambda row: {"metadata": by_doc[row["doc"]][0], **origin_columns(by_doc[row["doc"]][1])})
+
+    def rewrite(self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change columns of the rows of documents in `documents`: `change` of a row returns those that change."""
+        numbers = np.array(sorted(docs), dtype=np.int64)
+        dataset = self.tables.documents
+        for start in range(0, len(numbers), _REWRITTEN):
+            some = numbers[start : start + _REWRITTEN]
+            rows = dataset.take(some, [name for name in dataset.schema.names if name != dataset.key]).to_pylist()
+            dataset.delete(some)
+            dataset.append(table_of_rows([{**row, **change(row)} for row in rows], dataset.schema))
+
+    def remove(self, docs: IntArray) -> None:
+        """Delete documents from the datasets, and what is counted of them; those that are not there are fine."""
+        found, counts = self.tables.counted(np.unique(docs))
+        if not len(found):
+            return
+        passages = self.tables.passage_numbers(found)
+        self.tables.documents.delete(found)
+        self.tables.texts.delete(found)
+        self.tables.passages.delete(passages)
+        self.state.counts += -Counts(
+            documents=len(found),
+            cut_documents=int((counts["cut_tokens"] > 0).sum()),
+            **{name: int(counts[name].sum()) for name in counts},
+        )
+        owners = {"document": found, "passage": passages >> PASSAGE_BITS}
+        self.state.tiers = [
+            replace(
+                tier, dead=tier.dead + int(((owners[tier.kind] >= tier.first) & (owners[tier.kind] < tier.stop)).sum())
+            )
+            for tier in self.state.tiers
+        ]
+
+    def count(self, **more: int) -> None:
+        """Count documents that the change concerned: `added=1`."""
+        self.state.changes = replace(
+            self.state.changes, **{name: getattr(self.state.changes, name) + n for name, n in more.items()}
+        )
 
     def allow_other_index(self) -> None:
         """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
-        self.store.put("job", {**self.job, "replaceable": ["index", "recall", "replaceable"]})
+        self.state.job = {**self.state.job, "replaceable": ["index", "recall"]}
+        self.save()
 
-    def publish(self, manifest: Manifest) -> None:
-        """Write the manifest and make the new version the visible one."""
-        manifest.write(self.folder)
-        self._show()
+    # --- end ---------------------------------------------------------------------------------------------------------
 
-    def _show(self) -> None:
-        files.rename(self.folder, self.index_dir.root / self.version)
-        self.index_dir.publish(self.version)
+    def publish(self) -> Manifest:
+        """Flush everything, write the manifest, and make the new version the visible one."""
+        state = self.state
+        made_of = self.tables.files() | {tier.file for tier in state.tiers}
+        if self._rejected.exists():
+            made_of.add(f"{REJECTED}/{self._rejected.name}")
+        self._flush(made_of)
+        known = self.base.files if self.base else {}
+        listed = {name: known.get(name) or files.hash_file(self.root / name) for name in sorted(made_of)}
+        manifest = Manifest(
+            number=state.number,
+            build=state.build,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            package=package_version(),
+            encoding=state.encoding,
+            index=state.index,
+            recall=state.recall,
+            next_doc=state.next_doc,
+            counts=state.counts,
+            changes=state.changes,
+            tables=self.tables.versions,
+            tiers=state.tiers,
+            files=listed,
+            job=state.job,
+        )
+        path = self.index_dir.manifest(manifest.name)
+        path.parent.mkdir(exist_ok=True)
+        manifest.write(path)
+        files.fsync_folder(self.root)
+        self.index_dir.publish(manifest.name)
+        self.index_dir.journal.unlink(missing_ok=True)
+        self._journaled = False
+        return manifest
 
-    def close(self) -> None:
-        """Close the store; what is not committed is lost."""
-        if self._store is not None:
-            self._store.close()
-
-    def cancel(self) -> None:
-        """Throw the journal away: there is nothing to change."""
-        self.close()
-        files.remove_tree(self.folder)
+    def _flush(self, names: set[str]) -> None:
+        """Flush the files that were not flushed yet, and the folders that name them."""
+        new = [name for name in names if name not in self._synced]
+        folders = {folder for name in new for folder in (self.root / name).parents if folder.is_relative_to(self.root)}
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(files.fsync_file, [self.root / name for name in new]))
+            list(threads.map(files.fsync_folder, folders))
+        self._synced.update(dict.fromkeys(new))
 
     def abandon_if_empty(self, existed: bool) -> None:
         """Leave no trace of a change that failed before its first commit."""
-        if self.resumed or self.done is not None or self.store.get("consumed"):
+        if self._journaled or self.done is not None:
             return
-        self.cancel()
-        if not existed and not self.index_dir.versions():  # another process may have built here since
-            files.remove_tree(self.index_dir.root)
+        visible = self.index_dir.current()
+        if visible is None and not existed:
+            files.remove_tree(self.root)
+        elif visible is not None:
+            self._discard_beyond(Manifest.read(self.index_dir.manifest(visible)).tables)
 
 
 @contextlib.contextmanager
-def open_transaction(root: str | Path, job: Job, *, from_base: bool, restart: bool = False) -> Iterator[Transaction]:
+def open_transaction(
+    root: str | Path, job: Job, state: State | None, *, restart: bool = False, before: Tables | None = None
+) -> Iterator[Transaction]:
     """Take the writer lock and begin or continue a change of the index at `root`.
+
+    Args:
+        root: The index directory.
+        job: Identifies the change.
+        state: What an index built from nothing begins with; None changes the one that is there.
+        restart: Throw away the work of an interrupted change.
+        before: The datasets at any version, if they are open: what they know of fragments need not be read again.
 
     Raises:
         IndexLockedError: another process is writing.
+        IndexFormatError: there is no index to change.
         ConfigError: another change is unfinished.
         AveyBError: the disk is full or fails; nothing visible has changed and the same call continues.
     """
@@ -193,24 +363,67 @@ def open_transaction(root: str | Path, job: Job, *, from_base: bool, restart: bo
     existed = index_dir.root.exists()
     with _disk_errors(index_dir.root), writer_lock(index_dir.lock):
         current = index_dir.current()
-        base = Manifest.read(index_dir.root / current) if from_base and current else None
-        transaction = Transaction(index_dir, job, base)
-        transaction.start(restart=restart)
+        visible = Manifest.read(index_dir.manifest(current)) if current else None
+        if state is None and visible is None:
+            raise index_dir.missing()
+        base = visible if state is None else None
+        if base is not None:
+            state = State(
+                job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
+                index=base.index, recall=base.recall, first_doc=base.next_doc, next_doc=base.next_doc,
+                counts=base.counts, tiers=base.tiers,
+            )  # fmt: skip
+        assert state is not None  # one of the two
+        if base is None and visible is not None:
+            state.number = visible.number + 1
+        transaction = Transaction(index_dir, base, state, before)
+        transaction.start(restart=restart, visible=visible)
         try:
             yield transaction
         except AveyBError:
             transaction.abandon_if_empty(existed)
             raise
-        finally:
-            transaction.close()
-        index_dir.delete_unused()
+        delete_unused(index_dir)
+
+
+def new_state(job: Job, encoding: Encoding, index: str, recall: float | None) -> State:
+    """What an index built from nothing begins with."""
+    return State(
+        job=job, base=None, number=1, build=secrets.token_hex(4), encoding=encoding, index=index, recall=recall,
+        first_doc=1, next_doc=1, counts=Counts(), tiers=[],
+    )  # fmt: skip
+
+
+def unfinished(index_dir: IndexDirectory) -> bool:
+    """Whether a change was interrupted."""
+    return index_dir.journal.exists()
+
+
+def delete_unused(index_dir: IndexDirectory) -> None:
+    """Delete all files that neither the visible version nor one that somebody reads is made of."""
+    current = index_dir.current()
+    if current is None or unfinished(index_dir):
+        return
+    kept = set[str]()
+    for name in index_dir.versions():
+        path = index_dir.manifest(name)
+        if name == current or is_read(path):
+            kept.add(f"{VERSIONS}/{path.name}")
+            kept.update(Manifest.read(path).files)
+    for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+        for parent, _, names in os.walk(index_dir.root / folder):
+            inside = os.path.relpath(parent, index_dir.root)
+            for name in names:
+                if f"{inside}/{name}" not in kept:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
 
 
 @contextlib.contextmanager
 def _disk_errors(root: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, sqlite3.OperationalError) as error:
+    except OSError as error:
         raise AveyBError(
             f"{root}: writing failed ({error}); the index that was visible before is unchanged. "
             "Make room or repair the disk and give the same command again: it continues where it stopped"

@@ -1,59 +1,38 @@
-"""Changes of an existing index: add, upsert and delete documents.
-
-Each makes a new version and survives being killed. The store of the new version begins as a copy of the old one and
-shards are shared by hard links, so a change costs the copying of the store and the FAISS files, but never encodes
-again what is there already.
-"""
+"""Changes of an existing index: add, upsert and delete documents. Each costs what it changes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.input.documents import MAX_LINE, FieldNames
-from aveyb_retrieval.indexes.input.reading import Reading
-from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, load_model, source_of
-from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.types import Progress, silent
-from aveyb_retrieval.indexes.changes.build import OnError, describe_job, ingest_corpus
+from aveyb_retrieval.indexes.changes.build import describe_job, ingest_corpus
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.selection import Selection
-from aveyb_retrieval.indexes.changes.settings import Settings
-from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, Vectors, VectorSource, open_vectors
+from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
+from aveyb_retrieval.indexes.encode_options import InsertOptions, check_options, reading_of
+from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, load_model, pooling, source_of
+from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
+    from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.input.corpus import Source
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-
-
-class InsertOptions(TypedDict, total=False):
-    """Options of `add_documents` and `upsert_documents`; all as in `build_index`."""
-
-    vectors: Vectors | None
-    model: Model
-    id_field: str | None
-    title_field: str
-    text_field: str
-    on_error: OnError
-    max_line: int
-    encoding: str | None
-    types: Mapping[str, str] | None
-    restart: bool
-    device: str
-    precision: str
-    progress: Progress
+    from aveyb_retrieval.indexes.store.tables import Tables
 
 
 def add_documents(
     corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
-    """Add documents with new ids to the index at `root`. The options (`InsertOptions`) are those of `build_index`.
+    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
 
     `corpus` may be None where `vectors` are shards, which hold the documents.
 
@@ -61,7 +40,7 @@ def add_documents(
         InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
         IndexFormatError: there is no index, or the model is not the one that made it.
     """
-    return _insert("add", corpus, root, **options)
+    return insert("add", corpus, root, options)
 
 
 def upsert_documents(
@@ -72,7 +51,7 @@ def upsert_documents(
     An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
     passage that changed.
     """
-    return _insert("upsert", corpus, root, **options)
+    return insert("upsert", corpus, root, options)
 
 
 def delete_documents(
@@ -83,6 +62,7 @@ def delete_documents(
     missing_ok: bool = False,
     restart: bool = False,
     progress: Progress = silent,
+    before: Tables | None = None,
 ) -> Report:
     """Remove the documents with these ids, and those that satisfy a filter.
 
@@ -94,42 +74,33 @@ def delete_documents(
     chosen = Selection("delete", ids, where, missing_ok=missing_ok)
     job: Job = {"command": "delete", **chosen.describe()}
 
-    def work(transaction: Transaction, settings: Settings) -> FinishOptions | None:
-        store = transaction.store
-        if store.get("consumed"):  # by the interrupted run that this one continues
-            return FinishOptions(settings)
-        with store.transaction():
-            docs = chosen.numbers(transaction)
-            for doc in docs:
-                store.remove_document(doc, transaction.version)
-            store.put("consumed", 1)
-            store.put("changes", {"deleted": len(docs)})
-        return FinishOptions(settings) if docs else None
+    def work(transaction: Transaction) -> FinishOptions | None:
+        if transaction.state.step:  # done by the interrupted run that this one continues
+            return FinishOptions()
+        docs = chosen.numbers(transaction)
+        if not docs:
+            return None
+        transaction.remove(np.array(docs, dtype=np.int64))
+        transaction.count(deleted=len(docs))
+        transaction.state.step = 1
+        return FinishOptions()
 
-    return run_change(root, job, work, restart=restart, progress=progress)
+    return run_change(root, job, work, restart=restart, progress=progress, before=before)
 
 
-def _insert(
+def insert(
     mode: Literal["add", "upsert"],
     corpus: Source | Sequence[str | Path] | None,
     root: str | Path,
+    options: Mapping[str, Any],
     *,
-    vectors: Vectors | None = None,
-    model: Model = None,
-    id_field: str | None = None,
-    title_field: str = "title",
-    text_field: str = "text",
-    on_error: OnError = "stop",
-    max_line: int = MAX_LINE,
-    encoding: str | None = None,
-    types: Mapping[str, str] | None = None,
-    restart: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    progress: Progress = silent,
+    before: Tables | None = None,
 ) -> Report:
-    settings = Settings.of(read_manifest(root))
-    reading = Reading(FieldNames(id_field, title_field, text_field), max_line, encoding, types or {})
+    """Add or upsert documents; `before` are the datasets at any version, if this process has them open."""
+    check_options(options, InsertOptions, f"{mode}_documents")
+    encoding = read_manifest(root).encoding
+    reading, on_error, progress = reading_of(options), options.get("on_error", "stop"), options.get("progress", silent)
+    vectors = options.get("vectors")
     source: VectorSource
     documents: Any = corpus
     if vectors is not None:
@@ -139,30 +110,34 @@ def _insert(
     elif corpus is None:
         raise ConfigError("no corpus and no vectors: give at least one of them")
     else:
-        source = open_model(settings, root, model, device=device, precision=precision)
-    source.check_fits(settings, root)
-    job = describe_job(mode, corpus, settings, on_error=on_error, reading=reading, vectors=source.describe())
+        source = open_model(encoding, root, options)
+    source.check_fits(encoding, root)
+    job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
 
-    def work(transaction: Transaction, settings: Settings) -> FinishOptions:
-        source.check_fits(settings, root)  # again: another process may have replaced the index meanwhile
+    def work(transaction: Transaction) -> FinishOptions:
+        source.check_fits(transaction.state.encoding, root)  # again: the index may have been replaced meanwhile
         notices = ingest_corpus(
-            transaction, settings, source, documents, reading, mode=mode, on_error=on_error, progress=progress
+            transaction, source, documents, reading, mode=mode, on_error=on_error, progress=progress
         )
-        return FinishOptions(settings, notices=notices)
+        return FinishOptions(notices=notices)
 
-    return run_change(root, job, work, restart=restart, progress=progress)
+    return run_change(root, job, work, restart=options.get("restart", False), progress=progress, before=before)
 
 
-def open_model(settings: Settings, root: str | Path, model: Model, *, device: str, precision: str) -> ModelSource:
+def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
     """Open the model of an index as the source of a change: the one given, or the one that made the index.
 
     Raises:
         ConfigError: the index was made from ready-made vectors.
     """
-    if model is None and settings.model is None:
+    model: Model = options.get("model")
+    if model is None and encoding.model is None:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
-    wanted = source_of(settings.model_source, settings.model) if model is None else model
+    wanted = source_of(encoding.model_source, encoding.model) if model is None else model
     loaded = isinstance(wanted, (str, Path)) or wanted is None
-    limit = settings.max_tokens if loaded else None
-    embedder = load_model(wanted, device=device, precision=precision, max_tokens=limit)
-    return ModelSource(keeping_tokens(cutting(embedder, settings.passage_size), settings.token_codec))
+    limit = encoding.max_tokens if loaded else None
+    embedder = load_model(
+        wanted, device=options.get("device", "cpu"), precision=options.get("precision", "float32"), max_tokens=limit
+    )
+    embedder = pooling(cutting(embedder, encoding.passage_size), encoding.funnel)
+    return ModelSource(keeping_tokens(embedder, encoding.token_codec))

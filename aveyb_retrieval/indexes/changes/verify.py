@@ -8,29 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.nearest import faiss_check
-from aveyb_retrieval.indexes.store import directory, store_check
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import writer_lock
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES, Manifest, file_problems
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
-from aveyb_retrieval.indexes.store.vectors import map_arrays, open_table
-from aveyb_retrieval.indexes.store.store import Store, dead_ids
-from aveyb_retrieval.indexes.store.tokens import (
-    TENSORS,
-    open_token_table,
-    open_tokens,
-    token_codec,
-    token_owner,
-)
-from aveyb_retrieval.indexes.types import IntArray, Kind, Progress, silent
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
-from aveyb_retrieval.indexes.changes.finish import live_blocks
 from aveyb_retrieval.indexes.changes.verify_content import content_problems
+from aveyb_retrieval.indexes.nearest import faiss_check
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.lock import hold_version, writer_lock
+from aveyb_retrieval.indexes.store.manifest import Manifest, file_problems
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, Tables
+from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
+from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from aveyb_retrieval.indexes.types import IntArray, Kind
+
+_OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
 
 
 @dataclass(frozen=True)
@@ -42,15 +37,15 @@ class Verdict:
 
 
 def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, progress: Progress = silent) -> Verdict:
-    """Check an index: hashes, sizes, the store's own consistency, counts, ids and vectors of every kind.
+    """Check an index: hashes, sizes, counts, numbers, vectors of every kind.
 
     FAISS files are read in another process, which a damaged one may crash. `deep` also compares what hashes say nothing
-    of: texts with their digests, passages and their counts with texts, the full-text index with the texts, and what
-    FAISS holds of each vector with the stored vector.
+    of: texts with their digests, passages with texts, stored words and what a search of them finds with the texts, and
+    what FAISS holds of each vector with the stored vector.
 
-    `repair` builds damaged FAISS files again from the vectors, leaves a damaged `rejected.jsonl` behind, and points to
-    the newest complete version where the pointer is lost. Documents, vectors and manifests have no second copy: an
-    index with damage there stays as it is.
+    `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected items behind, and
+    points to the newest complete version where the pointer is lost. Documents, vectors and manifests have no second
+    copy: an index with damage there stays as it is.
 
     Raises:
         IndexFormatError: there is nothing to verify.
@@ -61,17 +56,20 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
         if not repair:
             return Verdict([pointer])
         _repair_pointer(index_dir)
-    name = index_dir.current()
-    assert name is not None
-    folder = index_dir.root / name
+    name = index_dir.visible()
+    path = index_dir.manifest(name)
     try:
-        manifest = Manifest.read(folder)
+        with hold_version(path):
+            manifest = Manifest.read(path)
+            problems = _problems(index_dir, manifest, progress, deep=deep)
+            damaged = set(file_problems(manifest.files, index_dir.root, full=True)) if problems and repair else set()
+    except FileNotFoundError:
+        return Verdict([f"{path}: missing"])
     except IndexFormatError as error:
-        return Verdict([*filter(None, [pointer]), str(error)])
-    problems = _problems(folder, manifest, progress, deep=deep)
+        return Verdict([str(error)])
     if not problems or not repair:
         return Verdict([*filter(None, [pointer]), *problems], repaired=bool(pointer) and not problems)
-    repaired = _rebuild(index_dir, folder, manifest, progress)
+    repaired = _rebuild(index_dir, damaged, progress)
     return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
 
 
@@ -82,145 +80,123 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
         return str(error)
     if name is None and not index_dir.versions():
         raise index_dir.missing()
-    if name is None or not (index_dir.root / name).is_dir():
+    if name is None or not index_dir.manifest(name).exists():
         return f"{index_dir.pointer}: names {name!r}, which is not there"
     return None
 
 
 def _repair_pointer(index_dir: IndexDirectory) -> None:
-    complete = [name for name in index_dir.versions() if (index_dir.root / name / directory.MANIFEST).exists()]
+    complete = index_dir.versions()
     if not complete:
         raise IndexFormatError(f"{index_dir.root}: no complete version to point to; build the index again")
     with writer_lock(index_dir.lock):
         index_dir.publish(complete[-1])
 
 
-def _problems(folder: Path, manifest: Manifest, progress: Progress, *, deep: bool = False) -> list[str]:
+def _problems(index_dir: IndexDirectory, manifest: Manifest, progress: Progress, *, deep: bool = False) -> list[str]:
+    root = index_dir.root
     progress("hashing files", 0, len(manifest.files), 0)
-    damaged = file_problems(manifest, folder, full=True)
+    damaged = file_problems(manifest.files, root, full=True)
     problems = list(damaged.values())
-    if not _rebuildable(damaged):
+    if not all(map(_can_be_made_again, damaged)):
         return problems  # what follows compares with these files
-    store = None
     try:
-        store = Store.open_for_reading(folder / directory.STORE)
-        if deep:
-            progress("checking texts", 0, manifest.counts["documents"], 0)
-            problems += content_problems(store)
-        problems += _store_problems(store, manifest)
+        tables = Tables.open(root, manifest.tables)
+        problems += _count_problems(tables, manifest)
+        if deep and not damaged:
+            progress("checking texts", 0, manifest.counts.documents, 0)
+            problems += content_problems(tables, manifest)
         expected = []
-        for kind in GRANULARITIES[manifest.granularity]:
-            progress(f"checking {kind}s", 0, manifest.indexes[kind].count, 0)
-            wrong, ids = _kind_problems(folder, manifest, store, kind)
-            problems += wrong
-            name = directory.faiss_file(kind)
-            if name not in damaged:  # what is known to be damaged is not given to FAISS
-                shards = tuple(folder / shard.name for shard in store.shards()) if deep else ()
-                expected.append(faiss_check.Expected(folder / name, kind, ids, manifest.dim, shards))
-        progress("checking token vectors", 0, None, 0)
-        problems += _token_problems(folder, manifest, store)
+        for kind in manifest.encoding.kinds:
+            progress(f"checking {kind}s", 0, None, 0)
+            numbers = ids_of(tables, kind)
+            problems += _vector_problems(tables, manifest, kind, numbers)
+            expected += [each for each in _expected(root, manifest, kind, numbers) if each.path.name not in
+                         {name.rpartition("/")[2] for name in damaged}]  # fmt: skip
         progress("checking FAISS files", 0, len(expected), 0)
-        problems += faiss_check.problems(expected)
-    except (*store_check.UNREADABLE, AveyBError) as error:
+        stored = {kind: StoredVectors(tables, kind, manifest.encoding.dim) for kind in manifest.encoding.kinds}
+        problems += faiss_check.problems(expected, stored if deep else None)
+    except AveyBError as error:
         problems.append(str(error))
-    finally:
-        if store is not None:
-            store.close()
     return problems
 
 
-def _store_problems(store: Store, manifest: Manifest) -> list[str]:
-    problems = [f"{store.path}: {row[0]}" for row in store.db.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    counts = store.counts()._asdict()
-    for key, value in counts.items():
-        if value != manifest.counts.get(key):
-            problems.append(f"{store.path}: {value} {key}, the manifest says {manifest.counts.get(key)}")
-    tables = [("texts", "documents"), ("fulltext_docsize", "documents")]
-    if store.words.has_passages:
-        tables.append(("passage_words_docsize", "passages"))
-    for table, what in tables:
-        (rows,) = store.db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # the names above
-        if rows != counts[what]:
-            problems.append(f"{store.path}: {rows} rows in {table} for {counts[what]} {what}")
-    listed = {s.name: (s.bytes, s.sha256) for s in store.shards()}
-    known = {n: (i.bytes, i.sha256) for n, i in manifest.files.items() if n.startswith(directory.VECTORS)}
-    if listed != known:
-        problems.append(f"{store.path}: lists other shards than the manifest")
-    return problems
+def _count_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
+    """Differences between the datasets, and between them and the manifest's counts."""
+    rows = tables.documents.scan(["doc", "id", *COUNTS])
+    docs = np.sort(rows["doc"].to_numpy())
+    found = {name: int(rows[name].to_numpy().sum()) for name in COUNTS} | {
+        "documents": len(docs),
+        "cut_documents": int((rows["cut_tokens"].to_numpy() > 0).sum()),
+    }
+    for name, value in found.items():
+        if value != getattr(manifest.counts, name):
+            yield f"{tables.root}: {value} {name}, the manifest says {getattr(manifest.counts, name)}"
+    if len(np.unique(docs)) != len(docs) or len(set(rows["id"].to_pylist())) != len(docs):
+        yield f"{tables.documents.path}: a number or an id of two documents"
+    if len(docs) and not (docs[0] >= 1 and docs[-1] < manifest.next_doc):
+        yield f"{tables.documents.path}: the number {docs[-1]}, and the next document would get {manifest.next_doc}"
+    if not np.array_equal(ids_of(tables, "document"), docs):
+        yield f"{tables.texts.path}: the texts are not those of the documents"
+    counts = np.stack([rows["doc"].to_numpy(), rows["passages"].to_numpy()], axis=1)
+    if not np.array_equal(ids_of(tables, "passage"), np.sort(expand_passages(counts[np.argsort(counts[:, 0])]))):
+        yield f"{tables.passages.path}: the passages are not those of the documents"
 
 
-def _kind_problems(folder: Path, manifest: Manifest, store: Store, kind: Kind) -> tuple[list[str], IntArray]:
-    """Differences between the documents, their vectors and the manifest; and the ids that FAISS should hold."""
-    problems = []
-    table = open_table(folder, store.shards(), kind, manifest.dim)
-    expected = store.ids(kind)
-    found = [np.empty(0, dtype=np.int64)]
-    for ids, vectors in live_blocks(store, table, kind):
-        found.append(ids)
-        with np.errstate(over="ignore"):  # of a damaged vector
+def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: IntArray) -> Iterator[str]:
+    encoding = manifest.encoding
+    for some, vectors in StoredVectors(tables, kind, encoding.dim).blocks(0, manifest.next_doc):
+        with np.errstate(over="ignore", invalid="ignore"):  # of a damaged vector
             lengths = np.linalg.norm(vectors, axis=1)
-        wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > 1e-2) & (lengths > 1e-6))
+        wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > _OFF_UNIT) & (lengths > 1e-6))
         if wrong.any():
-            number = int(ids[wrong][0])
+            number = int(some[wrong][0])
             doc = number if kind == "document" else number >> PASSAGE_BITS
-            problems.append(f"{folder}: the {kind} vector of document number {doc} is not of unit length")
-    if not np.array_equal(np.concatenate(found), expected):
-        problems.append(f"{folder}: the stored {kind} vectors are not those of the documents")
-    info = manifest.indexes[kind]
-    dead = dead_ids(store, kind) if info.tombstones else expected[:0]
-    ids = np.sort(np.concatenate([expected, dead]))
-    if (info.count, info.tombstones) != (len(ids), len(dead)):
-        problems.append(
-            f"{folder}: {len(ids)} {kind} vectors, {len(dead)} of them of removed documents; "
-            f"the manifest says {info.count} and {info.tombstones}"
-        )
-    return problems, ids
+            yield f"{tables.root}: the {kind} vector of document number {doc} is not of unit length"
+    for tier in manifest.tiers_of(kind):
+        low, high = _range(kind, tier.first, tier.stop)
+        live = int(((numbers >= low) & (numbers < high)).sum())
+        if live != tier.count - tier.dead:
+            yield (
+                f"{tables.root}: {live} stored {kind} vectors in the range of {tier.file}, the manifest says "
+                f"{tier.count - tier.dead}"
+            )
+    codec = encoding.token_codec
+    if codec is not None and encoding.token_owner == kind:
+        dataset = tables.of(kind)
+        for batch in dataset.batches([dataset.key, CODES]):
+            sizes = np.array([len(value) for value in batch[CODES].to_pylist()], dtype=np.int64)
+            if (sizes % codec.row_bytes).any():
+                yield f"{dataset.path}: codes of tokens that are not whole rows of {codec.row_bytes} bytes"
+                return
 
 
-def _token_problems(folder: Path, manifest: Manifest, store: Store) -> list[str]:
-    """Differences between the documents, the manifest's settings, and the token vectors in the shards."""
-    paths = [folder / shard.name for shard in store.shards()]
-    codec = token_codec(manifest.settings)
-    if codec is None:
-        holding = [path for path in paths if set(TENSORS) & set(map_arrays(path))]
-        return [f"{path}: holds token vectors, the manifest says that there are none" for path in holding]
-    problems = []
-    for path in paths:
-        try:
-            block = open_tokens(path, codec)
-        except IndexFormatError as error:
-            problems.append(str(error))
-            continue
-        if not (np.diff(block.ids) > 0).all():
-            problems.append(f"{path}: the numbers of its token vectors do not ascend")
-        covered = np.zeros(len(block.codes) + 1, dtype=np.int64)
-        np.add.at(covered, block.ranges[:, 0], 1)
-        np.add.at(covered, block.ranges[:, 1], -1)
-        if (np.cumsum(covered)[:-1] < 1).any():
-            problems.append(f"{path}: holds token vectors of no passage")
-    if problems:
-        return problems
-    kind = token_owner(GRANULARITIES[manifest.granularity])
-    table = open_token_table(folder, store.shards(), codec)
-    if not np.isin(store.ids(kind), table.ids).all():
-        problems.append(f"{folder}: the stored token vectors are not those of the {kind}s")
-    return problems
+def _range(kind: Kind, first: int, stop: int) -> tuple[int, int]:
+    shift = PASSAGE_BITS if kind == "passage" else 0
+    return first << shift, stop << shift
 
 
-def _rebuild(index_dir: IndexDirectory, folder: Path, manifest: Manifest, progress: Progress) -> bool:
-    """Build the FAISS files anew as a new version, if everything they are made from is sound."""
-    if not _rebuildable(file_problems(manifest, folder, full=True)):
+def _expected(root: Path, manifest: Manifest, kind: Kind, numbers: IntArray) -> Iterator[faiss_check.Expected]:
+    for tier in manifest.tiers_of(kind):
+        low, high = _range(kind, tier.first, tier.stop)
+        live = numbers[(numbers >= low) & (numbers < high)]
+        yield faiss_check.Expected(root / tier.file, kind, live, tier.count, low, high, manifest.encoding.dim)
+
+
+def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -> bool:
+    """Make FAISS files and indexes of words anew as a new version, if everything they are made from is sound."""
+    if not all(map(_can_be_made_again, damaged)):
         return False
-    report = run_change(
+    run_change(
         index_dir.root,
         {"command": "repair"},
-        lambda transaction, settings: FinishOptions(settings, rebuild=True),
+        lambda transaction: FinishOptions(rebuild=True, reindex=True),
         progress=progress,
     )
-    repaired = index_dir.root / report.version
-    return not _problems(repaired, Manifest.read(repaired), progress)
+    name = index_dir.visible()
+    return not _problems(index_dir, Manifest.read(index_dir.manifest(name)), progress)
 
 
-def _rebuildable(damaged: Iterable[str]) -> bool:
-    """Whether an index can be made again without these files."""
-    return all(name == directory.REJECTED or name.endswith(".faiss") for name in damaged)
+def _can_be_made_again(name: str) -> bool:
+    """Whether an index can do without this file."""
+    return name.startswith(("faiss/", "rejected/")) or "/_indices/" in name

@@ -1,6 +1,6 @@
 """What a search needs of the place where vectors and words live, as protocols.
 
-Our own files (FAISS and SQLite: `aveyb_retrieval.indexes.search.local`) are one engine; a database server is another.
+Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.local`) are one engine; a database server is another.
 Fusion, passages, thresholds and reranking are ours and work on any engine. What an engine has to do is small: name
 documents by numbers, find the nearest vectors and the best matches by words, and give back what is stored under a
 number.
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
+from aveyb_retrieval.indexes.encoding import GRANULARITIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.language import Language
-    from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
-    from aveyb_retrieval.indexes.store.tokens import TokenTable
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 BoolArray = npt.NDArray[np.bool_]
@@ -47,7 +46,6 @@ class EngineInfo:
         model: The description of the model that made the vectors; None where nobody named it.
         model_source: What that model was loaded by; None where it was given loaded.
         remedy: What to do where stored data contradict each other, for messages.
-        passage_words: Whether passages can be found by their words (not so in our format 1).
         missing: What is wrong with servers that are left out because they do not answer, one sentence each.
     """
 
@@ -60,7 +58,6 @@ class EngineInfo:
     model: dict[str, Any] | None
     model_source: str | None
     remedy: str
-    passage_words: bool = True
     missing: tuple[str, ...] = ()
 
     @property
@@ -78,7 +75,7 @@ class EngineView(Protocol):
         ...
 
     @property
-    def tokens(self) -> TokenTable | None:
+    def tokens(self) -> StoredTokens | None:
         """The vectors of tokens, for late interaction; None where the engine keeps none."""
         ...
 

@@ -7,17 +7,20 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.shards.parts import EncodedRow
 
-FORMAT = 2
+FORMAT = 3
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -26,20 +29,12 @@ class CollectionSettings:
     """What decides the content of a collection.
 
     Attributes:
-        dim: d, the width of the vectors.
-        granularity: The vectors that are there: "document", "passage" or "both".
-        model: The description of the model; None where nobody named it.
-        model_source: What it was loaded by; None where it was given loaded.
-        language: The rules by which words are found.
+        encoding: How its vectors and words were made.
         publication: Identifies the documents as they were published, the same on all servers.
         part, parts: Which share of the documents this server has, counted from 1.
     """
 
-    dim: int
-    granularity: str
-    model: dict[str, Any] | None
-    model_source: str | None
-    language: str
+    encoding: Encoding
     publication: str
     part: int = 1
     parts: int = 1
@@ -61,23 +56,23 @@ class CollectionSettings:
                 f"{where}: collection format {values.get('format')!r}, this version reads {FORMAT}; publish it again"
             )
         try:
-            return cls(**values)
-        except TypeError as error:
+            return msgspec.convert(dict(values), cls, strict=True)
+        except msgspec.ValidationError as error:
             raise IndexFormatError(f"{where}: damaged settings ({error}); publish it again") from error
 
     def check_same(self, other: CollectionSettings, where: str) -> None:
         """Check that documents with the settings `other` can be put into the collection `where`, which has these.
 
         Raises:
-            ConfigError: they are of another model, dimension, granularity or language.
+            ConfigError: something that decides vectors or words differs.
         """
-        ours, theirs = _comparable(self), _comparable(other)
-        for name, wanted in ours.items():
-            if theirs[name] != wanted:
-                raise ConfigError(
-                    f"{where}: {name} of the collection is {wanted!r}, of the documents {theirs[name]!r}; publish them "
-                    "as a whole, without --update"
-                )
+        # token vectors are not published, and how numbers are stored is the engine's own business
+        but = ("storage_dtype", "token_vectors", "token_dim")
+        for name, (ours, theirs) in self.encoding.differences(other.encoding, but=but).items():
+            raise ConfigError(
+                f"{where}: {name} of the collection is {ours!r}, of the documents {theirs!r}; publish them as a whole, "
+                "without --update"
+            )
 
     def check_share(self, part: int, parts: int, where: str) -> None:
         """Check that the collection `where`, which has these settings, is share `part` of `parts`.
@@ -154,16 +149,6 @@ def check_name(name: str, where: str) -> str:
             "0-9 and _"
         )
     return name
-
-
-def _comparable(settings: CollectionSettings) -> dict[str, object]:
-    model = settings.model
-    return {
-        "dimension": settings.dim,
-        "granularity": settings.granularity,
-        "language": settings.language,
-        "model": None if model is None else f"{model['name']} ({model['fingerprint'][:16]})",
-    }
 
 
 def pages_alone(pages: str | None) -> FileOrigin | None:

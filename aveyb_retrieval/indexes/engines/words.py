@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.store.language import Language
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import IntArray
 
 K1, B = 1.2, 0.75

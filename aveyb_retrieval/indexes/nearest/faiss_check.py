@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.store.vectors import VectorTable, open_shard
+from aveyb_retrieval.indexes.nearest.faiss_searcher import number_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,21 +46,27 @@ class Expected:
     Attributes:
         path: The file.
         kind: The kind of its vectors.
-        ids: Their ids `[n]`, ascending.
+        first, stop: It covers the documents numbered in `[first, stop)`.
+        count: How many vectors are in it, deleted ones too.
+        ids: The ids `[n]` of those in it that are stored, ascending.
         dim: Their width.
-        shards: The files of the stored vectors, with which codes are compared; empty: they are not.
+        vectors: A file of numpy with the stored vectors `[n, d]` of `ids`, float16 or float32, with which codes are
+            compared; None: they are not.
     """
 
     path: Path
     kind: Kind
+    first: int
+    stop: int
+    count: int
     ids: IntArray
     dim: int
-    shards: tuple[Path, ...] = ()
+    vectors: Path | None = None
 
     @property
     def seconds(self) -> float:
         """How long a check may take."""
-        compared = len(self.ids) / _VECTORS_PER_SECOND if self.shards else 0.0
+        compared = len(self.ids) / _VECTORS_PER_SECOND if self.vectors else 0.0
         return _SECONDS + self.path.stat().st_size / _BYTES_PER_SECOND + compared
 
 
@@ -122,28 +128,37 @@ def problems_here(expected: Expected) -> list[str]:
     except AveyBError as error:
         return [str(error)]
     held = np.sort(faiss_index.stored_ids(index))
-    if not np.array_equal(held, ids) or index.ntotal != len(ids):
-        return [f"{path}: the {len(held):,} ids in it are not the {len(ids):,} of the stored vectors"]
+    if not len(held) == index.ntotal == expected.count:
+        return [f"{path}: {len(held):,} ids of {index.ntotal:,} vectors in it, the manifest says {expected.count:,}"]
+    if missing := int((~np.isin(ids, held, assume_unique=True)).sum()):
+        return [f"{path}: {missing:,} of the {len(ids):,} stored vectors are not in it"]
+    first, stop = number_range(expected.kind, expected.first, expected.stop)
+    if len(held) and (held[0] < first or held[-1] >= stop or not (np.diff(held) > 0).all()):
+        return [f"{path}: ids in it are double or not of the documents {expected.first:,} to {expected.stop:,}"]
     if index.d != dim:
         return [f"{path}: vectors of dimension {index.d}, the manifest says {dim}"]
-    if not len(ids):
+    if not len(held):
         return []  # nothing to search; an empty index of inverted lists is not even trained
     queries = np.eye(min(dim, 4), dim, dtype=np.float32)
-    found = index.search(queries, min(10, len(ids)))[1]  # a wrong structure may crash only here
-    if not np.isin(found[found >= 0], ids).all():
-        return [f"{path}: a search finds ids that are not of the stored vectors"]
-    return _content_problems(index, expected) if expected.shards else []
+    found = index.search(queries, min(10, len(held)))[1]  # a wrong structure may crash only here
+    if not np.isin(found[found >= 0], held).all():
+        return [f"{path}: a search finds ids that are not in it"]
+    return _content_problems(index, expected) if expected.vectors and len(ids) else []
 
 
 def _content_problems(index: Any, expected: Expected) -> list[str]:
     """What is wrong with the codes and the graph of an index in order."""
     from aveyb_retrieval.indexes.nearest import faiss_codes, faiss_index
 
-    path, found = expected.path, []
-    views = (open_shard(shard, expected.dim) for shard in expected.shards)
-    table = VectorTable((view[expected.kind] for view in views if expected.kind in view), expected.dim)
+    path, ids, found = expected.path, expected.ids, []
+    assert expected.vectors is not None
+    stored = np.load(expected.vectors, mmap_mode="r", allow_pickle=False)
+
+    def vectors(some: IntArray) -> FloatArray:
+        return stored[np.searchsorted(ids, some)].astype(np.float32)
+
     try:
-        wrong = np.sort(np.concatenate(list(faiss_codes.differing(index, table.gather))))
+        wrong = np.sort(np.concatenate([ids[:0], *faiss_codes.differing(index, ids, vectors)]))
         if len(wrong):
             found.append(f"{path}: {len(wrong):,} of its codes are not of the stored vectors, first of id {wrong[0]}")
     except AveyBError as error:
@@ -151,8 +166,7 @@ def _content_problems(index: Any, expected: Expected) -> list[str]:
     except RuntimeError as error:
         why = faiss_index.reason(error)
         sys.stderr.write(f"{_NOTE}{path}: its codes are not compared with the vectors: FAISS cannot ({why})\n")
-    probes = expected.ids[:: max(1, len(expected.ids) // _PROBES)]
-    rows = table.gather(probes)
+    rows = vectors(ids[:: max(1, len(ids) // _PROBES)])
     lost = _lost(index, rows[np.linalg.norm(rows, axis=1) > 0])
     if lost > 0.5:
         found.append(f"{path}: its graph does not find {lost:.0%} of the vectors that are in it")
@@ -176,8 +190,8 @@ def _write_request(folder: Path, expected: Sequence[Expected]) -> None:
     request = []
     for number, item in enumerate(expected):
         np.save(folder / f"{number}.npy", item.ids)
-        shards = [str(path) for path in item.shards]
-        request.append({"path": str(item.path), "kind": item.kind, "dim": item.dim, "shards": shards})
+        fields = {name: value for name, value in vars(item).items() if name != "ids"}
+        request.append({**fields, "path": str(item.path), "vectors": str(item.vectors or "")})
     (folder / "request.json").write_text(json.dumps(request))
 
 
@@ -185,13 +199,10 @@ def _read_request(folder: Path) -> list[Expected]:
     request = json.loads((folder / "request.json").read_text())
     return [
         Expected(
-            path=Path(item["path"]),
-            kind=item["kind"],
+            **{**fields, "path": Path(fields["path"]), "vectors": Path(fields["vectors"]) if fields["vectors"] else None},
             ids=np.load(folder / f"{number}.npy", allow_pickle=False),
-            dim=item["dim"],
-            shards=tuple(map(Path, item["shards"])),
         )
-        for number, item in enumerate(request)
+        for number, fields in enumerate(request)
     ]
 
 

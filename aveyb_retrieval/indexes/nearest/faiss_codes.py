@@ -24,42 +24,45 @@ BLOCK = 8192  # vectors compared at once
 SLACK, ROUNDING = 0.02, 1e-5  # of a distance: relative to that of the codec, and absolute
 
 
-def differing(index: Any, vectors: Vectors) -> Iterator[IntArray]:
+def differing(index: Any, known: IntArray, vectors: Vectors) -> Iterator[IntArray]:
     """Yield the ids whose codes are not those of their vectors, block by block.
 
     Args:
         index: A FAISS index that keeps our ids.
-        vectors: Gives the stored vectors `[n, d]` of ids `[n]`.
+        known: The ids to compare, ascending; it may hold others.
+        vectors: Gives the stored vectors `[n, d]` of some of them `[n]`.
 
     Raises:
         RuntimeError: this type is not decoded, here or by FAISS.
     """
-    yield from _compare(index, None, vectors)
+    yield from _compare(index, None, known, vectors)
 
 
-def _compare(index: Any, ids: IntArray | None, vectors: Vectors) -> Iterator[IntArray]:
+def _compare(index: Any, ids: IntArray | None, known: IntArray, vectors: Vectors) -> Iterator[IntArray]:
     """Go down to where codes are; `ids` are those of the index's positions where a wrapper keeps them."""
     faiss = import_faiss()
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexIDMap):
-        yield from _compare(index.index, faiss.vector_to_array(index.id_map), vectors)
+        yield from _compare(index.index, faiss.vector_to_array(index.id_map), known, vectors)
     elif isinstance(index, faiss.IndexPreTransform):
-        yield from _compare(index.index, ids, _transformed(index, vectors))
+        yield from _compare(index.index, ids, known, _transformed(index, vectors))
     elif isinstance(index, faiss.IndexHNSW):
-        yield from _compare(index.storage, ids, vectors)
+        yield from _compare(index.storage, ids, known, vectors)
     elif isinstance(index, faiss.IndexRefine):
-        yield from _compare(index.base_index, ids, vectors)
-        yield from _compare(index.refine_index, ids, vectors)
+        yield from _compare(index.base_index, ids, known, vectors)
+        yield from _compare(index.refine_index, ids, known, vectors)
     elif isinstance(index, faiss.IndexIVF):
-        if not isinstance(index, (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)):
+        if not isinstance(index, _decoded_lists()):
             raise RuntimeError(f"the lists of {type(index).__name__} are not decoded")
-        yield from _compare_lists(index, vectors)
+        yield from _compare_lists(index, known, vectors)
     else:
         assert ids is not None  # only inverted lists keep ids themselves
         for start in range(0, len(ids), BLOCK):
             some = ids[start : start + BLOCK]
+            compared = np.isin(some, known)
+            held = index.reconstruct_n(start, len(some))[compared]
+            some = some[compared]
             wanted = vectors(some)
-            held = index.reconstruct_n(start, len(some))
             yield some[_further(wanted, held, index.sa_decode(index.sa_encode(wanted)))]
 
 
@@ -76,24 +79,49 @@ def _transformed(index: Any, vectors: Vectors) -> Vectors:
     return transform
 
 
-def _compare_lists(index: Any, vectors: Vectors) -> Iterator[IntArray]:
+def _decoded_lists() -> tuple[type, ...]:
+    """The types whose inverted lists can be compared, of those that this release of FAISS has."""
+    faiss = import_faiss()
+    names = ("IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexIVFRaBitQ", "IndexIVFRaBitQFastScan")
+    return tuple(getattr(faiss, name) for name in names if hasattr(faiss, name))
+
+
+def _compare_lists(index: Any, known: IntArray, vectors: Vectors) -> Iterator[IntArray]:
     """The same for inverted lists; a vector must also be in the list that the index would put it into."""
     faiss = import_faiss()
-    lists, size = index.invlists, int(index.code_size)
+    lists = faiss.downcast_InvertedLists(index.invlists)
     for cell in range(index.nlist):
         count = lists.list_size(cell)
-        if not count:
-            continue
-        ids = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy()
-        codes = faiss.rev_swig_ptr(lists.get_codes(cell), count * size).reshape(count, size)
+        ids = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy() if count else np.empty(0, np.int64)
         for start in range(0, count, BLOCK):
             some = ids[start : start + BLOCK]
+            compared = np.isin(some, known)
+            codes = _list_codes(index, lists, cell, start, len(some))[compared]
+            some = some[compared]
+            if not len(some):
+                continue
             wanted = np.ascontiguousarray(vectors(some), dtype=np.float32)
             again = _encode_in_list(index, wanted, cell)
             held = again.copy()
-            held[:, again.shape[1] - size :] = codes[start : start + BLOCK]  # behind the number of the list
+            held[:, again.shape[1] - codes.shape[1] :] = codes  # behind the number of the list
             wrong = _further(wanted, index.sa_decode(held), index.sa_decode(again)) | _nearer_list(index, wanted, cell)
             yield some[wrong]
+
+
+def _list_codes(index: Any, lists: Any, cell: int, start: int, count: int) -> np.ndarray:
+    """Codes of one list from position `start` on, `[count, bytes]`; `start` is a multiple of `BLOCK`."""
+    faiss = import_faiss()
+    size = int(index.code_size)
+    if not hasattr(lists, "n_per_block"):
+        whole = faiss.rev_swig_ptr(lists.get_codes(cell), lists.list_size(cell) * size)
+        return whole.reshape(-1, size)[start : start + count]
+    each, packed = int(lists.n_per_block), int(lists.block_size)  # codes of several vectors are interleaved
+    blocks = -(-lists.list_size(cell) // each)
+    whole = faiss.rev_swig_ptr(lists.get_codes(cell), blocks * packed).reshape(blocks, packed)
+    out = np.zeros((-(-count // each), each, size), dtype=np.uint8)
+    for place, block in enumerate(whole[start // each : start // each + len(out)]):
+        lists.packer.unpack_all(faiss.swig_ptr(np.ascontiguousarray(block)), faiss.swig_ptr(out[place]))
+    return out.reshape(-1, size)[:count]
 
 
 def _encode_in_list(index: Any, rows: FloatArray, cell: int) -> np.ndarray:

@@ -20,14 +20,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 AUTO = "auto"
-# Where "auto" changes from one type to the next. Exact search of 100,000 vectors of 256 components takes 5 ms on one
-# core (measured, FAISS 1.15, x86 server), no more than encoding the query; it costs in proportion to both numbers. HNSW
-# then answers in 0.3 ms, but keeps about 260 bytes of links for each vector in memory, and is built in one go: up to
-# 2,000,000. Inverted lists can stay on disk. From 20,000,000 on even reading whole vectors is too much: codes of a
-# sixteenth of their size are searched, and the best scored again. The last two limits are arithmetic, not measured.
-FLAT_COMPONENTS = 100_000 * 256
-HNSW_LIMIT = 2_000_000
-IVF_LIMIT = 20_000_000
+EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
+ONE_LIST = 400_000  # vectors: up to so many, all codes are scanned
 _HNSW = re.compile(r"HNSW(\d+)")
 
 
@@ -44,19 +38,17 @@ def import_faiss() -> Any:
     return faiss
 
 
+def exact_limit(dim: int) -> int:
+    """How many vectors of `dim` components are searched exactly in memory."""
+    return EXACT_COMPONENTS // dim
+
+
 def choose_factory(wanted: str, count: int, dim: int) -> str:
     """Resolve "auto" to a FAISS factory string for `count` vectors of `dim` components; keep any other string."""
     if wanted != AUTO:
         return wanted
-    cells = 2 ** round(math.log2(4 * math.sqrt(max(count, 1))))
-    if count * dim <= FLAT_COMPONENTS:
-        return "Flat"
-    if count <= HNSW_LIMIT:
-        return "HNSW32"
-    if count <= IVF_LIMIT:
-        return f"IVF{cells}_HNSW32,Flat"
-    codes = next(m for m in range(max(1, dim // 4), 0, -1) if dim % m == 0)  # one byte for about four components
-    return f"OPQ{codes},IVF{cells}_HNSW32,PQ{codes}"
+    cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
+    return f"IVF{cells},RaBitQfs"
 
 
 def training_size(index: faiss.Index, count: int) -> int:

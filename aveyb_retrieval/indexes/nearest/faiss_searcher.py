@@ -1,25 +1,38 @@
-"""Search a FAISS index on the CPU or, with faiss-gpu, on a GPU."""
+"""Search one FAISS file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import BackendError
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, innermost
-from aveyb_retrieval.indexes.nearest.searcher import DEFAULT_PARAMS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+PASSAGE_BITS = 20  # passage `i` of document `doc` has the number `doc << 20 | i`
+DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 200}
+BY_SELECTOR = 1 / 12  # share of vectors: a search limited to fewer asks FAISS's selector, else what it finds is sifted
 
 
 @dataclass(frozen=True)
 class FaissTraits:
-    """What a FAISS index can do, read off its type; the names are those of `Searcher`.
+    """What a FAISS index can do, read off its type.
 
-    `transformed` says that vectors are rotated or shortened before they reach the index itself.
+    Attributes:
+        knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
+        largest: The highest useful value of the knob; 0 without one.
+        takes_selector: Whether a search can be limited to some ids.
+        keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
+        transformed: Whether vectors are rotated or shortened before they reach the index itself.
     """
 
     knob: str
@@ -29,128 +42,130 @@ class FaissTraits:
     transformed: bool
 
     @classmethod
-    def of(cls, index: Any, factory: str) -> FaissTraits:
-        """Read the traits of an index made from a factory string."""
+    def of(cls, index: Any) -> FaissTraits:
+        """Read the traits of an index."""
         faiss = import_faiss()
         inner = innermost(index)
-        transformed = isinstance(index, faiss.IndexPreTransform) or (
-            isinstance(index, faiss.IndexIDMap)
-            and isinstance(faiss.downcast_index(index.index), faiss.IndexPreTransform)
-        )
+        within = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
+        transformed = isinstance(within, faiss.IndexPreTransform)
         knob, largest = "", 0
         if isinstance(inner, faiss.IndexIVF):
             knob, largest = "nprobe", int(inner.nlist)
         elif isinstance(inner, faiss.IndexHNSW) and not transformed:
             knob, largest = "efSearch", max(int(index.ntotal), 1)
         floats = isinstance(inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat))
-        flat = isinstance(inner, faiss.IndexFlat)
+        flat = isinstance(inner, faiss.IndexFlat) and not transformed
+        listed = isinstance(inner, faiss.IndexIVF) and _lists_take_selectors(inner)
         return cls(
             knob=knob,
             largest=largest,
-            takes_selector=((flat and not transformed) or knob != "") and "fs" not in factory,  # fast scan takes none
+            takes_selector=flat or knob == "efSearch" or listed,
             keeps_floats=floats and not transformed,
             transformed=transformed,
         )
 
 
+def _lists_take_selectors(ivf: Any) -> bool:
+    """Whether a search of inverted lists can be limited: of the fast-scan types only RaBitQ's can."""
+    faiss = import_faiss()
+    fast = getattr(faiss, "IndexIVFFastScan", ())
+    return not isinstance(ivf, fast) or isinstance(ivf, getattr(faiss, "IndexIVFRaBitQFastScan", ()))
+
+
 class FaissSearcher:
-    """A FAISS index on the CPU; a `Searcher`."""
+    """One FAISS file, open. Safe to use from many threads.
 
-    def __init__(self, index: Any, params: dict[str, int], *, factory: str) -> None:
-        self._index = index
-        self._traits = FaissTraits.of(index, factory)
-        self.count = int(index.ntotal)
-        self.params = {**DEFAULT_PARAMS, **params}
-        self.knob = self._traits.knob
-        self.largest = self._traits.largest
-        self.takes_selector = self._traits.takes_selector
-        self.keeps_floats = self._traits.keeps_floats
+    Attributes:
+        tier: What the manifest says of it.
+        index: FAISS's own object.
+        first, stop: Its numbers are in `[first, stop)`.
+        live: How many of its vectors are still stored.
+        params: Settings of a search.
+    """
 
-    def search(
-        self, queries: FloatArray, k: int, *, selector: Any = None, effort: int | None = None
-    ) -> tuple[FloatArray, IntArray]:
-        """Search as `Searcher.search` says."""
-        return search_faiss(self._index, queries, min(k, max(self.count, 1)), self._parameters(selector, effort))
+    def __init__(self, tier: Tier, index: Any) -> None:
+        self.tier = tier
+        self.index = index
+        self.traits = FaissTraits.of(index)
+        self.params = {**DEFAULT_PARAMS, **tier.params}
+        self.first, self.stop = number_range(tier.kind, tier.first, tier.stop)
+        self.live = tier.count - tier.dead
 
-    def _parameters(self, selector: Any, effort: int | None) -> Any:
-        if not self.knob:
-            return import_faiss().SearchParameters(sel=selector) if selector is not None else None
-        return search_parameters(self._traits, effort or self.params[self.knob], selector)
-
-    def select(self, ids: IntArray, *, dense: bool) -> Any:
-        """Make a selector of these ids; dense ones get a bitmap, which is the fastest to ask."""
-        faiss = import_faiss()
-        if not dense:
-            return faiss.IDSelectorBatch(ids)
-        bits = np.zeros(int(ids.max()) + 1 if len(ids) else 1, dtype=bool)
-        bits[ids] = True
-        return faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
-
-    def select_all_but(self, ids: IntArray) -> Any:
-        """Make a selector of everything except these ids."""
-        faiss = import_faiss()
-        inner = faiss.IDSelectorBatch(ids)
-        selector = faiss.IDSelectorNot(inner)
-        selector.referenced_objects = [inner]  # FAISS keeps a bare pointer to it
-        return selector
-
-
-class FaissGpuSearcher:
-    """A FAISS index moved to a GPU; a `Searcher` that takes no selectors, as FAISS has none there."""
-
-    takes_selector = False
-
-    def __init__(self, index: Any, params: dict[str, int], *, factory: str, device: str) -> None:
-        """Move an index to a device, "cuda" or "cuda:1".
+    @classmethod
+    def open(cls, root: Path, tier: Tier, *, mapped: bool = True) -> FaissSearcher:
+        """Open a file of the index at `root`; what FAISS can map is mapped, not read.
 
         Raises:
-            BackendError: FAISS has no GPU form of this index.
+            IndexFormatError: it is damaged, or of another index.
         """
-        faiss = import_faiss()
-        _, _, number = device.partition(":")
-        self._resources = faiss.StandardGpuResources()
-        try:
-            self._index = faiss.index_cpu_to_gpu(self._resources, int(number or 0), index)
-        except RuntimeError as error:
-            raise BackendError(
-                f"FAISS cannot move the index {factory!r} to a GPU ({error}); build it as Flat, IVF or IVF-PQ, "
-                "or search with device='cpu'"
-            ) from error
-        self._traits = FaissTraits.of(index, factory)
-        self.count = int(index.ntotal)
-        self.params = {**DEFAULT_PARAMS, **params}
-        self.knob = self._traits.knob
-        self.largest = self._traits.largest
-        self.keeps_floats = self._traits.keeps_floats
+        path = root / tier.file
+        index = faiss_file.read(path, mapped=mapped)
+        if index.ntotal != tier.count:
+            raise IndexFormatError(
+                f"{path}: {index.ntotal:,} vectors in it, the manifest says {tier.count:,}; "
+                "`aveyb-index verify --repair` rebuilds it"
+            )
+        return cls(tier, index)
 
-    def search(
-        self, queries: FloatArray, k: int, *, selector: Any = None, effort: int | None = None
+    def followed_by(self, tier: Tier) -> FaissSearcher:
+        """The same file as another version's manifest describes it."""
+        return self if tier == self.tier else FaissSearcher(tier, self.index)
+
+    @cached_property
+    def scores_are_true(self) -> bool:
+        """Whether what it finds needs no look-up: all still stored, and scored as they are."""
+        return self.traits.keeps_floats and not self.tier.dead
+
+    def wanted(self, k: int) -> int:
+        """How many candidates to ask for when `k` are needed."""
+        return k if self.traits.keeps_floats else max(4 * k, self.params["rescore"])
+
+    def candidates(
+        self, queries: FloatArray, m: int, among: IntArray | None = None, *, grown: int = 1
     ) -> tuple[FloatArray, IntArray]:
-        """Search as `Searcher.search` says, without a selector."""
-        parameters = search_parameters(self._traits, effort or self.params[self.knob], None) if self.knob else None
-        return search_faiss(self._index, queries, min(k, max(self.count, 1)), parameters)
+        """The `m` best candidates by its own scores: `[n, up to m or more]`, padded with -inf and -1, in no order.
 
-    def select(self, ids: IntArray, *, dense: bool) -> Any:
-        """Raise BackendError: there are no selectors here."""
-        raise BackendError("FAISS takes no selectors on a GPU; score the selected vectors exactly")
+        Args:
+            queries: `[n, d]`.
+            m: How many are wanted that are live and selected.
+            among: Ascending numbers that the search is limited to, all in this file.
+            grown: How many times harder to look than usual.
+        """
+        count = int(self.index.ntotal)
+        ask = m * grown * count // max(self.live, 1) + (16 if self.tier.dead else 0)
+        selector, sift = None, False
+        if among is not None:
+            share = len(among) / max(count, 1)
+            if self.traits.takes_selector and (share < BY_SELECTOR or grown > 1 or self.traits.knob == "efSearch"):
+                selector = import_faiss().IDSelectorBatch(among)
+            else:
+                sift, ask = True, int(1.25 * ask / share) + 16
+        k = min(ask, count)
+        scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, grown))
+        gone = (numbers < 0) | np.isnan(scores)
+        if sift and among is not None:
+            places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
+            gone |= among[places] != numbers
+        scores[gone], numbers[gone] = -np.inf, -1
+        return scores, numbers
 
-    def select_all_but(self, ids: IntArray) -> Any:
-        """Raise BackendError: there are no selectors here."""
-        return self.select(ids, dense=False)
+    def exhausted(self, m: int, grown: int) -> bool:
+        """Whether looking harder than this finds no more."""
+        knob = self.traits.knob
+        return m * grown >= self.index.ntotal and (not knob or self.params[knob] * grown >= self.traits.largest)
+
+    def _parameters(self, k: int, selector: Any, grown: int) -> Any:
+        faiss = import_faiss()
+        knob = self.traits.knob
+        if not knob:
+            return None if selector is None else faiss.SearchParameters(sel=selector)
+        value = min(self.params[knob] * grown, self.traits.largest)
+        if knob == "efSearch":
+            return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
+        inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
+        return faiss.SearchParametersPreTransform(index_params=inner) if self.traits.transformed else inner
 
 
-def search_faiss(index: Any, queries: FloatArray, k: int, parameters: Any) -> tuple[FloatArray, IntArray]:
-    """Search a FAISS index: scores and ids `[n, k]`, padded with -inf and -1."""
-    scores, ids = index.search(np.ascontiguousarray(queries, dtype=np.float32), k, params=parameters)
-    scores[ids < 0] = -np.inf
-    return scores, ids
-
-
-def search_parameters(traits: FaissTraits, effort: int, selector: Any) -> Any:
-    """FAISS's parameters of one search of an index with a knob set to `effort`."""
-    faiss = import_faiss()
-    value = min(effort, traits.largest)
-    if traits.knob == "efSearch":
-        return faiss.SearchParametersHNSW(efSearch=value, sel=selector)
-    inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
-    return faiss.SearchParametersPreTransform(index_params=inner) if traits.transformed else inner
+def number_range(kind: str, first: int, stop: int) -> tuple[int, int]:
+    """The numbers of one kind of vectors of the documents numbered in `[first, stop)`."""
+    return (first, stop) if kind == "document" else (first << PASSAGE_BITS, stop << PASSAGE_BITS)

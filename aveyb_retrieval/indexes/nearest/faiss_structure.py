@@ -2,8 +2,8 @@
 
 A file is walked as FAISS would read it. Sizes must fit each other and the file, which must end where the structure
 ends; what is skipped (vectors, codes, ids) is not looked at, so the cost does not grow with the index. The walk covers
-the types that `index="auto"` chooses and their common relatives: flat, scalar and product quantizers, HNSW, inverted
-lists, linear transforms. The format is that of FAISS's own `write_index`.
+the types that `index="auto"` chooses and their common relatives: RaBitQ's inverted
+lists, flat, scalar and product quantizers, HNSW, inverted lists of these, linear transforms. The format is that of FAISS's own `write_index`.
 """
 
 from __future__ import annotations
@@ -164,6 +164,29 @@ class _Walk:
             raise _Wrong("two sizes of codes")
         self._lists(nlist, size, ntotal)
 
+    def _lists_of_bits(self, d: int, ntotal: int) -> None:
+        """RaBitQ's inverted lists for fast scans: codes of several vectors, and numbers of each, in blocks."""
+        nlist = self._lists_header(d)
+        width, size, _, bits = self._read("QQiQ")
+        by_residual, stated, each, _, m2, _, qb, centered = self._read("BQiQQiBB")
+        numbers = 8 if bits == 1 else 20 + ((bits - 1) * d + 7) // 8  # beside the signs; bytes
+        if width != d or not 1 <= bits <= 9 or stated != size or not (d + 7) // 8 <= size <= (d + 7) // 8 + numbers:
+            raise _Wrong(f"codes of {size} bytes for {width} components")
+        if by_residual > 1 or centered > 1 or not 1 <= qb <= 8 or not (d + 3) // 4 <= m2 <= (d + 3) // 4 + 1:
+            raise _Wrong(f"codes in {m2} parts for {d} components, queries of {qb} bits")
+        if (name := self._name()) != "ilbl":
+            raise _Unknown(name)
+        lists, _, in_block, packed = self._read("QQQQ")
+        if lists != nlist or in_block != each or each % 32 or not 0 < each <= 1 << 10 or packed < each * m2 // 2 + each * 8:
+            raise _Wrong("other inverted lists than its header says")
+        found = 0
+        for _ in range(nlist):
+            count = self._array(8)
+            self._array(1, -(-count // each) * packed, "codes")
+            found += count
+        if found != ntotal:
+            raise _Wrong(f"{found:,} vectors in the inverted lists, {ntotal:,} in its header")
+
     def _lists_header(self, d: int) -> int:
         nlist, nprobe = self._read("QQ")
         if not (0 < nlist <= _MAX_LISTS and 0 < nprobe < 1 << 31):
@@ -262,4 +285,5 @@ _INDEXES: dict[str, Callable[[_Walk, int, int], None]] = {
     "IwFl": _Walk._lists_of_floats,
     "IwSq": _Walk._lists_of_scalars,
     "IwPQ": _Walk._lists_of_products,
+    "Iwrn": _Walk._lists_of_bits,
 }

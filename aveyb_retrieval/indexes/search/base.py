@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.candidates import Match
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.options import Options
-    from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.search.relevance import PassageScores
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Kind
 
 
@@ -37,7 +38,8 @@ class Ranked:
     """What was found for a query, best first, and every score that was computed: name, key, value.
 
     Keys are numbers of documents or, in a search for passages, of passages. `confidence` has that of passages in hybrid
-    mode, `duplicates` the ids of documents that near copies of a passage were found in.
+    mode, `duplicates` the ids of documents that near copies of a passage were found in, `scored` the passages of some
+    documents that were scored for the ranking.
     """
 
     query: Query
@@ -45,6 +47,7 @@ class Ranked:
     scores: dict[str, dict[int, float]]
     confidence: dict[int, float] = field(default_factory=dict)
     duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    scored: PassageScores | None = None
 
     def scores_of(self, key: int) -> dict[str, float]:
         """The scores of one document or passage, by name."""
@@ -172,13 +175,4 @@ class Search(ABC):
             info = self._view.info
             raise IndexFormatError(
                 f"{info.name}: the index has {kind} number {missing}, which the store does not have; {info.remedy}"
-            )
-
-    def _check_passage_words(self) -> None:
-        """Raise IndexFormatError where passages cannot be scored by words: in an index of format 1."""
-        if not self._view.info.passage_words:
-            root = self._view.info.name
-            raise IndexFormatError(
-                f"{root}: made by an older version, without the words of its passages; run `aveyb-index upgrade "
-                f"{root}`, or search with mode='dense'"
             )

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from aveyb_retrieval.indexes.search import fusion, word_scores
+from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.base import Query, Ranked, Search
 from aveyb_retrieval.indexes.search.candidates import Match, background, nearest_documents, score_documents
 from aveyb_retrieval.indexes.search.hits import Hit, Passage, make_passage
 from aveyb_retrieval.indexes.search.relevance import (
     PassageScores,
     best_by_document,
-    best_of_documents,
     score_by_vector,
     score_by_words,
     score_hybrid,
@@ -24,7 +23,7 @@ from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aveyb_retrieval.indexes.store.store import StoredDocument
+    from aveyb_retrieval.indexes.store.tables import StoredDocument
     from aveyb_retrieval.indexes.types import FloatArray
 
 READ = 50  # documents whose passages a hybrid search reads: all candidates' gained .0015 at most on development sets
@@ -99,22 +98,21 @@ class DocumentSearch(Search):
         words = dict(found)
         if options.mode == "lexical":
             return Ranked(query, [Match(doc, score) for doc, score in found], {"lexical": words})
-        scores = {"dense": dense, "lexical": words}
+        scores, scored = {"dense": dense, "lexical": words}, None
         if options.fusion == "rrf":
             fused = fusion.reciprocal_rank([list(dense.items()), list(words.items())])
         else:
             assert query.vector is not None  # a hybrid search has encoded its query
             dense |= score_documents(view, options.kinds, [doc for doc in words if doc not in dense], query.vector)
             fused = fusion.weighted(dense, words, background=background(view, query.vector), weight=options.weight)
-            if "passage" in options.kinds and view.info.passage_words:
-                fused, scores["passage"] = self._with_best_passages(query, fused)
+            if "passage" in options.kinds:
+                fused, scored = self._with_best_passages(query, fused)
+                scores["passage"] = scored.best(options.weight)
         matches = [Match(doc, score) for doc, score in fusion.ranked(fused)]
-        return Ranked(query, matches, scores)
+        return Ranked(query, matches, scores, scored=scored)
 
-    def _with_best_passages(
-        self, query: Query, fused: Mapping[int, float]
-    ) -> tuple[dict[int, float], dict[int, float]]:
-        """Add to the score of each document its best passage's; return both. Leave out what cannot be found.
+    def _with_best_passages(self, query: Query, fused: Mapping[int, float]) -> tuple[dict[int, float], PassageScores]:
+        """Add to the score of each document its best passage's; return these, and the passages that were scored.
 
         The only passage of a document says what the document has said already, so the sum counts by the share of
         passages that are not alone. Those of the first documents are read, or of all where the order may change later.
@@ -124,9 +122,11 @@ class DocumentSearch(Search):
         assert query.text is not None
         every = options.rerank is not None or options.min_score is not None
         first = dict(fusion.ranked(fused)[: None if every else max(options.k, READ)])
-        best = best_of_documents(self._view, list(first), query.vector, query.text, options.weight)
+        ids = self._view.passage_numbers(sorted(first))
+        scored = score_hybrid(self._view, ids, query.vector, query.text)
+        best = scored.best(options.weight)
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
-        return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, best
+        return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, scored
 
     def _above_least(self, ranked: Ranked) -> list[Match]:
         """Leave out what is below the least score asked for: all candidates are asked, for the k best of the others."""
@@ -144,7 +144,7 @@ class DocumentSearch(Search):
         """Return the best passage of each document, or the document where the index has no passages."""
         if "passage" not in self._view.info.kinds:
             return {match.doc: match.doc for match in ranked.matches}
-        scored = self._score_passages_of(ranked, {}, 1)
+        scored = self._score_passages_of(ranked, 1)
         order = np.lexsort((scored.ids, -scored.score, scored.ids >> PASSAGE_BITS))
         best = order[np.unique(scored.ids >> PASSAGE_BITS, return_index=True)[1]]
         return {passage >> PASSAGE_BITS: passage for passage in scored.ids[best].tolist()}
@@ -162,13 +162,8 @@ class DocumentSearch(Search):
         return {doc: best[doc][0].passage.text if doc in best else stored.text for doc, stored in documents.items()}
 
     def _confidence(self, ranked: Ranked) -> dict[int, float]:
-        """The confidence of the best passage of each document in a hybrid search; documents without one are left out.
-
-        Raises:
-            IndexFormatError: the index does not have the words of its passages.
-        """
-        self._check_passage_words()
-        scored = self._score_passages_of(ranked, {}, 1)
+        """The confidence of the best passage of each document in a hybrid search; documents without one are left out."""
+        scored = self._score_passages_of(ranked, 1)
         return best_by_document(scored.ids, scored.shown) if len(scored.ids) else {}
 
     def _best_passages(
@@ -177,7 +172,7 @@ class DocumentSearch(Search):
         """Choose the `count` best passages of each document, best first; none where it has no passages."""
         if "passage" not in self._view.info.kinds:
             return {}
-        scored = self._score_passages_of(ranked, documents, count)
+        scored = self._score_passages_of(ranked, count)
         if not len(scored.ids):
             return {}
         docs = scored.ids >> PASSAGE_BITS
@@ -196,30 +191,21 @@ class DocumentSearch(Search):
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 
-    def _score_passages_of(self, ranked: Ranked, documents: Mapping[int, StoredDocument], count: int) -> PassageScores:
-        """Score the passages of the matches, to choose `count` of each, in the way that the mode asks for.
-
-        `documents` are only read in an index of format 1, which has its words nowhere else.
-        """
+    def _score_passages_of(self, ranked: Ranked, count: int) -> PassageScores:
+        """Score the passages of the matches, to choose `count` of each, in the way that the mode asks for."""
         view, query, mode = self._view, ranked.query, self._options.mode
         docs = sorted(match.doc for match in ranked.matches)
-        if query.vector is not None:
-            by_words = mode == "hybrid" and view.info.passage_words
-            if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
-                ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
-            else:
-                ids = view.passage_numbers(docs)
-            if not by_words:
-                return score_by_vector(view, ids, query.vector)
-            assert query.text is not None  # a hybrid search has one
-            return score_hybrid(view, ids, query.vector, query.text)
-        assert query.text is not None  # a query has a text or a vector
-        ids, spans = view.passage_spans(docs)
-        if view.info.passage_words:
+        if ranked.scored is not None:
+            return ranked.scored.of_documents(docs)  # the matches are among those whose passages were scored
+        if query.vector is None:
+            assert query.text is not None  # a query has a text or a vector
+            ids, spans = view.passage_spans(docs)
             return score_by_words(view, ids, spans[:, 1] - spans[:, 0], query.text)
-        words = view.language.words(query.text)
-        counts = [
-            word_scores.count_words(words, documents[doc].text, spans[ids >> PASSAGE_BITS == doc])
-            for doc in np.unique(ids >> PASSAGE_BITS).tolist()
-        ]
-        return PassageScores(ids, np.concatenate([np.empty(0, np.float32), *counts]))
+        if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
+            ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
+        else:
+            ids = view.passage_numbers(docs)
+        if mode == "dense":
+            return score_by_vector(view, ids, query.vector)
+        assert query.text is not None  # a hybrid search has one
+        return score_hybrid(view, ids, query.vector, query.text)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.parts import EncodedRow, Reach
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.report import EncodeReport
-from aveyb_retrieval.indexes.shards.shard import EncodeSettings, check_shard, complete_shards, shard_of
+from aveyb_retrieval.indexes.shards.shard import check_shard, complete_shards, shard_of
 from aveyb_retrieval.indexes.shards.shard_writer import ShardWriter
-from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -43,73 +44,53 @@ def export_index(
         raise ConfigError(f"{place}: there are shards already; give another folder, or --overwrite (overwrite=True)")
     snapshot = Snapshot.open(root)
     try:
-        made = _settings(snapshot)
+        # shards hold no token vectors
+        made = replace(snapshot.manifest.encoding, token_vectors=None, token_dim=None)
         for shard, count in old:
             ShardWriter(place, made, shard, count).discard()
         writers = [ShardWriter(place, made, shard, of) for shard in range(1, of + 1)]
         for writer in writers:
             writer.discard()
         reach = Reach(made.digest, 0, "", 0)
-        total = snapshot.manifest.counts["documents"]
+        total = snapshot.manifest.counts.documents
         for number, (record, row) in enumerate(stored_documents(snapshot), start=1):
             reach = Reach(made.digest, number, "", 0)
             writers[shard_of(record.id, of) - 1].add(record, row, reach)
             if number % _DOCUMENTS == 0 or number == total:
                 progress("exporting", number, total, 0)
-        source = snapshot.manifest.settings["model_source"]
-        return EncodeReport.of_shards(place, [w.finish(reach, source) for w in writers], 0, time.monotonic() - started)
+        return EncodeReport.of_shards(place, [w.finish(reach) for w in writers], 0, time.monotonic() - started)
     finally:
         snapshot.close()
 
 
-def _settings(snapshot: Snapshot) -> EncodeSettings:
-    manifest = snapshot.manifest
-    return EncodeSettings(
-        model=manifest.model,
-        granularity=manifest.granularity,
-        dim=manifest.dim,
-        storage_dtype=manifest.storage_dtype,
-        max_tokens=manifest.settings["max_tokens"],
-        passage_tokens=manifest.settings["passage_tokens"],
-        passage_overlap=manifest.settings["passage_overlap"],
-        late=manifest.settings["late"],
-        titled=manifest.settings.get("titled", False),
-    )
-
-
 def stored_documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
     """Yield every document with its vectors, in the order of their numbers."""
-    with snapshot.store() as store:
-        ids = store.ids("document")
-        for start in range(0, len(ids), _DOCUMENTS):
-            docs = ids[start : start + _DOCUMENTS]
-            found, tokens = store.documents(docs.tolist()), store.tokens(docs.tolist())
-            vectors = np.zeros((len(docs), snapshot.manifest.dim), dtype=np.float32)
-            if "document" in snapshot.kinds:
-                vectors = snapshot.tables["document"].gather(docs)
-            for doc, vector in zip(docs.tolist(), vectors, strict=True):
-                document = found[doc]
-                location = SourceLocation(str(snapshot.folder.parent), doc, "document")
-                record = Record(
-                    document.id, document.title, document.text, document.metadata, location, document.origin
-                )
-                numbers, spans = store.passages([doc])
-                passages = np.zeros((0, snapshot.manifest.dim), dtype=np.float32)
-                if "passage" in snapshot.kinds:
-                    passages = snapshot.tables["passage"].gather(numbers)
-                    norms = np.array(store.norms(doc), dtype=np.float32)
-                else:
-                    numbers, spans, norms = numbers[:0], spans[:0], np.zeros(0, dtype=np.float32)
-                stored = store.some_passages(numbers.tolist())
-                yield (
-                    record,
-                    EncodedRow(
-                        vector=vector,
-                        passages=passages,
-                        spans=spans,
-                        norms=norms if len(norms) == len(passages) else None,
-                        headings=tuple(stored[number].heading for number in numbers.tolist()),
-                        n_tokens=tokens[doc][0],
-                        n_cut=tokens[doc][1],
-                    ),
-                )
+    tables, encoding = snapshot.tables, snapshot.manifest.encoding
+    ids, empty = snapshot.all_documents(), np.zeros((0, encoding.dim), dtype=np.float32)
+    for start in range(0, len(ids), _DOCUMENTS):
+        docs = ids[start : start + _DOCUMENTS]
+        found, (_, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
+        vectors = np.zeros((len(docs), encoding.dim), dtype=np.float32)
+        if "document" in encoding.kinds:
+            vectors = tables.vectors("document", docs)
+        numbers = tables.passage_numbers(docs)
+        about = tables.passages.take(numbers, ["start", "stop", "heading", "norm"])
+        passages = tables.vectors("passage", numbers) if "passage" in encoding.kinds else empty
+        spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)
+        headings, norms = about["heading"].to_pylist(), about["norm"].to_numpy().astype(np.float32)
+        ends = np.cumsum(counts["passages"]).tolist()
+        for row, doc in enumerate(docs.tolist()):
+            mine, document = slice(ends[row] - int(counts["passages"][row]), ends[row]), found[doc]
+            location = SourceLocation(str(snapshot.root), doc, "document")
+            yield (
+                Record(document.id, document.title, document.text, document.metadata, location, document.origin),
+                EncodedRow(
+                    vector=vectors[row],
+                    passages=passages[mine],
+                    spans=spans[mine],
+                    norms=norms[mine] if np.isfinite(norms[mine]).all() else None,
+                    headings=tuple(headings[mine]),
+                    n_tokens=int(counts["tokens"][row]),
+                    n_cut=int(counts["cut_tokens"][row]),
+                ),
+            )

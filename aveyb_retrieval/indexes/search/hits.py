@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aveyb_retrieval.indexes.store.store import StoredDocument
+    from aveyb_retrieval.indexes.store.tables import StoredDocument
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class Passage:
         text: Its text.
         span: Its characters `[start, end)` in the document's text.
         score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
-            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one. An index of
-            format 1 has no words of passages: "hybrid" gives the cosine there, "lexical" a count of words.
+            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one.
         heading: The nearest heading over it, "" where there is none.
         scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
         page: The page on which it begins, counted from 1; None where the document has no pages.

@@ -1,4 +1,4 @@
-"""Our own engine: a directory of FAISS and SQLite files. A version of it never changes, so each one is its own view."""
+"""Our own engine: a directory of Lance datasets and FAISS files. A version never changes, so each one is its own view."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class LocalEngine:
     @property
     def is_stale(self) -> bool:
         """Whether a newer version is there."""
-        return IndexDirectory(self._path).current() != self.snapshot.manifest.version
+        return IndexDirectory(self._path).current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to the newest version, unless `check` of it raises an error.
 
         The old one lets go of its files when the last search on it ends.
         """
-        snapshot = Snapshot.open(self._path, mapped=self._mapped, device=self._device)
+        snapshot = Snapshot.open(self._path, mapped=self._mapped, device=self._device, before=self.snapshot)
         check(snapshot.info)
         self.snapshot = snapshot
 

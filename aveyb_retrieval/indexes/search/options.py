@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on

@@ -104,7 +104,6 @@ class PassageSearch(Search):
         mode, view = self._options.mode, self._view
         if mode == "dense":
             return Ranked(query, near, {"dense": {match.passage: match.score for match in near}})
-        self._check_passage_words()
         assert query.text is not None  # only the dense mode takes queries without text
         candidates = {match.passage for match in near}
         candidates.update(i for i, _ in view.by_words("passage", query.text, depth, self._selection))

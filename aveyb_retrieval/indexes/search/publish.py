@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_engine, open_writer
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.place import is_url
-from aveyb_retrieval.indexes.shards.shard import shard_of
 from aveyb_retrieval.indexes.input.documents import Record, Rejected
 from aveyb_retrieval.indexes.search.export import stored_documents
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.place import is_url
+from aveyb_retrieval.indexes.shards.shard import shard_of
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.language import ENGLISH, language
+from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def publish_index(
             share the documents by the hash of their ids.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
-        language: The language of the words of shards (an index has its own). Default "english".
+        language: Another language for the words of shards (an index keeps its own).
         progress: Called as work goes on.
 
     Raises:
@@ -235,13 +235,10 @@ class _IndexSource:
         return self._snapshot.info.passages
 
     def settings(self) -> CollectionSettings:
-        info = self._snapshot.info
-        name = self._snapshot.language.name
-        return CollectionSettings(info.dim, info.granularity, info.model, info.model_source, name, "")
+        return CollectionSettings(self._snapshot.manifest.encoding, "")
 
     def describe(self) -> str:
-        files = {name: info.sha256 for name, info in self._snapshot.manifest.files.items()}
-        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+        return self._snapshot.manifest.name
 
     def rows(self) -> Iterator[Row]:
         return stored_documents(self._snapshot)
@@ -255,7 +252,8 @@ class _ShardSource:
 
     def __init__(self, place: str | Path, words: str | None) -> None:
         self._shards = EncodedShards.open(place)
-        self._language = language(ENGLISH if words is None else words).name
+        made = self._shards.encoding
+        self._encoding = made if words is None else replace(made, language=language(words).name)
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -265,8 +263,7 @@ class _ShardSource:
         return self._shards.passages
 
     def settings(self) -> CollectionSettings:
-        made = self._shards.settings
-        return CollectionSettings(made.dim, made.granularity, made.model, self._shards.model_source, self._language, "")
+        return CollectionSettings(self._encoding, "")
 
     def describe(self) -> str:
         return self._shards.describe()

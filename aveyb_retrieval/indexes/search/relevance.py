@@ -40,19 +40,37 @@ SLOPE, OFFSET = 1.71, -2.49  # fitted by benchmarks/cpu/confidence.py
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them; `confidence` is the calibrated form of a hybrid one and orders them alike.
+    `score` orders them; `confidence` is the calibrated form of a hybrid one and orders them alike. `near` is the part of
+    the vectors in r(p).
     """
 
     ids: IntArray
     score: FloatArray
     cosine: FloatArray | None = None
     words: WordScores | None = None
+    near: FloatArray | None = None
     confidence: FloatArray | None = None
 
     @property
     def shown(self) -> FloatArray:
         """The scores that hits show, `[n]`: the confidence where there is one, else the cosine or BM25 itself."""
         return self.score if self.confidence is None else self.confidence
+
+    def of_documents(self, docs: Sequence[int]) -> PassageScores:
+        """Those of some documents, all of whose passages are scored."""
+        rows = np.isin(self.ids >> PASSAGE_BITS, np.array(docs, dtype=np.int64))
+        words = None if self.words is None else replace(self.words, found=self.words.found[rows])
+        near, confidence = (None if part is None else part[rows] for part in (self.near, self.confidence))
+        cosine = None if self.cosine is None else self.cosine[rows]
+        return PassageScores(self.ids[rows], self.score[rows], cosine, words, near, confidence)
+
+    def best(self, weight: float) -> dict[int, float]:
+        """best(d) of each document, by its number, of a hybrid score; `weight`: of the vectors, 0 to 1."""
+        assert self.near is not None  # of a hybrid score it is
+        assert self.words is not None
+        if not len(self.ids):
+            return {}
+        return best_by_document(self.ids, _together(self.near, self.words, weight))
 
     def parts(self, rows: IntArray, lengths: IntArray) -> list[dict[str, float]]:
         """The scores of some passages, `[m]` of `lengths` in characters, that were put together, by name."""
@@ -73,24 +91,11 @@ def score_hybrid(view: EngineView, ids: IntArray, vector: FloatArray, text: str)
     """
     cosine = view.vectors("passage", ids) @ vector
     words = _score_words(view, ids, text)
-    own = _own_scores(view, vector, cosine, words)
+    near = COSINE * (cosine - background(view, vector))
+    own = _together(near, words, 0.5)
     score = own + NEIGHBOR * better_neighbor(ids, own)
     confidence = 1 / (1 + np.exp(-(SLOPE * score + OFFSET)))
-    return PassageScores(ids, score, cosine, words, confidence.astype(np.float32))
-
-
-def best_of_documents(
-    view: EngineView, docs: Sequence[int], vector: FloatArray, text: str, weight: float
-) -> dict[int, float]:
-    """Score documents by the passage that answers best by itself, best(d); those without passages are left out.
-
-    `vector`: the query's unit vector `[d]`; `weight`: of the vectors, 0 to 1. At 0.5, best(d) is the largest r(p).
-    """
-    ids = view.passage_numbers(sorted(docs))
-    if not len(ids):
-        return {}
-    own = _own_scores(view, vector, view.vectors("passage", ids) @ vector, _score_words(view, ids, text), weight)
-    return best_by_document(ids, own)
+    return PassageScores(ids, score, cosine, words, near, confidence.astype(np.float32))
 
 
 def best_by_document(ids: IntArray, values: FloatArray) -> dict[int, float]:
@@ -127,11 +132,8 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     return best
 
 
-def _own_scores(
-    view: EngineView, vector: FloatArray, cosine: FloatArray, words: WordScores, weight: float = 0.5
-) -> FloatArray:
+def _together(near: FloatArray, words: WordScores, weight: float) -> FloatArray:
     """What passages `[n]` score without their neighbors: r(p), with another share for the vectors than a half."""
-    near = COSINE * (cosine - background(view, vector))
     return 2 * (weight * near + (1 - weight) * words.coverage)
 
 

@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.store.tokens import TokenTable
+    from aveyb_retrieval.indexes.store.tables import StoredTokens
     from aveyb_retrieval.indexes.types import EmbedderLike
 
 MAXSIM = "maxsim"
@@ -51,7 +51,7 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
 
 
 def stored_maxsim(
-    embedder: EmbedderLike, tokens: TokenTable, device: str, query: str, ids: Sequence[int]
+    embedder: EmbedderLike, tokens: StoredTokens, device: str, query: str, ids: Sequence[int]
 ) -> list[float]:
     """Score passages (or documents) by the token vectors that an index keeps of them; only the query is encoded.
 

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import os
-import queue
 import threading
 import weakref
 from collections import OrderedDict
-from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import BoolArray, EngineInfo
-from aveyb_retrieval.indexes.nearest import devices, faiss_file
-from aveyb_retrieval.indexes.nearest.exact import search as search_exactly
-from aveyb_retrieval.indexes.nearest.searcher import Searcher, search_rescored
-from aveyb_retrieval.indexes.search.word_scores import Postings
-from aveyb_retrieval.indexes.store import directory, filters, sample, store_check
+from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.store import filters
+from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
+from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
-from aveyb_retrieval.indexes.store.vectors import VectorTable, open_shard
-from aveyb_retrieval.indexes.store.store import Store, check_readable, dead_ids
-from aveyb_retrieval.indexes.store.tokens import TokenTable, open_tokens, token_codec
-from aveyb_retrieval.indexes.types import KINDS, FloatArray, IntArray, Kind
+from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
+from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
+from aveyb_retrieval.indexes.store.words import Language, language
+from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.store.filters import Condition, Filter
-    from aveyb_retrieval.indexes.store.language import Language
-    from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 
-EXACT_ROWS = 20_000  # so many vectors are scored in about ten milliseconds
-EXACT_SHARE = 0.02  # below this share of allowed vectors a graph or inverted lists lose recall, whatever the effort
+SAMPLE = 1024  # documents whose mean vector stands for that of all
 FILTERS_KEPT = 16
+WORDS_KEPT = 10_000
+AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
+MOST_AMONG = 20_000
 
 
 class Allowed:
-    """The documents that a filter lets through, ascending, and what searches need to know about them."""
+    """The documents that a filter lets through, ascending, and their passages."""
 
-    def __init__(self, docs: IntArray, condition: Condition) -> None:
+    def __init__(self, docs: IntArray) -> None:
         self.docs = docs
-        self.condition = condition
         self.ids: dict[Kind, IntArray] = {"document": docs}
-        self.selectors: dict[Kind, Any] = {}
 
 
 class Snapshot:
@@ -57,47 +53,67 @@ class Snapshot:
     Attributes:
         manifest: What the version says about itself.
         info: The same, as every engine says it.
-        folder: Where it is.
+        tables: The datasets.
         kinds: The kinds of vectors it can search.
-        tables: The vectors of each kind.
         tokens: The vectors of tokens, for late interaction; None where the index does not keep them.
+        language: The rules by which words are found.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        root: Path,
+        manifest: Manifest,
+        *,
+        mapped: bool = True,
+        full_check: bool = False,
+        device: str = "cpu",
+        before: Snapshot | None = None,
+    ) -> None:
+        encoding = manifest.encoding
+        self.root = root
         self.manifest = manifest
-        self.kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind in manifest.indexes)
-        self._stores: queue.LifoQueue[Store] = queue.LifoQueue()
-        self._postings = Postings()
+        self.kinds = encoding.kinds
+        self.language: Language = language(encoding.language)
+        self.info = _info(root, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
-        self._filters_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._holding: dict[str, int] = {}
         # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
-        self._release = weakref.finalize(
-            self, _release, directory.lock_shared(folder / directory.MANIFEST), self._stores
-        )
+        self._release = weakref.finalize(self, hold_version(IndexDirectory(root).manifest(manifest.name)).close)
         try:
-            check_files(manifest, folder, full=full_check)
-            with self.store() as store:
-                check_readable(store)
-                self.info = _info(folder, manifest, passage_words=store.words.has_passages)
-                removed = {k: dead_ids(store, k) for k in self.kinds if manifest.indexes[k].tombstones}
-            self.tables = _open_tables(folder, manifest)
-            self.tokens = _open_tokens(folder, manifest)
-            self._searchers = {
-                kind: _open_searcher(folder, manifest, kind, self.tables[kind], mapped, device) for kind in self.kinds
-            }
-            self._without_removed = {
-                kind: self._searchers[kind].select_all_but(ids)
-                for kind, ids in removed.items()
-                if self._searchers[kind].takes_selector
+            same = before is not None and before.manifest.build == manifest.build
+            old = before if same else None
+            check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
+            self.tables = Tables.open(root, manifest.tables, old.tables if old else None)
+            self.tokens = StoredTokens(self.tables, encoding) if encoding.token_codec is not None else None
+            self._nearest = {
+                kind: Nearest.open(
+                    root,
+                    kind,
+                    manifest.tiers_of(kind),
+                    StoredVectors(self.tables, kind, encoding.dim),
+                    self._total(kind),
+                    device=device,
+                    mapped=mapped,
+                    before=old._nearest[kind] if old else None,
+                )
+                for kind in self.kinds
             }
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def open(cls, root: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> Snapshot:
-        """Open the visible version of an index.
+    def open(
+        cls,
+        root: str | Path,
+        *,
+        mapped: bool = True,
+        full_check: bool = False,
+        device: str = "cpu",
+        before: Snapshot | None = None,
+    ) -> Snapshot:
+        """Open the visible version of an index; `before` is another version, of which much need not be read again.
 
         Raises:
             IndexFormatError: there is no index, or it is damaged.
@@ -106,69 +122,38 @@ class Snapshot:
         for _ in range(10):
             name = index_dir.visible()
             try:
-                manifest = Manifest.read(index_dir.root / name)
-                return cls(index_dir.root / name, manifest, mapped=mapped, full_check=full_check, device=device)
+                manifest = Manifest.read(index_dir.manifest(name))
+                return cls(index_dir.root, manifest, mapped=mapped, full_check=full_check, device=device, before=before)
             except (FileNotFoundError, IndexFormatError):
                 if index_dir.current() == name:
                     raise  # not a version that a writer replaced and deleted just now
         raise IndexFormatError(f"{root}: it is replaced faster than it can be opened; try again")
 
-    def _open_store(self) -> Store:
-        path = self.folder / directory.STORE
-        try:
-            return Store.open_for_reading(path)
-        except store_check.UNREADABLE as error:
-            raise IndexFormatError(
-                f"{path}: cannot be opened ({error}); run `aveyb-index verify {self.folder.parent}`"
-            ) from error
-
     def close(self) -> None:
         """Let go of the version's files."""
         self._release()
 
-    @contextmanager
-    def store(self) -> Iterator[Store]:
-        """A connection to the store that nobody else uses meanwhile.
-
-        Raises:
-            AveyBError: the snapshot is closed.
-            IndexFormatError: the store is not readable.
-        """
+    def check_open(self) -> None:
+        """Raise AveyBError where the snapshot is closed."""
         if not self._release.alive:
-            raise AveyBError(f"{self.folder.parent}: this index was closed; load it again to search it")
-        try:
-            store = self._stores.get_nowait()
-        except queue.Empty:
-            store = self._open_store()
-        try:
-            yield store
-        except store_check.UNREADABLE as error:
-            store.close()
-            raise IndexFormatError(
-                f"{store.path}: unreadable ({error}); run `aveyb-index verify {self.folder.parent}`"
-            ) from error
-        except BaseException:
-            store.close()
-            raise
-        self._stores.put(store)
+            raise AveyBError(f"{self.root}: this index was closed; load it again to search it")
 
     # --- filters -----------------------------------------------------------------------------------------------------
 
     def select(self, where: Filter | None) -> Allowed | None:
         """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes."""
+        self.check_open()
         if where is None:
             return None
         key = filters.filter_key(where)
-        with self._filters_lock:
+        with self._lock:
             if key in self._filters:
                 self._filters.move_to_end(key)
                 return self._filters[key]
-        condition = filters.compile_filter(where, self.manifest.index_fields)
-        with self.store() as store:
-            selection = Allowed(store.matching(condition), condition)
-            if not len(selection.docs):
-                warn_of_filter(store, where)
-        with self._filters_lock:
+        selection = Allowed(self.tables.matching(where))
+        if not len(selection.docs):
+            warn_of_filter(self.tables, where)
+        with self._lock:
             self._filters[key] = selection
             while len(self._filters) > FILTERS_KEPT:
                 self._filters.popitem(last=False)
@@ -176,74 +161,52 @@ class Snapshot:
 
     def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
         if kind not in selection.ids:
-            with self.store() as store:
-                selection.ids[kind] = store.passage_ids(selection.docs)
+            selection.ids[kind] = self.tables.passage_numbers(selection.docs)
         return selection.ids[kind]
-
-    def _selector(self, selection: Allowed | None, kind: Kind) -> Any:
-        if selection is None:
-            return self._without_removed.get(kind)
-        if kind not in selection.selectors:
-            selection.selectors[kind] = self._searchers[kind].select(
-                self._ids(selection, kind), dense=kind == "document"
-            )
-        return selection.selectors[kind]
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 
+    def _total(self, kind: Kind) -> int:
+        counts = self.manifest.counts
+        return counts.documents if kind == "document" else counts.passages
+
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
         """How many vectors of a kind can be found."""
-        if selection is not None:
-            return len(self._ids(selection, kind))
-        info = self.manifest.indexes[kind]
-        return info.count - info.tombstones
+        return self._total(kind) if selection is None else len(self._ids(selection, kind))
 
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
-        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; as many as `k` if so many exist.
-
-        A filter that lets few vectors through, an index that cannot be limited to some ids, and `exact` score all of
-        them exactly; otherwise the index is searched, a quantised one for more candidates, then scored exactly.
-        """
-        k = min(k, self.count(kind, selection))
-        searcher = self._searchers[kind]
-        if k == 0:
-            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        share = self.count(kind, selection) / max(searcher.count, 1)
-        selective = selection is not None and (self.count(kind, selection) <= EXACT_ROWS or share <= EXACT_SHARE)
-        needs_selector = selection is not None or self.manifest.indexes[kind].tombstones > 0
-        if exact or selective or (needs_selector and not searcher.takes_selector):
-            return search_exactly(self._blocks(kind, selection), queries, k)
-        effort = None if selection is None or not searcher.knob else int(searcher.params[searcher.knob] / share)
-        selector = self._selector(selection, kind)
-        scores, ids = search_rescored(searcher, self.tables[kind], queries, k, selector=selector, effort=effort)
-        short = np.flatnonzero((ids < 0).any(axis=1))
-        if len(short):
-            scores[short], ids[short] = search_exactly(self._blocks(kind, selection), queries[short], k)
-        return scores, ids
+        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; as many as `k` if so many exist."""
+        self.check_open()
+        among = None if selection is None else self._ids(selection, kind)
+        return self._nearest[kind].search(queries, k, among, exact=exact)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
-        return self.tables[kind].gather(numbers)
+        return self.tables.vectors(kind, numbers)
 
-    def _blocks(self, kind: Kind, selection: Allowed | None) -> Iterator[tuple[IntArray, FloatArray]]:
-        if selection is None:
-            with self.store() as store:
-                ids = store.ids(kind)
-        else:
-            ids = self._ids(selection, kind)
-        for start in range(0, len(ids), 16384):
-            some = ids[start : start + 16384]
-            yield some, self.tables[kind].gather(some)
+    @cached_property
+    def mean_vector(self) -> FloatArray:
+        """The mean `[d]` of the vectors of some documents: its product with a query is a random document's score.
+
+        They are those whose ids have the least hashes: the same ones in whatever order documents came.
+        """
+        rows = self.tables.documents.scan(["doc", "rank"])
+        docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
+        if len(docs) > SAMPLE:
+            docs = docs[np.argpartition(ranks, SAMPLE)[:SAMPLE]]
+        kind: Kind = "document" if "document" in self.kinds else "passage"
+        numbers = np.sort(docs) if kind == "document" else self.tables.passage_numbers(docs)
+        vectors = self.tables.vectors(kind, numbers)
+        return vectors.mean(axis=0) if len(vectors) else np.zeros(self.manifest.encoding.dim, dtype=np.float32)
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
-        with self.store() as store:
-            found = {document_id: store.find(document_id) for document_id in ids}
-        return {document_id: row[0] for document_id, row in found.items() if row is not None}
+        self.check_open()
+        return {name: doc for name, (doc, _) in self.tables.find(ids).items()}
 
     def matching(self, selection: Allowed) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
@@ -251,114 +214,86 @@ class Snapshot:
 
     def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
         """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
-        with self.store() as store:
-            return store.documents(docs, texts=texts)
+        return self.tables.read_documents(docs, texts=texts)
+
+    def all_documents(self) -> IntArray:
+        """Numbers of all documents, ascending."""
+        return ids_of(self.tables, "document")
 
     def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
-        """Passages by number; those that are not there are left out. Looking one up is an IndexFormatError."""
-        with self.store() as store:
-            return store.some_passages(passages)
+        """Passages by number; those that are not there are left out."""
+        return self.tables.read_passages(passages)
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-        with self.store() as store:
-            return store.passage_ids(np.array(docs, dtype=np.int64))
+        return self.tables.passage_numbers(docs)
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        with self.store() as store:
-            return store.passages(docs)
-
-    @cached_property
-    def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of chosen vectors (`sample.py`): its product with a query is a random document's score."""
-        with self.store() as store:
-            ids = sample.documents(store)
-            if "document" in self.kinds:
-                rows = self.tables["document"].gather(ids)
-            else:
-                rows = self.tables["passage"].gather(store.passage_ids(ids))
-        return rows.mean(axis=0) if len(rows) else np.zeros(self.manifest.dim, dtype=np.float32)
+        return self.tables.passage_spans(docs)
 
     # --- words -------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def language(self) -> Language:
-        """The rules by which this version's words are found."""
-        with self.store() as store:
-            return store.words.language
-
     def by_words(self, kind: Kind, text: str, k: int, selection: Allowed | None = None) -> list[tuple[int, float]]:
         """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
-        expression = self._any_word(text)
-        if not expression:
+        self.check_open()
+        words, dataset, total = self.language.words(text), self.tables.of(kind), self._total(kind)
+        if kind not in self.kinds and kind == "passage":
             return []
-        condition = selection.condition if selection else None
-        with self.store() as store:
-            if kind == "document":
-                return store.words.match(expression, min(k, self.info.documents), condition)
-            return store.words.match_passages(expression, min(k, self.info.passages), condition)
-
-    def _any_word(self, text: str) -> str:
-        """The FTS5 expression for what holds any word of a text; "" where it has none."""
-        return " OR ".join(self.language.terms(text))
+        if selection is None:
+            numbers, scores = dataset.by_words(words, k)
+            return list(zip(numbers.tolist(), scores.tolist(), strict=True))
+        among = self._ids(selection, kind)
+        if not len(among):
+            return []
+        wanted = min(total, int(1.5 * k * total / len(among)) + k)
+        # BM25 does not depend on the filter: the best of all are asked for until enough of them are allowed
+        while len(among) > AMONG and (wanted < MOST_AMONG or len(among) > MOST_AMONG):
+            numbers, scores = dataset.by_words(words, wanted)
+            allowed = np.isin(numbers, among, assume_unique=True)
+            if allowed.sum() >= k or len(numbers) < wanted or wanted >= total:
+                numbers, scores = numbers[allowed][:k], scores[allowed][:k]
+                return list(zip(numbers.tolist(), scores.tolist(), strict=True))
+            wanted = min(total, 4 * wanted)
+        numbers, scores = dataset.by_words(words, k, among)
+        return list(zip(numbers.tolist(), scores.tolist(), strict=True))
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        with self.store() as store:
-            return self._postings.look_up(store, self.language.terms(text), passages)
+        words, dataset = self.language.words(text), self.tables.passages
+        counts = np.array([self._count_holding(word) for word in words], dtype=np.int64)
+        stored = dataset.take(passages, [WORDS])[WORDS]
+        if len(stored) != len(passages):
+            raise IndexFormatError(f"{self.root}: passages that the index refers to are not stored; {self.info.remedy}")
+        held = [pc.match_substring(stored, f" {word} ").to_numpy() for word in words]
+        return counts, np.stack(held) if held else np.zeros((0, len(passages)), dtype=bool)
 
-    @cached_property
+    def _count_holding(self, word: str) -> int:
+        if word not in self._holding:
+            counts = self.manifest.counts
+            found = self.tables.passages.holding(word, counts.words / max(counts.passages, 1))
+            if len(self._holding) >= WORDS_KEPT:
+                self._holding = {}
+            self._holding[word] = found
+        return self._holding[word]
+
+    @property
     def mean_passage_length(self) -> float:
         """The mean length of all passages, in characters."""
-        with self.store() as store:
-            return store.mean_passage()
+        counts = self.manifest.counts
+        return counts.characters / counts.passages if counts.passages else 0.0
 
 
-def _release(hold: int, stores: queue.LifoQueue[Store]) -> None:
-    while not stores.empty():
-        stores.get_nowait().close()
-    os.close(hold)
-
-
-def _info(folder: Path, manifest: Manifest, *, passage_words: bool) -> EngineInfo:
+def _info(root: Path, manifest: Manifest) -> EngineInfo:
+    encoding = manifest.encoding
     return EngineInfo(
-        name=str(folder.parent),
+        name=str(root),
         version=manifest.version,
-        dim=manifest.dim,
-        granularity=manifest.granularity,
-        documents=manifest.counts["documents"],
-        passages=manifest.counts["passages"],
-        model=manifest.model,
-        model_source=manifest.settings["model_source"],
-        remedy=f"run `aveyb-index verify {folder.parent}`",
-        passage_words=passage_words,
+        dim=encoding.dim,
+        granularity=encoding.granularity,
+        documents=manifest.counts.documents,
+        passages=manifest.counts.passages,
+        model=encoding.model,
+        model_source=encoding.model_source,
+        remedy=f"run `aveyb-index verify {root}`",
     )
-
-
-def _open_tables(folder: Path, manifest: Manifest) -> dict[Kind, VectorTable]:
-    names = [name for name in manifest.files if name.startswith(directory.VECTORS)]
-    views = [open_shard(folder / name, manifest.dim) for name in names]
-    return {kind: VectorTable((v[kind] for v in views if kind in v), manifest.dim) for kind in KINDS}
-
-
-def _open_tokens(folder: Path, manifest: Manifest) -> TokenTable | None:
-    codec = token_codec(manifest.settings)
-    if codec is None:
-        return None
-    names = [name for name in manifest.files if name.startswith(directory.VECTORS)]
-    return TokenTable((open_tokens(folder / name, codec) for name in names), codec)
-
-
-def _open_searcher(
-    folder: Path, manifest: Manifest, kind: Kind, table: VectorTable, mapped: bool, device: str
-) -> Searcher:
-    info = manifest.indexes[kind]
-    path = folder / directory.faiss_file(kind)
-    index = faiss_file.read(path, mapped=mapped)
-    if index.d != manifest.dim or index.ntotal != info.count:
-        raise IndexFormatError(
-            f"{path}: {index.ntotal} vectors of dimension {index.d}, the manifest says {info.count} of "
-            f"{manifest.dim}; `aveyb-index verify --repair` rebuilds it"
-        )
-    return devices.open_searcher(index, table, info.params, info.factory, device)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.encode_options import EncodeOptions, ReadOptions, check_options
 from aveyb_retrieval.indexes.shards.job import EncodeJob
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.report import EncodeReport
 from aveyb_retrieval.indexes.shards.shard import check_shard
-from aveyb_retrieval.indexes.input.documents import MAX_LINE, FieldNames
-from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
     from aveyb_retrieval.indexes.input.corpus import Source
-    from aveyb_retrieval.indexes.model import Model
+    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
+
+
+class ShardOptions(ReadOptions, EncodeOptions, total=False):
+    """Options of `encode_corpus`: those of reading and encoding, as in `build_index`, and these.
+
+    Attributes:
+        restart: Encode again what is there.
+        batch_tokens: Tokens that the model encodes at once; None: its own number, 16,384.
+        progress: Called as work goes on.
+    """
+
+    restart: bool
+    batch_tokens: int | None
+    progress: Progress
 
 
 def encode_corpus(
@@ -30,25 +44,7 @@ def encode_corpus(
     shard: int | None = None,
     of: int = 1,
     ray: RayCluster | None = None,
-    model: Model = None,
-    granularity: str = "both",
-    storage_dtype: str = "float32",
-    id_field: str | None = None,
-    title_field: str = "title",
-    text_field: str = "text",
-    on_error: Literal["stop", "skip"] = "stop",
-    max_line: int = MAX_LINE,
-    encoding: str | None = None,
-    types: Mapping[str, str] | None = None,
-    restart: bool = False,
-    max_tokens: int | None = None,
-    passage_tokens: int | None = None,
-    passage_overlap: int = 0,
-    late: bool | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_tokens: int | None = None,
-    progress: Progress = silent,
+    **options: Unpack[ShardOptions],
 ) -> EncodeReport:
     """Encode a corpus into shards at `out`, a folder or an fsspec URL. Killed at any moment, the same call continues.
 
@@ -62,12 +58,7 @@ def encode_corpus(
         of: How many shards the corpus is divided into.
         ray: Where Ray's actors make the shards, several at once; None: in this process. Several shards for each actor
             keep all of them busy to the end.
-        granularity: "both", or only "document" or "passage" vectors.
-        storage_dtype: "float32", or "float16" for half the size and an error below 1e-3.
-        restart: Encode again what is there.
-        batch_tokens: Tokens that the model encodes at once; None: its own number, 16,384.
-        model, id_field, title_field, text_field, on_error, max_line, encoding, types, max_tokens, passage_tokens,
-        passage_overlap, late, device, precision, progress: As in `build_index`.
+        **options: See `ShardOptions`, `ReadOptions` and `EncodeOptions`.
 
     Raises:
         ConfigError: an argument is out of range, or shards of other settings or of another corpus are at `out`.
@@ -75,25 +66,10 @@ def encode_corpus(
         EngineError: the cluster does not answer, or its workers die again and again.
         OptionalDependencyError: `ray` is given and Ray is not installed.
     """
-    job = EncodeJob(
-        corpus=corpus,
-        reading=Reading(FieldNames(id_field, title_field, text_field), max_line, encoding, dict(types or {})),
-        out=str(out),
-        of=of,
-        model=model,
-        device=device,
-        precision=precision,
-        batch_tokens=batch_tokens,
-        max_tokens=max_tokens,
-        passage_tokens=passage_tokens,
-        passage_overlap=passage_overlap,
-        late=late,
-        granularity=granularity,
-        storage_dtype=storage_dtype,
-        on_error=on_error,
-        restart=restart,
-    )
-    started = time.monotonic()
+    check_options(options, ShardOptions, "encode_corpus")
+    rest = {name: value for name, value in options.items() if name not in ("restart", "batch_tokens", "progress")}
+    job = EncodeJob(corpus, str(out), of, rest, options.get("batch_tokens"), options.get("restart", False))
+    progress, started = options.get("progress", silent), time.monotonic()
     if ray is not None:
         from aveyb_retrieval.indexes.shards.ray_workers import encode_on_ray
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.shards.parts import EncodedRow, Part
 from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.shard import EncodeSettings, PartInfo, ShardManifest, complete_shards, shard_of
+from aveyb_retrieval.indexes.shards.shard import PartInfo, ShardManifest, complete_shards, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +24,15 @@ class EncodedShards:
 
     Attributes:
         name: path or URL.
-        settings: what they were encoded with; the same for all.
-        model_source: what their model was loaded by; None: unknown.
+        encoding: what they were encoded with; the same for all.
         dim: d.
     """
 
     def __init__(self, place: Place, manifests: list[ShardManifest]) -> None:
         """Read the shards of these manifests, which `open` has checked."""
         self.name = str(place)
-        self.settings: EncodeSettings = manifests[0].settings
-        self.model_source = manifests[0].model_source
-        self.dim = self.settings.dim
+        self.encoding = manifests[0].encoding
+        self.dim = self.encoding.dim
         self._place = place
         self._manifests = manifests
         self._parts = [(manifest, part) for manifest in manifests for part in manifest.parts]
@@ -141,7 +139,7 @@ def _manifest(place: Place, shard: int, of: int) -> ShardManifest:
 
 def _check_same(place: Place, first: ShardManifest, other: ShardManifest) -> None:
     where = f"{place}: shard {first.shard} and shard {other.shard}"
-    ours, theirs = first.settings, other.settings
+    ours, theirs = first.encoding, other.encoding
     if ours.digest != theirs.digest:
         if ours.model and theirs.model and ours.model["fingerprint"] != theirs.model["fingerprint"]:
             raise InputError(
@@ -165,7 +163,7 @@ def _read_part(place: Place, manifest: ShardManifest, info: PartInfo) -> Part:
             f"{where}: damaged ({len(data):,} bytes, {info.bytes:,} expected, or other contents); encode shard "
             f"{manifest.shard}/{manifest.of} again"
         )
-    part = Part(data, where, manifest.settings.dim, manifest.settings.storage_dtype)
+    part = Part(data, where, manifest.encoding.dim, manifest.encoding.storage_dtype)
     if len(part) != info.documents:
         raise InputError(f"{where}: {len(part)} documents, its manifest says {info.documents}")
     return part

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.shard import EncodeSettings, check_shard
-from aveyb_retrieval.indexes.shards.shard_encoder import OnError, ShardEncoder
+from aveyb_retrieval.indexes.encode_options import load_as_asked, reading_of
 from aveyb_retrieval.indexes.input.corpus import Source, read_corpus
 from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected
-from aveyb_retrieval.indexes.model import Model, cut_as_asked, load_model
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
-from aveyb_retrieval.indexes.store.vectors import STORAGE_DTYPES
-from aveyb_retrieval.indexes.types import Progress, model_description
+from aveyb_retrieval.indexes.shards.place import Place
+from aveyb_retrieval.indexes.shards.shard import check_shard
+from aveyb_retrieval.indexes.shards.shard_encoder import OnError, ShardEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from aveyb_retrieval.indexes.shards.shard import ShardManifest
-    from aveyb_retrieval.indexes.input.reading import Reading
     from aveyb_retrieval.indexes.input.rows import Item
+    from aveyb_retrieval.indexes.shards.shard import ShardManifest
+    from aveyb_retrieval.indexes.types import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -32,39 +29,25 @@ logger = logging.getLogger(__name__)
 class EncodeJob:
     """What is encoded, how, and into how many shards; the arguments of `encode_corpus`.
 
+    Attributes:
+        options: Those of reading and encoding, by name, which are checked already.
+
     Raises:
-        ConfigError: one is out of range.
+        ConfigError: `of` is out of range.
     """
 
     corpus: Source | Sequence[str | Path]
-    reading: Reading
     out: str
     of: int
-    model: Model
-    device: str
-    precision: str
-    batch_tokens: int | None
-    max_tokens: int | None
-    passage_tokens: int | None
-    passage_overlap: int
-    late: bool | None
-    granularity: str
-    storage_dtype: str
-    on_error: OnError
-    restart: bool
+    options: Mapping[str, Any]
+    batch_tokens: int | None = None
+    restart: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model and the corpus."""
         if isinstance(self.of, bool) or not isinstance(self.of, int):
             raise ConfigError(f"of={self.of!r}: must be a whole number")
         check_shard(1, self.of)
-        for name, value, known in (
-            ("granularity", self.granularity, tuple(GRANULARITIES)),
-            ("storage_dtype", self.storage_dtype, tuple(STORAGE_DTYPES)),
-            ("on_error", self.on_error, ("stop", "skip")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(known)}")
 
     def start(self, progress: Progress) -> StartedJob:
         """Load the model, and be ready to make any of the shards.
@@ -73,37 +56,12 @@ class EncodeJob:
             ModelError: there is no usable model.
             ConfigError: the model has no such option.
         """
-        embedder = load_model(
-            self.model,
-            device=self.device,
-            precision=self.precision,
-            max_tokens=self.max_tokens,
-            batch_tokens=self.batch_tokens,
-        )
-        embedder = cut_as_asked(embedder, self.passage_tokens, self.passage_overlap, self.late)
-        size = getattr(embedder, "passage_size", None)
-        settings = EncodeSettings(
-            model=model_description(embedder),
-            granularity=self.granularity,
-            dim=embedder.dim,
-            storage_dtype=self.storage_dtype,
-            max_tokens=self.max_tokens if self.max_tokens is not None else getattr(embedder, "max_tokens", None),
-            passage_tokens=size.tokens if size else None,
-            passage_overlap=size.overlap if size else 0,
-            late=size.late if size else None,
-            titled=bool(size and size.titled),
-        )
-        source = str(self.model) if isinstance(self.model, (str, Path)) else None
+        embedder, encoding = load_as_asked(self.options, batch_tokens=self.batch_tokens)
+        on_error: OnError = self.options.get("on_error", "stop")
         return StartedJob(
             self,
             ShardEncoder(
-                Place(self.out),
-                settings,
-                source,
-                embedder,
-                on_error=self.on_error,
-                restart=self.restart,
-                progress=progress,
+                Place(self.out), encoding, embedder, on_error=on_error, restart=self.restart, progress=progress
             ),
         )
 
@@ -127,7 +85,7 @@ class StartedJob:
             InputError: the corpus holds something that is no document, or an id twice.
             ModelError: the model's answer cannot be used.
         """
-        reading = self._job.reading
+        reading = reading_of(self._job.options)
         items = read_corpus(self._job.corpus, reading.names, reading.max_line, reading.encoding, reading.types)
         return self.encoder.encode(_without_notices(items, log=log), shard, self._job.of)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, OptionalDependencyError
+from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
 from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
 from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
 from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.version import package_version
 

@@ -10,57 +10,23 @@ twice or again: each has one content only. What `shard i of n` holds never depen
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.manifest import GRANULARITIES
+from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.store.numbering import id_digest
-from aveyb_retrieval.indexes.store.vectors import STORAGE_DTYPES
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.shards.place import Place
 
-FORMAT = 2  # 1 had no hashes and pages of files
+FORMAT = 3
 MOST_SHARDS = 9999
 _MANIFEST = re.compile(r"shard-(\d{4})-of-(\d{4})\.json")
-
-
-@dataclass(frozen=True)
-class EncodeSettings:
-    """What decides the content of all shards of a corpus.
-
-    Attributes:
-        model: the description of the model, as in an index's manifest; None: nobody named it.
-        granularity: "both", "document" where passages were left out, "passage" where document vectors are zeros.
-        dim: d, the width of the vectors.
-        storage_dtype: "float32" or "float16".
-        max_tokens, passage_tokens, passage_overlap, late: as in `build_index`.
-        titled: whether the title was read again at the head of every split; shards made before say nothing about it.
-    """
-
-    model: dict[str, Any] | None
-    granularity: str
-    dim: int
-    storage_dtype: str
-    max_tokens: int | None
-    passage_tokens: int | None
-    passage_overlap: int
-    late: bool | None
-    titled: bool = False
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all of it but the name that the model was loaded by."""
-        values = asdict(self)
-        if self.model is not None:
-            values["model"] = self.model["fingerprint"]
-        if not self.titled:
-            del values["titled"]  # as in the digest of shards that say nothing about it
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -82,13 +48,11 @@ class ShardManifest:
         corpus: hash of the whole corpus, as all shards of it read it; "" for an exported index.
         consumed: items of the corpus, those of all shards and those that are no documents.
         rejected: items of this shard that are no documents.
-        model_source: what the model was loaded by, to load it again; None: given loaded.
     """
 
     shard: int
     of: int
-    settings: EncodeSettings
-    model_source: str | None
+    encoding: Encoding
     corpus: str
     consumed: int
     documents: int
@@ -122,56 +86,27 @@ class ShardManifest:
             return None
         try:
             return cls._parsed(json.loads(data), shard, of)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError, msgspec.ValidationError) as error:
             raise InputError(f"{place}/{name}: damaged manifest ({error}); encode this shard again") from error
 
     @classmethod
     def _parsed(cls, values: dict[str, Any], shard: int, of: int) -> ShardManifest:
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']!r}, this version reads {FORMAT}")
-        settings = EncodeSettings(**values.pop("settings"))
-        parts = tuple(PartInfo(**part) for part in values.pop("parts"))
-        made = cls(settings=settings, parts=parts, **values)
-        _check_types(made)
-        _check_types(settings)
-        for part in parts:
-            _check_types(part)
+        made = msgspec.convert(values, cls, strict=True)
         if (made.shard, made.of) != (shard, of):
             raise ValueError(f"shard {made.shard} of {made.of} under the name of shard {shard} of {of}")
-        if (
-            settings.dim < 1
-            or settings.storage_dtype not in STORAGE_DTYPES
-            or settings.granularity not in GRANULARITIES
-        ):
-            raise ValueError(f"dim {settings.dim}, {settings.storage_dtype!r}, {settings.granularity!r}")
-        if settings.model is not None and not isinstance(settings.model.get("fingerprint"), str):
+        numbers = (made.consumed, made.documents, made.passages, made.tokens, made.rejected)
+        if made.encoding.dim < 1 or min(*numbers, *(min(part.documents, part.bytes) for part in made.parts)) < 0:
+            raise ValueError(f"dimension {made.encoding.dim}, or a negative count")
+        model = made.encoding.model
+        if model is not None and not isinstance(model.get("fingerprint"), str):
             raise ValueError("a model without a fingerprint")
-        if [part.name for part in parts] != [part_name(n) for n in range(1, len(parts) + 1)]:
+        if [part.name for part in made.parts] != [part_name(n) for n in range(1, len(made.parts) + 1)]:
             raise ValueError("its parts are not numbered from 1")
-        if sum(part.documents for part in parts) != made.documents:
+        if sum(part.documents for part in made.parts) != made.documents:
             raise ValueError(f"{made.documents} documents, but its parts hold others")
         return made
-
-
-_KINDS = {
-    "int": (int,),
-    "str": (str,),
-    "int | None": (int, type(None)),
-    "str | None": (str, type(None)),
-    "bool": (bool,),
-    "bool | None": (bool, type(None)),
-    "dict[str, Any] | None": (dict, type(None)),
-}
-
-
-def _check_types(made: Any) -> None:
-    for declared in fields(made):
-        kinds = _KINDS.get(str(declared.type))
-        value = getattr(made, declared.name)
-        if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            raise ValueError(f"{declared.name} is {value!r}")
-        if kinds == (int,) and value < 0:
-            raise ValueError(f"{declared.name} is {value}")
 
 
 def shard_name(shard: int, of: int) -> str:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.input.documents import Record, chain_digest
 from aveyb_retrieval.indexes.shards.parts import EncodedRow, Reach
 from aveyb_retrieval.indexes.shards.shard import ShardManifest, shard_of
 from aveyb_retrieval.indexes.shards.shard_writer import PartEnds, ShardWriter
-from aveyb_retrieval.indexes.input.documents import Record, chain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from aveyb_retrieval.indexes.shards.place import Place
-    from aveyb_retrieval.indexes.shards.shard import EncodeSettings
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.input.documents import Rejected
+    from aveyb_retrieval.indexes.shards.place import Place
     from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, Progress
 
 OnError = Literal["stop", "skip"]
@@ -42,18 +42,16 @@ class ShardEncoder:
     def __init__(
         self,
         place: Place,
-        settings: EncodeSettings,
-        model_source: str | None,
+        encoding: Encoding,
         embedder: EmbedderLike,
         *,
         on_error: OnError,
         restart: bool,
         progress: Progress,
     ) -> None:
-        """Encode with a loaded model, as `settings` says, into `place`."""
+        """Encode with a loaded model, as `encoding` says, into `place`."""
         self._place = place
-        self._settings = settings
-        self._model_source = model_source
+        self._encoding = encoding
         self._embedder = embedder
         self._on_error: OnError = on_error
         self._restart = restart
@@ -70,7 +68,7 @@ class ShardEncoder:
             InputError: an item is no document (with `on_error="stop"`), or an id comes twice.
             ModelError: the model's answer has vectors of another width, or not finite, or is missing.
         """
-        writer = ShardWriter(self._place, self._settings, shard, of)
+        writer = ShardWriter(self._place, self._encoding, shard, of)
         if self._restart:
             writer.discard()
         elif known := ShardManifest.read(self._place, shard, of):
@@ -79,7 +77,7 @@ class ShardEncoder:
         writer.read_parts(self._check_settings)
         share = _Share(items, shard, of, writer, self._on_error, self._other_corpus)
         started, before = time.monotonic(), self.tokens
-        for part in _parts(share, PartEnds(self._settings)):
+        for part in _parts(share, PartEnds(self._encoding)):
             self.at = part[0]
             for encoded in self._embedder.encode_documents((r.prefix, r.text) for r in part):
                 record, reach = share.waiting.popleft()
@@ -94,20 +92,20 @@ class ShardEncoder:
                 raise ModelError(
                     f"the model gave no vectors for the document {self.at.id!r}; it must give one result each"
                 )
-        manifest = writer.finish(share.reach, self._model_source)
+        manifest = writer.finish(share.reach)
         self._progress(f"shard {shard}/{of}", manifest.consumed, manifest.consumed, self.tokens - before)
         self._corpus = manifest.corpus
         return manifest
 
     def _check_complete(self, known: ShardManifest, items: Iterable[Record | Rejected]) -> None:
-        self._check_settings(known.settings.digest, f"{known.folder}.json")
+        self._check_settings(known.encoding.digest, f"{known.folder}.json")
         if self._corpus is None:
             self._corpus = corpus_digest(items)
         if self._corpus != known.corpus:
             raise self._other_corpus(f"{known.folder}.json")
 
     def _check_settings(self, digest: str, name: str) -> None:
-        if digest != self._settings.digest:
+        if digest != self._encoding.digest:
             raise self._other("encoded by another model or with other settings", name)
 
     def _other_corpus(self, name: str) -> ConfigError:
@@ -121,7 +119,7 @@ class ShardEncoder:
 
     def _row(self, record: Record, encoded: Encoded) -> EncodedRow:
         """Return what a shard keeps of a model's answer."""
-        dim, granularity = self._settings.dim, self._settings.granularity
+        dim, granularity = self._encoding.dim, self._encoding.granularity
         kept = slice(0, 0) if granularity == "document" else slice(None)
         vector = np.zeros_like(encoded.vector) if granularity == "passage" else encoded.vector
         passages, spans = encoded.passages[kept], encoded.spans[kept]

@@ -12,9 +12,9 @@ from aveyb_retrieval.indexes.shards.shard import PartInfo, ShardManifest, part_n
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.indexes.shards.place import Place
-    from aveyb_retrieval.indexes.shards.shard import EncodeSettings
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.shards.place import Place
 
 PART_BYTES = 8 << 20
 PART_DOCUMENTS = 4096
@@ -29,10 +29,10 @@ class PartEnds:
     a shard that is encoded again has the same parts.
     """
 
-    def __init__(self, settings: EncodeSettings) -> None:
+    def __init__(self, encoding: Encoding) -> None:
         """Count from the beginning of a part."""
-        self._vector_bytes = settings.dim * (2 if settings.storage_dtype == "float16" else 4)
-        self._passage_characters = _TOKEN_CHARACTERS * (settings.passage_tokens or _PASSAGE_TOKENS)
+        self._vector_bytes = encoding.dim * (2 if encoding.storage_dtype == "float16" else 4)
+        self._passage_characters = _TOKEN_CHARACTERS * (encoding.passage_tokens or _PASSAGE_TOKENS)
         self._documents = self._bytes = 0
 
     def after(self, text: str) -> bool:
@@ -54,15 +54,15 @@ class ShardWriter:
         reach: how far the parts that are written reach into the corpus.
     """
 
-    def __init__(self, place: Place, settings: EncodeSettings, shard: int, of: int) -> None:
+    def __init__(self, place: Place, encoding: Encoding, shard: int, of: int) -> None:
         """Write shard `shard` of `of` into `place`."""
-        self._place, self._settings, self._shard, self._of = place, settings, shard, of
+        self._place, self._encoding, self._shard, self._of = place, encoding, shard, of
         self.folder = shard_name(shard, of)
         self.ids: set[str] = set()
-        self.reach = Reach(settings.digest, 0, "", 0)
+        self.reach = Reach(encoding.digest, 0, "", 0)
         self._parts: list[PartInfo] = []
         self._batch: list[tuple[Record, EncodedRow]] = []
-        self._ends = PartEnds(settings)
+        self._ends = PartEnds(encoding)
         self._passages = self._tokens = 0
 
     def read_parts(self, check_settings: Callable[[str, str], None]) -> None:
@@ -80,7 +80,7 @@ class ShardWriter:
             where = f"{self._place}/{self.folder}/{name}"
             reach = read_reach(data, where)
             check_settings(reach.settings, f"{self.folder}/{name}")
-            part = Part(data, where, self._settings.dim, self._settings.storage_dtype)
+            part = Part(data, where, self._encoding.dim, self._encoding.storage_dtype)
             self.reach = reach
             self.ids.update(part.ids)
             self._passages += part.passages
@@ -101,15 +101,14 @@ class ShardWriter:
         if self._ends.after(record.text):
             self._write(reach)
 
-    def finish(self, reach: Reach, model_source: str | None) -> ShardManifest:
+    def finish(self, reach: Reach) -> ShardManifest:
         """Write the last part and the manifest. `reach` is the end of the corpus."""
         if self._batch:
             self._write(reach)
         manifest = ShardManifest(
             shard=self._shard,
             of=self._of,
-            settings=self._settings,
-            model_source=model_source,
+            encoding=self._encoding,
             corpus=reach.digest,
             consumed=reach.consumed,
             documents=sum(part.documents for part in self._parts),
@@ -122,7 +121,7 @@ class ShardWriter:
         return manifest
 
     def _write(self, reach: Reach) -> None:
-        data = write_part(self._batch, self._settings.dim, self._settings.storage_dtype, reach)
+        data = write_part(self._batch, self._encoding.dim, self._encoding.storage_dtype, reach)
         self._place.write(f"{self.folder}/{part_name(len(self._parts) + 1)}", data)
         self._count_part(data, len(self._batch))
         self.reach, self._batch = reach, []

@@ -1,44 +1,31 @@
 """Where things are inside an index directory, and how a new version becomes the visible one.
 
-    DIR/current        one line, the name of the visible version; replaced atomically
-    DIR/lock           held (flock) by the one writer; says who that is
-    DIR/building/      the journal of an unfinished change: same layout as a version; its manifest comes last
-    DIR/v000001/       a version: never changed once it is visible
-        manifest.json      what the version says about itself, with the sha256 of every other file
-        store.sqlite       documents, passages, metadata, full text
-        vectors/*.safetensors
-        document.faiss  passage.faiss
+    DIR/current                     one line, the name of the visible version; replaced by one rename
+    DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of; never changed
+    DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions share their files
+    DIR/faiss/                      FAISS files, named by the version that made them
+    DIR/rejected/                   what a change left out, with reasons
+    DIR/journal.json                how far an unfinished change is; the same command continues it
+    DIR/lock                        held by the one writer; says who that is
 
-Readers hold a shared flock on the manifest of the version they opened; a writer deletes an old version only when
-nobody holds one.
+The name of a version holds a number and the build's own id, so an index that was made again at the same place never has
+the name of one that was there before. Readers hold a shared lock on the manifest of the version they opened; a writer
+deletes what only versions need that nobody reads any more.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import shutil
 from pathlib import Path
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store import files
 
-MANIFEST = "manifest.json"
-STORE = "store.sqlite"
-VECTORS = "vectors"
-REJECTED = "rejected.jsonl"
-_VERSION = re.compile(r"v(\d{6,})")
-
-
-def faiss_file(kind: str) -> str:
-    """Name of the FAISS file that holds the vectors of `kind` ("document" or "passage")."""
-    return f"{kind}.faiss"
-
-
-def shard_file(version: str, first: int) -> str:
-    """Name of the shard that a version wrote and that begins with document number `first`."""
-    return f"{VECTORS}/{version}-{first:012d}.safetensors"
+FAISS = "faiss"
+REJECTED = "rejected"
+VERSIONS = "versions"
+_VERSION = re.compile(r"v(\d{6,})-([0-9a-f]{8})")
+_OLD = re.compile(r"v\d{6,}")
 
 
 class IndexDirectory:
@@ -53,13 +40,13 @@ class IndexDirectory:
         self.root = _path(root)
         self.pointer = self.root / "current"
         self.lock = self.root / "lock"
-        self.building = self.root / "building"
+        self.journal = self.root / "journal.json"
 
     def current(self) -> str | None:
         """Name of the visible version, or None where there is no index.
 
         Raises:
-            IndexFormatError: the pointer does not hold the name of a version.
+            IndexFormatError: the pointer does not hold the name of a version, or that of an older format's.
         """
         try:
             data = files.read_bounded(self.pointer, 64)
@@ -68,13 +55,15 @@ class IndexDirectory:
         except OSError as error:
             raise IndexFormatError(f"{self.pointer}: cannot be read ({error.strerror})") from error
         name = data.decode("ascii", "replace").strip()
+        if _OLD.fullmatch(name):
+            raise IndexFormatError(
+                f"{self.root}: an index of format 1 or 2, which is not read any more; build it again"
+            )
         if not _VERSION.fullmatch(name):
             raise IndexFormatError(
-                f"{self.pointer}: holds {name!r}, not the name of a version such as v000001; "
-                f"write the name of a complete version folder of {self.root} into it, or build the index again"
+                f"{self.pointer}: holds {name[:64]!r}, not the name of a version; write the name of a file in "
+                f"{self.root / VERSIONS} into it, without .json, or build the index again"
             )
-        if (self.root / name).is_symlink():
-            raise IndexFormatError(f"{self.root / name}: a link, not a version folder; put the folder itself there")
         return name
 
     def visible(self) -> str:
@@ -92,29 +81,32 @@ class IndexDirectory:
         """Return the error that says that there is no index."""
         return IndexFormatError(f"{self.root}: no index here; make one with `aveyb-index build ... -o {self.root}`")
 
-    def versions(self) -> list[str]:
-        """Names of all version folders, oldest first."""
-        if not self.root.is_dir():
-            return []
-        folders = (p for p in self.root.iterdir() if p.is_dir() and not p.is_symlink())
-        names = [p.name for p in folders if _VERSION.fullmatch(p.name)]
-        return sorted(names, key=version_number)
+    def manifest(self, name: str) -> Path:
+        """The manifest of a version."""
+        return self.root / VERSIONS / f"{name}.json"
 
-    def next_version(self) -> str:
-        """The name that the next change will get."""
-        current = self.current()
-        return f"v{(version_number(current) if current else 0) + 1:06d}"
+    def versions(self) -> list[str]:
+        """Names of all versions that have a manifest, oldest first."""
+        folder = self.root / VERSIONS
+        if not folder.is_dir() or folder.is_symlink():
+            return []
+        return sorted(
+            path.stem for path in folder.iterdir() if path.suffix == ".json" and _VERSION.fullmatch(path.stem)
+        )
 
     def publish(self, name: str) -> None:
-        """Make a complete version the visible one."""
+        """Make a complete version the visible one: from here on readers open it."""
         files.write_atomic(self.pointer, f"{name}\n".encode())
 
-    def delete_unused(self) -> None:
-        """Delete versions that are neither visible nor open in any reader."""
-        current = self.current()
-        for name in self.versions():
-            if name != current and not _is_read(self.root / name / MANIFEST):
-                shutil.rmtree(self.root / name)
+
+def version_name(number: int, build: str) -> str:
+    """The name of version `number` of a build (8 hexadecimal digits)."""
+    return f"v{number:06d}-{build}"
+
+
+def is_version(name: str) -> bool:
+    """Whether this is the name of a version."""
+    return _VERSION.fullmatch(name) is not None
 
 
 def _path(root: str | Path) -> Path:
@@ -128,27 +120,3 @@ def _path(root: str | Path) -> Path:
             "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
         )
     return Path(root)
-
-
-def version_number(name: str) -> int:
-    """The number in a version's name: 3 for v000003."""
-    return int(name[1:])
-
-
-def lock_shared(manifest: Path) -> int:
-    """Mark a version as being read: returns a file descriptor to keep open as long as it is."""
-    with files.open_regular(manifest) as handle:
-        fd = os.dup(handle.fileno())
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    return fd
-
-
-def _is_read(manifest: Path) -> bool:
-    try:
-        with files.open_regular(manifest) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (FileNotFoundError, IndexFormatError):  # no reader can have opened what is not a manifest
-        return False
-    return False

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
 _BLOCK = 1 << 20
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         IndexFormatError: it is not a regular file.
     """
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        fd = os.open(path, flags | _NOFOLLOW | _NONBLOCK, 0o666)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -93,7 +95,12 @@ def check_plain(folder: Path) -> None:
 def _create(path: Path) -> BinaryIO:
     """Open a new file for writing. What has its name is removed first, never written through: it may be a link."""
     path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o666), "wb")
+
+
+def open_for_appending(path: Path) -> BinaryIO:
+    """Open a file of an index, or a new one, to write behind its end."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666), "ab")
 
 
 def write(handle: BinaryIO, data: bytes | memoryview) -> None:
@@ -107,8 +114,19 @@ def fsync(handle: BinaryIO) -> None:
     os.fsync(handle.fileno())
 
 
+def fsync_file(path: Path) -> None:
+    """Flush the contents of a file that others have written to the device."""
+    fd = os.open(path, os.O_RDONLY | _NOFOLLOW)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def fsync_folder(folder: Path) -> None:
-    """Flush a folder's list of names to the device."""
+    """Flush a folder's list of names to the device, where the system has that."""
+    if os.name == "nt":
+        return
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -201,26 +219,6 @@ def hash_file(path: Path) -> FileInfo:
             digest.update(block)
             size += len(block)
     return FileInfo(size, digest.hexdigest())
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a file; durable when this returns."""
-    temporary = target.with_name(target.name + ".tmp")
-    with open_regular(source) as reader, _create(temporary) as writer:
-        while block := reader.read(_BLOCK):
-            write(writer, block)
-        fsync(writer)
-    rename(temporary, target)
-
-
-def link(source: Path, target: Path) -> None:
-    """Make `target` the same immutable file as `source`: a hard link, or a copy where the file system has none."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return
-    except OSError:  # no hard links here (FAT, some network mounts): a copy is the same promise, only slower
-        copy(source, target)
 
 
 def remove_tree(folder: Path) -> None:

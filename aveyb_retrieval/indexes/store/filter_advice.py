@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.store import filters
+from aveyb_retrieval.indexes.store.tables import quoted
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.store import Store
+    from aveyb_retrieval.indexes.store.tables import Tables
 
 logger = logging.getLogger(__name__)
 
 _NAMED = 20  # fields that a message names
-_NUMBERS = {"integer", "real"}
+_READ = 1000  # documents whose fields are looked at
+_SHOWN = 300  # characters of a filter
 
 
-def warn_of_filter(store: Store, where: Filter) -> None:
+def warn_of_filter(tables: Tables, where: Filter) -> None:
     """Log a warning where a filter that nothing matches names a field that no document has, or compares other types."""
-    for advice in dict.fromkeys(_advice(store, where)):
-        logger.warning("filter %s: no document matches; %s", where, advice)
-
-
-def _advice(store: Store, where: Filter) -> Iterator[str]:
-    for field, operand in _conditions(where):
-        rows = store.db.execute(
-            "SELECT DISTINCT json_type(metadata, ?) FROM documents WHERE json_type(metadata, ?) IS NOT NULL",
-            (filters.json_path(field),) * 2,
+    for advice in dict.fromkeys(_advice(tables, where)):
+        shown = repr(where)
+        logger.warning(
+            "filter %s: no document matches; %s", shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...", advice
         )
-        types = {name for (name,) in rows}
-        if not types:
-            yield f"none has the field {field!r}; the fields are {_fields(store)}"
-        elif types <= {"text", "null"} and _is_number(operand):
+
+
+def _advice(tables: Tables, where: Filter) -> Iterator[str]:
+    for field, operand in _conditions(where):
+        path = quoted(filters.json_path(field))
+        exists = f"json_exists(metadata, {path})"
+        numbers = f"json_exists(metadata, {quoted(filters.json_path(field) + ' ? (@ >= 0 || @ < 0)')})"
+        texts = f"coalesce(json_extract(metadata, {path}) LIKE '\"%', false)"
+        if not _any(tables, exists):
+            yield f"none has the field {field!r}; the fields are {_fields(tables)}"
+        elif _is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
             yield f"the field {field!r} holds texts, which are never equal to or above the number {operand!r}"
-        elif types <= {*_NUMBERS, "null"} and isinstance(operand, str):
+        elif isinstance(operand, str) and not _any(tables, texts) and _any(tables, numbers):
             yield f"the field {field!r} holds numbers, which are never equal to or above the text {operand!r}"
+
+
+def _any(tables: Tables, condition: str) -> bool:
+    return bool(tables.documents.scan(["doc"], condition, limit=1).num_rows)
 
 
 def _conditions(where: Any) -> Iterator[tuple[str, Any]]:
@@ -65,8 +74,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _fields(store: Store) -> str:
-    rows = store.db.execute("SELECT DISTINCT key FROM documents, json_each(metadata) LIMIT ?", (_NAMED + 1,))
-    names = [repr(name) for (name,) in rows]
+def _fields(tables: Tables) -> str:
+    """The fields of the first documents."""
+    rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
+    names = [repr(name)[:_SHOWN] for name in dict.fromkeys(name for row in rows for name in json.loads(row))]
     more = ", ..." if len(names) > _NAMED else ""
     return ", ".join(sorted(names[:_NAMED])) + more if names else "none at all"

@@ -29,17 +29,10 @@ _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OPERATORS = (
     "$eq", "$ne", *_COMPARE, "$in", "$nin", "$contains", "$any", "$all", "$exists", "$is_empty", "$not",
 )  # fmt: skip
-_ELEMENT = "typeof(key) <> 'text'"  # json_each also walks through objects; a condition is not on an object's members
-_TYPE = "coalesce(json_type(documents.metadata, ?), 'missing')"
-_IS_EMPTY = f"""CASE {_TYPE}
-    WHEN 'missing' THEN 1
-    WHEN 'null' THEN 1
-    WHEN 'text' THEN json_extract(documents.metadata, ?) = ''
-    WHEN 'array' THEN json_array_length(documents.metadata, ?) = 0
-    WHEN 'object' THEN json_extract(documents.metadata, ?) = '{{}}'
-    ELSE 0 END"""
-_MAX_DEPTH = 50
-_MAX_VALUES = 30_000  # SQLite takes at most 32,766 parameters (as compiled by default)
+_MAX_DEPTH = 20
+_MAX_VALUES = 10_000
+_MAX_PARTS = 1_000  # conditions joined in one filter
+_LARGEST_INTEGER = 1 << 64  # beyond it metadata hold no whole number
 
 
 class Condition(NamedTuple):
@@ -69,25 +62,21 @@ def field_keys(field: str) -> list[str]:
 
 
 def json_path(field: str) -> str:
-    """The SQLite JSON path of a field: `author.name` becomes `$."author"."name"`.
+    """The JSON path of a field: `author.name` becomes `$."author"."name"`.
 
     Raises:
-        ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
+        ConfigError: the field is empty, or has a part that paths cannot express.
     """
-    # SQLite compares keys as they are written in the JSON text, escapes included
     return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
 
 
-def compile_filter(where: Filter, index_fields: Mapping[str, str] | None = None) -> Condition:
-    """Compile a filter; `index_fields` (field to JSON path) are answered from their database index.
+def compile_filter(where: Filter) -> Condition:
+    """Compile a filter into a condition of Lance's SQL on the table `documents`.
 
     Raises:
         ConfigError: an operator is not known, or has a value of the wrong type.
     """
-    condition = _SQLiteFilters(index_fields or {}).compile(where)
-    if len(condition.parameters) > _MAX_VALUES:
-        raise ConfigError(f"filter: {len(condition.parameters):,} values; at most {_MAX_VALUES:,} fit into one")
-    return condition
+    return LanceFilters().compile(where)
 
 
 def filter_key(where: Filter) -> str:
@@ -211,51 +200,88 @@ class FilterCompiler(ABC):
         return found if operand else negate(found)
 
 
-class _SQLiteFilters(FilterCompiler):
-    """Conditions on the table `documents` of a store."""
+class LanceFilters(FilterCompiler):
+    """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths.
 
-    def __init__(self, index_fields: Mapping[str, str]) -> None:
-        self._indexed = index_fields
+    A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values are
+    JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
+    """
 
     def equal(self, field: str, value: Scalar) -> Condition:
-        return self._any(field, *_equal(value))
+        """Some element of the field is this value."""
+        if value == "":  # a path cannot hold an empty text
+            whole = Condition(f"json_extract(metadata, {_literal(json_path(field))}) = '\"\"'", ())
+            element = Condition(f"json_array_contains(metadata, {_literal(json_path(field))}, '')", ())
+            return join(" OR ", [whole, element])
+        return _some(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
-        groups: dict[str, list[Scalar]] = {}
-        for value in values:
-            sql, parameters = _equal(value)
-            groups.setdefault(sql, []).extend(parameters)
-        parts = []
-        for sql, some in groups.items():
-            many = sql.replace("value = ?", f"value IN ({','.join('?' * len(some))})")
-            parts.append(self._any(field, many, tuple(some)))
+        """Some element of the field is one of these values."""
+        if len(values) > _MAX_VALUES:
+            raise ConfigError(
+                f"filter: {len(values):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter"
+            )
+        parts = [self.equal(field, "")] if "" in values else []
+        values = [value for value in values if value != ""]
+        for start in range(0, len(values), 100):
+            tests = " || ".join(f"@ == {_json(value)}" for value in values[start : start + 100])
+            parts.append(_exists(f"{json_path(field)} ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
-        types, parameter = _typed(value)
-        return self._any(field, f"type IN ({types}) AND value {operator} ?", (parameter,))
+        """Some element of the field is of the value's type and <, <=, > or >= it."""
+        if value == "":
+            return {">=": self._is_text(field), "<": NOTHING, "<=": self.equal(field, "")}.get(
+                operator, join(" AND ", [self._is_text(field), negate(self.equal(field, ""))])
+            )
+        return _some(field, operator, value)
 
     def is_list(self, field: str) -> Condition:
-        return Condition(f"{_TYPE} = 'array'", (json_path(field),))
+        """The field is a list."""
+        return _as_text(field, "LIKE '[%'")
 
     def has_part(self, field: str, text: str) -> Condition:
-        path = json_path(field)
-        sql = f"{_TYPE} = 'text' AND instr(json_extract(documents.metadata, ?), ?) > 0"
-        return Condition(sql, (path, path, text))
+        """The field is a string that holds this text, letter by letter."""
+        path = _literal(json_path(field))
+        # as JSON: what is escaped there is escaped in the part, too
+        part = _literal(json.dumps(text, ensure_ascii=False)[1:-1])
+        return join(" AND ", [self._is_text(field), Condition(f"contains(json_extract(metadata, {path}), {part})", ())])
 
     def exists(self, field: str) -> Condition:
-        return Condition(f"{_TYPE} <> 'missing'", (json_path(field),))
+        """The field is there, even if it is null."""
+        return _exists(json_path(field))
 
     def is_empty(self, field: str) -> Condition:
-        return Condition(_IS_EMPTY, (json_path(field),) * _IS_EMPTY.count("?"))
+        """The field is "", [], {}, null or missing."""
+        return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
 
-    def _any(self, field: str, predicate: str, parameters: tuple[Scalar, ...]) -> Condition:
-        """Some element of the field satisfies a predicate on `type` and `value`."""
-        if field in self._indexed:
-            sql = f"doc IN (SELECT doc FROM fields WHERE field = ? AND {predicate})"  # noqa: S608  # of this file's words
-            return Condition(sql, (field, *parameters))
-        source = "SELECT 1 FROM json_each(documents.metadata, ?)"
-        return Condition(f"EXISTS ({source} WHERE {_ELEMENT} AND {predicate})", (json_path(field), *parameters))
+    def _is_text(self, field: str) -> Condition:
+        return _as_text(field, "LIKE '\"%'")
+
+
+def _exists(path: str) -> Condition:
+    return Condition(f"json_exists(metadata, {_literal(path)})", ())
+
+
+def _some(field: str, operator: str, value: Scalar) -> Condition:
+    return _exists(f"{json_path(field)} ? (@ {operator} {_json(value)})")
+
+
+def _as_text(field: str, test: str) -> Condition:
+    """What is stored under a field, written as JSON, satisfies a test; not so where the field is missing."""
+    return Condition(f"coalesce(json_extract(metadata, {_literal(json_path(field))}) {test}, false)", ())
+
+
+def _json(value: Scalar) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LARGEST_INTEGER:
+        return repr(_nearest_float(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _list(field: str, operator: object, operand: object) -> Sequence[object]:
@@ -275,27 +301,11 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
         except UnicodeEncodeError as error:
             raise ConfigError(f"filter: {operator} on {field!r}: {value!r} is not valid Unicode") from error
         if "\0" in value:
-            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, where SQLite's JSON texts end")
+            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, which paths cannot express")
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
         return value
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
-
-
-def _equal(value: Scalar) -> tuple[str, tuple[Scalar, ...]]:
-    if value is None:
-        return "type = 'null'", ()
-    if isinstance(value, bool):
-        return f"type = '{'true' if value else 'false'}'", ()
-    types, parameter = _typed(value)
-    return f"type IN ({types}) AND value = ?", (parameter,)
-
-
-def _typed(value: str | int | float) -> tuple[str, str | int | float]:
-    if isinstance(value, str):
-        return "'text'", value
-    exact = isinstance(value, float) or -(1 << 63) <= value < 1 << 63
-    return "'integer','real'", value if exact else _nearest_float(value)
 
 
 def _nearest_float(value: int | float) -> float:

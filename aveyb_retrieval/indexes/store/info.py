@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.indexes.store import directory
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe(root: str | Path) -> dict[str, Any]:
-    """Describe the visible version of an index: model, settings, counts, FAISS indexes, size, unfinished changes.
+    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes.
 
     Raises:
         IndexFormatError: there is no index, or its manifest is damaged.
@@ -24,18 +23,19 @@ def describe(root: str | Path) -> dict[str, Any]:
     return {
         "path": str(index_dir.root),
         "version": manifest.version,
+        "build": manifest.build,
         "format": manifest.format,
         "created": manifest.created,
         "package": manifest.package,
-        "model": manifest.model,
-        "granularity": manifest.granularity,
-        "dim": manifest.dim,
-        "storage_dtype": manifest.storage_dtype,
-        **manifest.counts,
-        "fields": sorted(manifest.index_fields),
-        "indexes": {kind: dataclasses.asdict(info) for kind, info in manifest.indexes.items()},
-        "settings": manifest.settings,
+        **dataclasses.asdict(manifest.encoding),
+        "index": manifest.index,
+        "recall": manifest.recall,
+        **dataclasses.asdict(manifest.counts),
+        "rejected": manifest.changes.rejected,
+        "indexes": {
+            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)] for kind in manifest.encoding.kinds
+        },
         "bytes": sum(info.bytes for info in manifest.files.values()),
         "files": len(manifest.files),
-        "unfinished": (index_dir.building / directory.STORE).exists(),
+        "unfinished": index_dir.journal.exists(),
     }

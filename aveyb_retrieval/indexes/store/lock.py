@@ -1,9 +1,8 @@
-"""One writer at a time: a lock that the kernel lets go of when its holder dies, and a note of who holds it."""
+"""Locks that the operating system releases when their holder exits: one writer, and who reads which version."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -11,6 +10,8 @@ import socket
 import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, BinaryIO
+
+import portalocker
 
 from aveyb_retrieval.errors import IndexFormatError, IndexLockedError
 from aveyb_retrieval.indexes.store import files
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NOTE_BYTES = 4096
+_EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+_SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 
 @contextlib.contextmanager
@@ -60,8 +63,8 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
             if os.fstat(handle.fileno()).st_nlink > 1:  # writing to it would change a file that is elsewhere too
                 raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                portalocker.lock(handle, _EXCLUSIVE)
+            except portalocker.LockException:
                 raise IndexLockedError(
                     f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
                 ) from None
@@ -83,3 +86,30 @@ def _holder(path: Path) -> str:
         return f"pid {note['pid']} on {note['host']} since {note['since']}: {note['command']}"
     except (OSError, IndexFormatError, ValueError, KeyError, TypeError, RecursionError):
         return "it left no note of itself"
+
+
+def hold_version(manifest: Path) -> BinaryIO:
+    """Mark a version as being read: returns a file to keep open as long as it is.
+
+    Raises:
+        FileNotFoundError: the version is gone.
+    """
+    handle = files.open_regular(manifest)
+    try:
+        portalocker.lock(handle, _SHARED)
+    except portalocker.LockException:  # a writer looks at it this very moment, or has just deleted it
+        handle.close()
+        raise FileNotFoundError(manifest) from None
+    return handle
+
+
+def is_read(manifest: Path) -> bool:
+    """Whether anybody holds a version."""
+    try:
+        with files.open_regular(manifest) as handle:
+            portalocker.lock(handle, _EXCLUSIVE)
+    except portalocker.LockException:
+        return True
+    except (FileNotFoundError, IndexFormatError):  # no reader can have opened what is not a manifest
+        return False
+    return False

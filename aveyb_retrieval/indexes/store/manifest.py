@@ -1,4 +1,4 @@
-"""What an index version says about itself. Written last, so a version with a manifest is complete."""
+"""What a version of an index says about itself. Written last, so a version with a manifest is complete."""
 
 from __future__ import annotations
 
@@ -7,103 +7,168 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store import directory, files, manifest_fields
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.store.directory import IndexDirectory, is_version, version_name
 from aveyb_retrieval.indexes.store.files import FileInfo
-from aveyb_retrieval.indexes.store.manifest_fields import is_count
-from aveyb_retrieval.indexes.store.store_check import SHARD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.types import Kind
-
-FORMAT = 2
-OLD_FORMATS = (1,)  # opened as they are; the next change of an index brings it up to date
-GRANULARITIES: dict[str, tuple[Kind, ...]] = {
-    "document": ("document",),
-    "passage": ("passage",),
-    "both": ("document", "passage"),
-}
+FORMAT = 3
+TABLES = ("documents", "texts", "passages")
 
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
-_FILE = re.compile(rf"store\.sqlite|rejected\.jsonl|(document|passage)\.faiss|{SHARD_NAME.pattern}")
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,200}")
+_FOLDERS = ("faiss", "rejected", *(f"{table}.lance" for table in TABLES))
 
 
 @dataclass(frozen=True)
-class IndexInfo:
-    """One FAISS index of a version.
+class Tier:
+    """One FAISS file: the vectors of one kind of all documents in a range of numbers, as they were when it was made.
 
-    `count` vectors are in the file, `tombstones` of them are of removed documents (HNSW cannot forget) and left out of
-    every search. `params` are the search-time settings (`nprobe`, `efSearch`); `recall` and `curve` what was measured
-    for them against exact search: rows of {parameter, recall, milliseconds}.
+    Attributes:
+        kind: The kind of vectors.
+        file: Its name inside the index directory.
+        factory: FAISS's name of its type.
+        first, stop: It covers the documents whose numbers are in `[first, stop)`.
+        count: Vectors in it.
+        dead: How many of them are of documents that were removed since; they are left out of every search.
+        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that tuning found; empty: the defaults.
+        recall, curve: What was measured for them against exact search: rows of {parameter, recall, milliseconds}.
     """
 
+    kind: Literal["document", "passage"]
+    file: str
     factory: str
+    first: int
+    stop: int
     count: int
-    trained_on: int
-    tombstones: int = 0
+    dead: int = 0
     params: dict[str, int] = field(default_factory=dict)
     recall: float | None = None
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """Contents of `manifest.json`.
+class Counts:
+    """What an index holds; `characters` and `words` are of all passages, to know their mean lengths."""
 
-    `model` is None for an index of ready-made vectors whose model nobody named. `files` maps names relative to the
-    version's folder to size and sha256. `settings` are the arguments that later changes keep to.
+    documents: int = 0
+    passages: int = 0
+    tokens: int = 0
+    cut_documents: int = 0
+    cut_tokens: int = 0
+    characters: int = 0
+    words: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        """Add field by field."""
+        return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+    def __neg__(self) -> Counts:
+        """Negate field by field."""
+        return Counts(*(-value for value in dataclasses.astuple(self)))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How many documents the change that made a version concerned."""
+
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    renamed: int = 0
+    deleted: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Contents of a version's manifest.
+
+    Attributes:
+        number: Counts the versions of an index, from 1.
+        build: Identifies the index: given by chance when it is built, kept by all its changes.
+        encoding: How its vectors and words were made.
+        index: The FAISS factory string that was asked for, or "auto".
+        recall: What its search settings are tuned for; None: not tuned.
+        next_doc: The number that the next document gets.
+        tables: The version of each Lance dataset.
+        tiers: The FAISS files; vectors of later documents are searched exactly beside them.
+        files: Size and hash of every file, by its name inside the index directory.
+        job: Identifies the change that made this version.
     """
 
-    version: str
+    number: int
+    build: str
     created: str
     package: str
-    model: dict[str, Any] | None
-    granularity: str
-    dim: int
-    storage_dtype: str
-    settings: dict[str, Any]
-    index_fields: dict[str, str]
-    counts: dict[str, int]
-    indexes: dict[str, IndexInfo]
+    encoding: Encoding
+    index: str
+    recall: float | None
+    next_doc: int
+    counts: Counts
+    changes: Changes
+    tables: dict[str, int]
+    tiers: list[Tier]
     files: dict[str, FileInfo]
     job: dict[str, Any]
     format: int = FORMAT
 
-    def write(self, folder: Path) -> None:
-        """Write `manifest.json`, atomically, with a checksum of itself."""
+    @property
+    def name(self) -> str:
+        """The name of the version, unlike that of any other version of any index at this place."""
+        return version_name(self.number, self.build)
+
+    @property
+    def version(self) -> str:
+        """What people see of it: "v000007"."""
+        return self.name.partition("-")[0]
+
+    def tiers_of(self, kind: str) -> list[Tier]:
+        """The FAISS files of one kind of vectors, by the numbers that they cover."""
+        return sorted((tier for tier in self.tiers if tier.kind == kind), key=lambda tier: tier.first)
+
+    def covered(self, kind: str) -> int:
+        """The number of the first document that no FAISS file of this kind covers."""
+        return max((tier.stop for tier in self.tiers_of(kind)), default=0)
+
+    def rejected_file(self, root: Path) -> Path | None:
+        """The list of what the change that made this version left out; None where it left nothing out."""
+        name = f"rejected/{self.name}.jsonl"
+        return root / name if name in self.files else None
+
+    def write(self, path: Path) -> None:
+        """Write it, atomically, with a checksum of itself."""
         body = dataclasses.asdict(self)
-        body["dtype"] = body.pop("storage_dtype")  # its name in format 1
-        data = json.dumps({"checksum": _checksum(body), **body}, indent=1, ensure_ascii=False)
-        files.write_atomic(folder / directory.MANIFEST, data.encode())
+        data = json.dumps({"checksum": _checksum(body), **body}, ensure_ascii=False, separators=(",", ":"))
+        files.write_atomic(path, data.encode())
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """Read and check a version's manifest (not the files it lists: see `check_files`).
+    def read(cls, path: Path) -> Manifest:
+        """Read and check a manifest (not the files it lists: see `check_files`).
 
         Raises:
-            IndexFormatError: missing, damaged, from another format version, or naming things outside its folder.
+            IndexFormatError: missing, damaged, of another format, or naming things outside its folder.
         """
-        path = folder / directory.MANIFEST
         try:
             data = files.read_bounded(path, _MAX_BYTES + 1)
-            if len(data) > _MAX_BYTES:
-                raise _bad(path, f"larger than {_MAX_BYTES} bytes")
-            body = json.loads(data)
         except FileNotFoundError:
-            raise IndexFormatError(
-                f"{folder}: no {directory.MANIFEST} here; this is not a complete index version"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise _bad(path, f"not JSON ({error})") from error
-        return _parse(body, path)
+            raise IndexFormatError(f"{path}: missing, so this is no complete version of an index") from None
+        if len(data) > _MAX_BYTES:
+            raise _bad(path, f"larger than {_MAX_BYTES} bytes")
+        manifest = _parse(data, path)
+        if path.stem != manifest.name:
+            raise _bad(path, f"it is of the version {manifest.name}")
+        return manifest
 
 
 def read_manifest(root: str | Path) -> Manifest:
@@ -113,84 +178,103 @@ def read_manifest(root: str | Path) -> Manifest:
         IndexFormatError: there is no index, or its manifest is damaged.
     """
     index_dir = IndexDirectory(root)
-    return Manifest.read(index_dir.root / index_dir.visible())
+    return Manifest.read(index_dir.manifest(index_dir.visible()))
 
 
-def _parse(body: Any, path: Path) -> Manifest:
+def _parse(data: bytes, path: Path) -> Manifest:
+    import msgspec
+
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"not JSON ({error})") from error
     if not isinstance(body, dict):
         raise _bad(path, "not a JSON object")
-    if body.get("format") not in (FORMAT, *OLD_FORMATS):
+    if body.get("format") != FORMAT:
         raise IndexFormatError(
-            f"{path}: format version {body.get('format')!r}, this package reads versions 1 to {FORMAT}; "
-            "open the index with the package version that made it, or build it again"
+            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT}; open the index with the "
+            "version that made it, or build it again"
         )
     if body.pop("checksum", None) != _checksum(body):
         raise _bad(path, "its checksum does not fit its contents")
     try:
-        indexes = {kind: IndexInfo(**info) for kind, info in body.pop("indexes").items()}
-        listed = {name: FileInfo(**info) for name, info in body.pop("files").items()}
-        manifest = Manifest(indexes=indexes, files=listed, storage_dtype=body.pop("dtype"), **body)
-        _check(manifest, path)
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _bad(path, f"unexpected fields ({error})") from error
+        manifest = msgspec.convert(body, Manifest, strict=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _bad(path, str(error)) from error
+    if wrong := _problem(manifest):
+        raise _bad(path, wrong)
     return manifest
 
 
-def _check(m: Manifest, path: Path) -> None:
-    if wrong := manifest_fields.problem(vars(m)):
-        raise _bad(path, wrong)
-    if m.granularity not in GRANULARITIES:
-        raise _bad(path, f"granularity {m.granularity!r}")
-    if not 1 <= m.dim <= _MAX_DIM:
-        raise _bad(path, f"dimension {m.dim!r}")
-    if set(m.indexes) != set(GRANULARITIES[m.granularity]):
-        raise _bad(path, f"indexes {sorted(m.indexes)} for granularity {m.granularity!r}")
-    for kind, info in m.indexes.items():
-        wrong = manifest_fields.info_problem(vars(info))
-        if wrong or info.tombstones > info.count:
-            raise _bad(path, f"description of the {kind} index: {wrong or 'more tombstones than vectors'}")
-    _check_listed(m, path)
-
-
-def _check_listed(m: Manifest, path: Path) -> None:
+def _problem(m: Manifest) -> str | None:
+    """What of a manifest cannot be, or None."""
+    if not is_version(m.name):
+        return f"the version {m.name!r}"
+    if not 1 <= m.encoding.dim <= _MAX_DIM:
+        return f"dimension {m.encoding.dim}"
+    if set(m.tables) != set(TABLES) or min(m.tables.values()) < 1:
+        return f"the tables {m.tables}"
+    if min(dataclasses.astuple(m.counts)) < 0 or min(dataclasses.astuple(m.changes)) < 0 or m.next_doc < 1:
+        return "a negative count"
+    model = m.encoding.model
+    if model is not None and not all(isinstance(model.get(key), str) for key in ("name", "fingerprint")):
+        return "the description of the model"
     for name, file in m.files.items():
-        if not _FILE.fullmatch(name):
-            raise _bad(path, f"it lists {name!r}, which is no file of an index")
-        if not is_count(file.bytes) or not isinstance(file.sha256, str):
-            raise _bad(path, f"size or hash of {name!r}")
-    needed = {directory.STORE, *(directory.faiss_file(kind) for kind in m.indexes)}
-    if missing := needed - set(m.files):
-        raise _bad(path, f"it does not list {sorted(missing)}")
+        if not _is_ours(name) or file.bytes < 0:
+            return f"it lists {name[:100]!r}, which is no file of an index"
+    for kind in ("document", "passage"):
+        stop = 0
+        for tier in m.tiers_of(kind):
+            if (
+                not (stop <= tier.first < tier.stop <= m.next_doc and tier.count >= tier.dead >= 0)
+                or kind not in m.encoding.kinds
+            ):
+                return f"the range of {tier.file[:100]!r}"
+            if tier.file not in m.files:
+                return f"it does not list {tier.file[:100]!r}"
+            stop = tier.stop
+    return None
 
 
-def check_files(manifest: Manifest, folder: Path, *, full: bool = False) -> None:
-    """Check that every listed file is there with its size, and its hash too if `full` or the index is small.
+def _is_ours(name: str) -> bool:
+    """Whether this is the name of a file below one of the folders of an index, and nothing else."""
+    parts = PurePosixPath(name).parts
+    return bool(
+        2 <= len(parts) <= 5
+        and parts[0] in _FOLDERS
+        and all(_PART.fullmatch(part) for part in parts)
+        and "/".join(parts) == name
+    )
+
+
+def check_files(
+    manifest: Manifest, root: Path, *, full: bool = False, known: Mapping[str, FileInfo] | None = None
+) -> None:
+    """Check that every listed file is there with its size, and its hash too if `full` or they are small together.
+
+    `known` are files that were checked before and cannot have changed since.
 
     Raises:
         IndexFormatError: the first difference found.
     """
-    for problem in file_problems(manifest, folder, full=full or _total(manifest) <= _QUICK_BYTES).values():
-        raise IndexFormatError(
-            f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {folder.parent}`"
-        )
+    new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
+    full = full or sum(info.bytes for info in new.values()) <= _QUICK_BYTES
+    for problem in file_problems(new, root, full=full).values():
+        raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
 
 
-def file_problems(manifest: Manifest, folder: Path, *, full: bool) -> dict[str, str]:
-    """All differences between a version's files and what its manifest says of them: by the file's name, a sentence."""
+def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool) -> dict[str, str]:
+    """All differences between files and what a manifest says of them: by the file's name, a sentence."""
     problems = {}
-    for name, info in manifest.files.items():
-        path = folder / name
-        if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+    for name, info in listed.items():
+        path = root / name
+        if any(part.is_symlink() for part in (path, *path.parents[: name.count("/")])) or not path.is_file():
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
         elif full and files.hash_file(path).sha256 != info.sha256:
             problems[name] = f"{path}: its contents do not fit the sha256 in the manifest"
     return problems
-
-
-def _total(manifest: Manifest) -> int:
-    return sum(info.bytes for info in manifest.files.values())
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.engines.words import TermCounter
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.shards.parts import EncodedRow
 
 
 @dataclass(frozen=True)

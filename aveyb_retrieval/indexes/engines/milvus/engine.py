@@ -12,7 +12,7 @@ from aveyb_retrieval.indexes.engines.milvus.known import Known, read_state
 from aveyb_retrieval.indexes.engines.milvus.rows import Table
 from aveyb_retrieval.indexes.engines.milvus.view import MilvusView
 from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.language import language
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,9 +71,9 @@ class _Open:
     def __init__(self, server: Server) -> None:
         state = read_state(versions.visible(server, load=True), server.name)
         self.settings = CollectionSettings.from_json(state.settings, server.name)
-        self.table = Table(server, state.collection, self.settings.dim)
+        self.table = Table(server, state.collection, self.settings.encoding.dim)
         self.known = Known(self.table)
-        self._terms = TermCounter(language(self.settings.language))
+        self._terms = TermCounter(language(self.settings.encoding.language))
         # what a server shows without waiting is at least what was published
         self._since = state.written if server.address.is_eventual else None
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.language import is_unspaced
+from aveyb_retrieval.indexes.store.words import is_unspaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.engines.milvus.rows import DOCUMENT, KIND_BITS, MOS
 from aveyb_retrieval.indexes.engines.milvus.word_search import WordSearch, is_in
 from aveyb_retrieval.indexes.store import sample
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
-from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
+from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.milvus.rows import Row, Table
     from aveyb_retrieval.indexes.engines.words import TermCounter, WordStatistics
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.language import Language
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FEW = 1000  # vectors that a filter leaves, and that are rather read and scored here
@@ -57,12 +57,12 @@ class MilvusView:
         self.info = EngineInfo(
             name=table.server.name,
             version=f"{state.collection}.{settings.publication}",
-            dim=settings.dim,
-            granularity=settings.granularity,
+            dim=settings.encoding.dim,
+            granularity=settings.encoding.granularity,
             documents=state.documents,
             passages=state.passages,
-            model=settings.model,
-            model_source=settings.model_source,
+            model=settings.encoding.model,
+            model_source=settings.encoding.model_source,
             remedy="search again, and if this stays, publish it again with `aveyb-index publish`",
         )
         self.language: Language = terms.language

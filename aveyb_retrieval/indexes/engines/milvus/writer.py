@@ -33,13 +33,13 @@ from aveyb_retrieval.indexes.engines.milvus.rows import (
 )
 from aveyb_retrieval.indexes.engines.milvus.word_search import is_in
 from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.language import language
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.shards.parts import EncodedRow
 
 SEGMENT_POSTINGS = 4_000_000  # words that are collected in memory before they are written
 KEPT = 30.0  # seconds that rows of removed documents stay, for searches under way
@@ -90,7 +90,7 @@ class MilvusWriter:
                 versions.drop(self._server, name)
         if done is not None:
             return done
-        table = versions.create(self._server, max(there, default=0) + 1, settings.dim)
+        table = versions.create(self._server, max(there, default=0) + 1, settings.encoding.dim)
         state = State(table.collection, -1, settings.to_json())
         self._target = _Target(table, settings, state)
         table.insert([_state_row(table, state)])
@@ -132,7 +132,7 @@ class MilvusWriter:
         """
         state = read_state(versions.visible(self._server, load=True), self.name)
         settings = CollectionSettings.from_json(state.settings, self.name)
-        self._target = _Target(Table(self._server, state.collection, settings.dim), settings, state)
+        self._target = _Target(Table(self._server, state.collection, settings.encoding.dim), settings, state)
         return settings
 
     def upsert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
@@ -187,7 +187,7 @@ class MilvusWriter:
         """Take up an interrupted publication: how many documents it has, or None where it is of something else."""
         with self._server.translated():
             self._server.client.load_collection(name, timeout=versions.LOAD_WAIT)
-        table = Table(self._server, name, settings.dim)
+        table = Table(self._server, name, settings.encoding.dim)
         rows = table.query(f"kind == {STATE}", ["body"], "state")
         if not rows or CollectionSettings.from_json(json.loads(rows[0]["body"])["settings"], self.name) != settings:
             return None
@@ -213,7 +213,7 @@ class _Target:
         self.table = table
         self.settings = settings
         self.state = state
-        self.words = Words(TermCounter(language(settings.language)))
+        self.words = Words(TermCounter(language(settings.encoding.language)))
         self.written = 0
         self._known = Known(table)
         self._blocks = 0  # of words that were written in this generation

@@ -11,7 +11,7 @@ from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, Pool, translated
 from aveyb_retrieval.indexes.engines.postgres.view import PostgresView, State
 from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.language import language
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ class PostgresEngine:
         with self._pool.connection() as connection:
             (found,) = connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
         self._settings = CollectionSettings.from_json(found, self._address.name)
-        self._terms = TermCounter(language(self._settings.language))
+        self._terms = TermCounter(language(self._settings.encoding.language))
         self._means = _Means()
         self._schema = schema
 

@@ -156,9 +156,9 @@ def create(connection: Any, address: Address, settings: CollectionSettings) -> s
     Raises:
         ConfigError: the vectors are too wide.
     """
-    if settings.dim > MOST_DIMENSIONS:
+    if settings.encoding.dim > MOST_DIMENSIONS:
         raise ConfigError(
-            f"{address.name}: vectors of dimension {settings.dim}; pgvector's HNSW index takes {MOST_DIMENSIONS:,}"
+            f"{address.name}: vectors of dimension {settings.encoding.dim}; pgvector's HNSW index takes {MOST_DIMENSIONS:,}"
         )
     with connection.transaction():
         (number,) = connection.execute(
@@ -168,7 +168,7 @@ def create(connection: Any, address: Address, settings: CollectionSettings) -> s
         ).fetchone()
         schema = f"aveyb_{address.collection}_{number}"
         connection.execute(f"CREATE SCHEMA {schema}")
-        connection.execute(_TABLES.format(schema=schema, dim=settings.dim))
+        connection.execute(_TABLES.format(schema=schema, dim=settings.encoding.dim))
         connection.execute(
             f"INSERT INTO {schema}.state(settings) VALUES (%s)",
             (json.dumps(settings.to_json()),),

@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.engines.postgres.word_search import WordSearch
 from aveyb_retrieval.indexes.engines.postgres.writer import vector_text
 from aveyb_retrieval.indexes.store import sample
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, id_digest
-from aveyb_retrieval.indexes.store.store import StoredDocument, StoredPassage
+from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.words import TermCounter, WordStatistics
     from aveyb_retrieval.indexes.store.filters import Condition, Filter
-    from aveyb_retrieval.indexes.store.language import Language
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
@@ -84,12 +84,12 @@ class PostgresView:
         self.info = EngineInfo(
             name=name,
             version=f"{schema}.{settings.publication}",
-            dim=settings.dim,
-            granularity=settings.granularity,
+            dim=settings.encoding.dim,
+            granularity=settings.encoding.granularity,
             documents=state.documents,
             passages=state.passages,
-            model=settings.model,
-            model_source=settings.model_source,
+            model=settings.encoding.model,
+            model_source=settings.encoding.model_source,
             remedy="publish it again with `aveyb-index publish`",
         )
         self.language: Language = terms.language

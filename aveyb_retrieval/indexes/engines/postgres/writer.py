@@ -10,14 +10,14 @@ from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, connect, translated
 from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.language import language
+from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.types import FloatArray
 
 _COLUMNS = {
@@ -147,7 +147,7 @@ class PostgresWriter:
 
     def _use(self, schema: str, settings: CollectionSettings) -> None:
         self._schema = schema
-        self._terms = TermCounter(language(settings.language))
+        self._terms = TermCounter(language(settings.encoding.language))
 
     def _settings_of(self, schema: str) -> CollectionSettings:
         row = self._connection.execute(f"SELECT settings FROM {schema}.state").fetchone()

@@ -1,0 +1,171 @@
+"""`Encoding`: everything that says how the vectors and words of a collection were made, in one place.
+
+An index, an interrupted change, shards and a published collection all keep one; whether two of them go together is asked
+of `differences` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from aveyb_retrieval.encoder.passages import PassageSize
+from aveyb_retrieval.encoder.token_codec import TokenCodec
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.types import EmbedderLike, Kind, model_description, token_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GRANULARITIES: dict[str, tuple[Kind, ...]] = {
+    "document": ("document",),
+    "passage": ("passage",),
+    "both": ("document", "passage"),
+}
+STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+ENGLISH = "english"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How vectors and words were made.
+
+    Attributes:
+        model: `model_description` of the model; None where ready-made vectors are of a model that nobody named.
+        model_source: What the model was loaded by, to load it again; None: the embedded one, or given loaded. Says
+            nothing of the vectors, so it is never a difference.
+        dim: d, the width of the vectors.
+        granularity: The vectors that are kept: "document", "passage" or "both".
+        storage_dtype: How their numbers are kept, "float32" or "float16".
+        max_tokens: Documents are cut after so many tokens; None: never.
+        passage_tokens, passage_overlap, late, titled: The model's `PassageSize`; None: it cuts in its own way.
+        funnel: Layers before the tokens of documents are pooled in pairs; None: as the model does.
+        token_vectors, token_dim: How the vectors of tokens are kept, and their width; None: they are not.
+        language: The rules by which words are found.
+    """
+
+    model: dict[str, Any] | None
+    model_source: str | None
+    dim: int
+    granularity: Literal["document", "passage", "both"]
+    storage_dtype: Literal["float32", "float16"] = "float32"
+    max_tokens: int | None = None
+    passage_tokens: int | None = None
+    passage_overlap: int = 0
+    late: bool | None = None
+    titled: bool = False
+    funnel: int | None = None
+    token_vectors: str | None = None
+    token_dim: int | None = None
+    language: str = ENGLISH
+
+    @classmethod
+    def of_model(
+        cls,
+        embedder: EmbedderLike,
+        *,
+        source: str | None,
+        granularity: str,
+        storage_dtype: str,
+        max_tokens: int | None = None,
+        funnel: int | None = None,
+        token_vectors: str | None = None,
+        language: str = ENGLISH,
+    ) -> Encoding:
+        """Describe what a loaded model makes; `source` is what it was loaded by."""
+        size = getattr(embedder, "passage_size", None)
+        return cls(
+            model=model_description(embedder),
+            model_source=source,
+            dim=embedder.dim,
+            granularity=granularity,  # type: ignore[arg-type]  # checked by whoever takes it from a user
+            storage_dtype=storage_dtype,  # type: ignore[arg-type]
+            max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
+            passage_tokens=size.tokens if size else None,
+            passage_overlap=size.overlap if size else 0,
+            late=size.late if size else None,
+            titled=bool(size and size.titled),
+            funnel=funnel,
+            token_vectors=token_vectors,
+            token_dim=token_width(embedder) if token_vectors is not None else None,
+            language=language,
+        )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of vectors that are kept."""
+        return GRANULARITIES[self.granularity]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What identifies the model; None where nobody named it."""
+        return None if self.model is None else str(self.model["fingerprint"])
+
+    @property
+    def passage_size(self) -> PassageSize | None:
+        """How long passages are; None: the model cuts them in its own way."""
+        if self.passage_tokens is None:
+            return None
+        return PassageSize(self.passage_tokens, self.passage_overlap, self.late, self.titled)
+
+    @property
+    def token_codec(self) -> TokenCodec | None:
+        """How the vectors of tokens are kept; None: they are not."""
+        if self.token_vectors is None or self.token_dim is None:
+            return None
+        return TokenCodec(self.token_dim, self.token_vectors)
+
+    @property
+    def token_owner(self) -> Kind:
+        """What tokens are kept with: passages, or documents where there are none."""
+        return "passage" if "passage" in self.kinds else "document"
+
+    def comparable(self) -> dict[str, Any]:
+        """All that must be equal for vectors and words to go together, by name, as messages show it."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del values["model_source"]
+        if self.model is not None:
+            values["model"] = f"{self.model['name']} ({self.model['fingerprint'][:16]})"
+        return values
+
+    def differences(self, other: Encoding, *, but: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+        """Return what another one says otherwise, by name: (ours, theirs); the names in `but` are not compared."""
+        ours, theirs = self.comparable(), other.comparable()
+        return {
+            name: (value, theirs[name]) for name, value in ours.items() if name not in but and theirs[name] != value
+        }
+
+    def check_takes(self, other: Encoding, here: object, there: object) -> None:
+        """Check that documents encoded as `other` (at `there`) can be put among those encoded like this (at `here`).
+
+        How numbers are stored may differ. Passages are compared where this has any, and may be more than this keeps.
+
+        Raises:
+            ConfigError: something differs; the message names it with both values.
+        """
+        if not set(self.kinds) <= set(other.kinds):
+            raise ConfigError(
+                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both have, "
+                "or encode them again"
+            )
+        but = {"granularity", "storage_dtype", "language", "token_vectors", "token_dim"}
+        if self.granularity == "document":
+            but |= {"passage_tokens", "passage_overlap", "late", "titled"}
+        for name, (ours, theirs) in self.differences(other, but=but).items():
+            raise ConfigError(f"{there}: {name} is {theirs!r}, of {here} {ours!r}; encode them with what is there")
+        if self.token_vectors is not None and self.token_vectors != other.token_vectors:
+            raise ConfigError(
+                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of every document; encode "
+                "them with its model"
+            )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that decides the vectors and words."""
+        values = {**self.comparable(), "model": self.fingerprint}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

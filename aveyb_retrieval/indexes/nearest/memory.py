@@ -1,0 +1,181 @@
+"""Vectors held in memory and searched exactly: those that no FAISS file covers yet or, on a GPU, all.
+
+They lie in blocks that never change and that versions of an index share. When one comes, it is joined with those before
+it that are not much larger, so there are few blocks, and each vector is copied a number of times that grows with the
+logarithm of their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.errors import BackendError
+from aveyb_retrieval.indexes.nearest import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, 256 queries then take 256 MiB of scores
+
+
+@dataclass(frozen=True)
+class Block:
+    """Numbers `[m]`, ascending, and their vectors `[m, d]`: numpy float32, or torch float16 on a device."""
+
+    numbers: IntArray
+    vectors: Any
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.numbers)
+
+
+class Memory:
+    """Vectors in memory. Never changes: `with_blocks` and `from_number` make another one that shares the blocks."""
+
+    def __init__(self, dim: int, device: str = "cpu", blocks: tuple[Block, ...] = ()) -> None:
+        """Hold blocks on "cpu" or a device of torch.
+
+        Raises:
+            BackendError: there is no such device.
+        """
+        self.dim = dim
+        self.device = device
+        self.blocks = blocks
+        if device != "cpu" and not blocks:
+            check_device(device)
+
+    def __len__(self) -> int:
+        """How many vectors it holds."""
+        return sum(map(len, self.blocks))
+
+    @property
+    def next_number(self) -> int:
+        """One more than the highest number in it; 0 where there is none."""
+        return int(self.blocks[-1].numbers[-1]) + 1 if self.blocks else 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory of numbers and vectors."""
+        return len(self) * (8 + self.dim * (4 if self.device == "cpu" else 2))
+
+    def with_blocks(self, added: Iterable[tuple[IntArray, FloatArray]]) -> Memory:
+        """The same with vectors whose numbers are all higher."""
+        blocks = list(self.blocks)
+        for numbers, vectors in added:
+            if len(numbers):
+                blocks.append(Block(np.ascontiguousarray(numbers, dtype=np.int64), self._put(vectors)))
+                self._join_last(blocks)
+        return Memory(self.dim, self.device, tuple(blocks))
+
+    def from_number(self, first: int) -> Memory:
+        """The same without numbers below `first`."""
+        blocks = []
+        for block in self.blocks:
+            start = int(np.searchsorted(block.numbers, first))
+            if start == 0:
+                blocks.append(block)
+            elif start < len(block):  # copied, so that what is left out does not stay in memory
+                kept = block.vectors[start:]
+                blocks.append(
+                    Block(block.numbers[start:].copy(), kept.copy() if self.device == "cpu" else kept.clone())
+                )
+        return Memory(self.dim, self.device, tuple(blocks))
+
+    def search(self, queries: FloatArray, k: int, among: IntArray | None = None) -> tuple[FloatArray, IntArray]:
+        """The `k` nearest to queries `[n, d]`: cosines and numbers `[n, k]`, padded with -inf and -1.
+
+        `among`: ascending numbers that the search is limited to; those that are not held here are fine.
+        """
+        scored = self._scored(queries, among) if self.device == "cpu" else self._scored_by_torch(queries, k, among)
+        return exact.best(scored, len(queries), k)
+
+    def _scored(self, queries: FloatArray, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
+        for block, rows in self._selected(among):
+            if rows is None:
+                yield block.numbers, queries @ block.vectors.T
+            elif len(rows) * 4 < len(block):
+                yield block.numbers[rows], queries @ block.vectors[rows].T
+            else:  # copying so many rows would take longer than scoring them all
+                yield block.numbers[rows], (queries @ block.vectors.T)[:, rows]
+
+    def _scored_by_torch(
+        self, queries: FloatArray, k: int, among: IntArray | None
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """The best of each block by products in float16, scored again in float32; -inf where a row has no more."""
+        import torch
+
+        wanted = torch.from_numpy(queries).to(self.device)
+        for block, rows in self._selected(among):
+            numbers, vectors = block.numbers, block.vectors
+            if rows is not None:
+                numbers, vectors = numbers[rows], vectors[torch.from_numpy(rows).to(self.device)]
+            _, order = (wanted.to(vectors.dtype) @ vectors.T).topk(min(2 * k + 16, len(numbers)), dim=1)
+            places = torch.unique(order)
+            scores = wanted @ vectors[places].float().T
+            # a place is a candidate only of the queries that it is among the best of, but a true score harms nobody
+            yield numbers[places.cpu().numpy()], scores.cpu().numpy()
+
+    def _selected(self, among: IntArray | None) -> Iterator[tuple[Block, IntArray | None]]:
+        """All blocks, each with the rows that are among some numbers, or None for all of them."""
+        for block in self.blocks:
+            if among is None:
+                yield block, None
+                continue
+            here = between(among, int(block.numbers[0]), int(block.numbers[-1]) + 1)
+            rows = np.searchsorted(block.numbers, here)
+            rows = rows[block.numbers[rows] == here]
+            if len(rows):
+                yield block, rows
+
+    def _put(self, vectors: FloatArray) -> Any:
+        if self.device == "cpu":
+            return np.array(vectors, dtype=np.float32, order="C")
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(vectors)).to(self.device, torch.float16)
+
+    def _join_last(self, blocks: list[Block]) -> None:
+        """Join the last blocks with those before that are not larger than twice them together."""
+        start, joined = len(blocks) - 1, len(blocks[-1])
+        while start and len(blocks[start - 1]) <= min(2 * joined, LARGEST_BLOCK - joined):
+            start -= 1
+            joined += len(blocks[start])
+        if start < len(blocks) - 1:
+            vectors = [block.vectors for block in blocks[start:]]
+            if self.device == "cpu":
+                together = np.concatenate(vectors)
+            else:
+                import torch
+
+                together = torch.cat(vectors)
+            blocks[start:] = [Block(np.concatenate([block.numbers for block in blocks[start:]]), together)]
+
+
+def between(numbers: IntArray, first: int, stop: int) -> IntArray:
+    """Those of ascending numbers that are in `[first, stop)`."""
+    start, end = np.searchsorted(numbers, [first, stop])
+    return numbers[start:end]
+
+
+def check_device(device: str) -> None:
+    """Check that vectors can be searched on a device: "cpu", or "cuda" (optionally "cuda:1").
+
+    Raises:
+        BackendError: they cannot.
+    """
+    if device == "cpu":
+        return
+    if not device.startswith("cuda"):
+        raise BackendError(f"device {device!r}: vectors are searched on 'cpu' or 'cuda'")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise BackendError(
+            f"device {device!r}: no GPU is visible to torch; install a CUDA build of torch, or search with device='cpu'"
+        )

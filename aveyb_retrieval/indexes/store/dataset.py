@@ -1,0 +1,404 @@
+"""One Lance dataset at one of its versions: rows that are known by a number of ours, and found by their words.
+
+Lance knows a row by an address, which changes when fragments are merged. Our numbers never change: they are a column, and
+`_Rows` maps numbers to addresses, fragment by fragment, so a new version costs only what is new in it.
+
+Lance never flushes files to the device; `Dataset.files` says which files a version is made of, so that the writer can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
+
+if TYPE_CHECKING:
+    import lance
+
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
+
+WORDS = "words"
+
+CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
+"""Memory in which Lance keeps opened indexes and metadata, for all indexes of a process together."""
+
+SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
+LARGE = 1 << 16  # rows: a fragment of so many is merged with others only to drop deleted rows
+DROP_SHARE = 0.2  # a fragment with a larger share of deleted rows is written again by `compact`
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one fragment, deleted ones too: their numbers as they stand `[n]`, and how to find them."""
+
+    fragment: int
+    numbers: IntArray
+    order: IntArray | None  # None: they ascend
+
+    @classmethod
+    def of(cls, fragment: int, numbers: IntArray) -> _Rows:
+        ascending = len(numbers) < 2 or bool((np.diff(numbers) > 0).all())
+        return cls(fragment, numbers, None if ascending else np.argsort(numbers, kind="stable"))
+
+    def find(self, wanted: IntArray) -> IntArray:
+        """Addresses of numbers `[n]`; -1 where this fragment does not have one."""
+        if not len(self.numbers):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.numbers, wanted, sorter=self.order), len(self.numbers) - 1)
+        rows = places if self.order is None else self.order[places]
+        return np.where(self.numbers[rows] == wanted, (self.fragment << 32) | rows, -1)
+
+
+class Dataset:
+    """A Lance dataset, open at one version. Reading is safe from many threads; one writer moves it on.
+
+    Attributes:
+        path: Its folder.
+        key: The column of our numbers, int64.
+    """
+
+    def __init__(self, path: Path, key: str, opened: lance.LanceDataset, before: Dataset | None = None) -> None:
+        self.path = path
+        self.key = key
+        self._lance = opened
+        self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
+
+    @classmethod
+    def open(cls, path: Path, version: int, key: str, before: Dataset | None = None) -> Dataset:
+        """Open a version; `before` is the same dataset at another one, whose fragments need not be read again.
+
+        Raises:
+            IndexFormatError: it is not there, or damaged.
+        """
+        import lance
+
+        with damage(path):
+            opened = lance.dataset(str(path), version=version, session=session())
+        return cls(path, key, opened, before)
+
+    @classmethod
+    def create(cls, path: Path, schema: pa.Schema, key: str) -> Dataset:
+        """Make an empty dataset; one that is there gets a new version, and its old ones stay."""
+        import lance
+
+        lance.write_dataset(schema.empty_table(), str(path), mode="overwrite", data_storage_version="stable")
+        return cls(path, key, lance.dataset(str(path), session=session()))
+
+    @property
+    def version(self) -> int:
+        """The version that is open."""
+        return int(self._lance.version)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._lance.schema
+
+    def __len__(self) -> int:
+        """Number of rows, without deleted ones."""
+        return int(self._lance.count_rows())
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def take(self, numbers: IntArray, columns: Sequence[str]) -> pa.Table:
+        """Rows of numbers `[n]`, in their order, with the key; those that are not there are left out."""
+        addresses = self._addresses(numbers)
+        with damage(self.path):
+            # the private form takes addresses, which the public one (positions among live rows) would have to count
+            return self._lance._take_rows(addresses[addresses >= 0].tolist(), columns=[self.key, *columns])
+
+    def scan(self, columns: Sequence[str], where: str | None = None, limit: int | None = None) -> pa.Table:
+        """Columns of all rows that satisfy a condition, or of the first of them, in the order of the dataset."""
+        with damage(self.path):
+            return self._lance.to_table(columns=list(columns), filter=where, limit=limit)
+
+    def batches(self, columns: Sequence[str], *, after: int = -1, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+        """The same, piece by piece, for rows whose number is above one."""
+        fragments = [f for f in self._lance.get_fragments() if self._rows(f).numbers.max(initial=-1) > after]
+        if not fragments:
+            return
+        where = None if after < 0 else f"{self.key} > {after}"
+        with damage(self.path):
+            scanner = self._lance.scanner(columns=list(columns), filter=where, batch_size=rows, fragments=fragments)
+            yield from scanner.to_batches()
+
+    def by_words(self, words: Sequence[str], k: int, among: IntArray | None = None) -> tuple[IntArray, FloatArray]:
+        """The `k` best rows by BM25 that hold any of some words: numbers and scores, best first, ties by number.
+
+        `among` limits them to some numbers `[n]`: cheap for hundreds, dear for ten thousands.
+        """
+        from lance.query import MatchQuery
+
+        if not words or not len(self):
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        limits: dict[str, Any] = {}
+        if among is not None:
+            addresses = self._addresses(among)
+            if not (addresses >= 0).any():
+                return np.empty(0, np.int64), np.empty(0, np.float32)
+            listed = ",".join(map(str, addresses[addresses >= 0].tolist()))
+            limits = {"filter": f"_rowid IN ({listed})", "prefilter": True}
+        with damage(self.path):
+            found = self._lance.scanner(
+                columns=["_score"],
+                with_row_id=True,
+                full_text_query=MatchQuery(" ".join(words), WORDS),
+                limit=k,
+                **limits,
+            ).to_table()
+        numbers, scores = self._numbers(found["_rowid"].to_numpy()), found["_score"].to_numpy().astype(np.float32)
+        order = np.lexsort((numbers, -scores))
+        return numbers[order], scores[order]
+
+    def holding(self, word: str, lengths: float) -> int:
+        """How many rows hold a word, taken from the score of the best one; `lengths`: the mean number of words of rows.
+
+        Counting them costs in proportion to their number, and the score of a row by one word says it just as well:
+
+            score = idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / lengths)),  idf = ln(1 + (N - n + .5) / (n + .5))
+        """
+        from lance.query import MatchQuery
+
+        with damage(self.path):
+            found = self._lance.scanner(
+                columns=[WORDS, "_score"], full_text_query=MatchQuery(word, WORDS), limit=1
+            ).to_table()
+        if not found.num_rows:
+            return 0
+        words = found[WORDS][0].as_py().split()
+        tf = words.count(word)
+        share = tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / max(lengths, 1e-9)))
+        ratio = float(np.expm1(found["_score"][0].as_py() / share))
+        return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
+
+    # --- numbers and addresses ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _fragments(self) -> list[_Rows]:
+        """The rows of all fragments, newest first: a row that was written again is found before what it replaced."""
+        found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
+        kept = {id(rows) for rows in found}
+        self._known = {name: rows for name, rows in self._known.items() if id(rows) in kept}
+        return sorted(found, key=lambda rows: -rows.fragment)
+
+    def _rows(self, fragment: Any) -> _Rows:
+        name = (int(fragment.fragment_id), fragment.metadata.files[0].path)
+        if name not in self._known:
+            with damage(self.path):
+                table = self._lance.scanner(
+                    columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
+                ).to_table()
+            self._known[name] = _Rows.of(name[0], table[self.key].to_numpy().astype(np.int64))
+        return self._known[name]
+
+    def _addresses(self, numbers: IntArray) -> IntArray:
+        """Addresses `[n]` of numbers `[n]`, whether deleted or not; -1 where there never was such a row."""
+        numbers = np.asarray(numbers, dtype=np.int64)
+        found = np.full(len(numbers), -1, dtype=np.int64)
+        for rows in self._fragments:
+            left = np.flatnonzero(found < 0)
+            if not len(left):
+                break
+            found[left] = rows.find(numbers[left])
+        return found
+
+    def _numbers(self, addresses: IntArray) -> IntArray:
+        """Numbers `[n]` of the rows at addresses `[n]`."""
+        addresses = addresses.astype(np.int64)
+        numbers = np.empty(len(addresses), dtype=np.int64)
+        by_fragment = {rows.fragment: rows.numbers for rows in self._fragments}
+        for fragment in np.unique(addresses >> 32).tolist():
+            mine = addresses >> 32 == fragment
+            numbers[mine] = by_fragment[fragment][addresses[mine] & 0xFFFFFFFF]
+        return numbers
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows."""
+        import lance
+
+        if rows.num_rows:
+            self._moved(lance.write_dataset(rows, self._lance, mode="append"))
+
+    def delete(self, numbers: IntArray) -> None:
+        """Delete the rows of these numbers; those that are not there are fine."""
+        addresses = self._addresses(numbers)
+        addresses = addresses[addresses >= 0]
+        for start in range(0, len(addresses), 4096):
+            listed = ",".join(map(str, addresses[start : start + 4096].tolist()))
+            self._lance.delete(f"_rowid IN ({listed})")
+        self._moved(self._lance)
+
+    def index(self, column: str) -> None:
+        """Make the index of a column: of words, or of values that are looked up."""
+        if column == WORDS:
+            self._lance.create_scalar_index(column, "INVERTED", **_WORDS_AS_THEY_ARE)
+        else:
+            self._lance.create_scalar_index(column, "BTREE")
+        self._moved(self._lance)
+
+    def settle(self, *, whole: bool = False) -> bool:
+        """Index and merge what has gathered, if that is due (`whole`: everything); return whether anything was done.
+
+        Pieces are merged by tiers: with those before them as long as these are not much larger, so that each row is
+        written again a number of times that grows with the logarithm of the rows.
+        """
+        done = False
+        sizes = self._unindexed()
+        if self._lance.describe_indices() and (
+            len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > LARGE
+        ):
+            for described in self._lance.describe_indices():
+                self._lance.optimize.optimize_indices(
+                    index_names=[described.name],
+                    num_indices_to_merge=self._segments_to_merge(described, sum(sizes), whole),
+                )
+            self._moved(self._lance)
+            done = True
+        return self._merge_fragments(whole=whole) or done
+
+    def _unindexed(self) -> list[int]:
+        """Rows of the fragments that no index covers yet."""
+        indexes = self._lance.describe_indices()
+        covered = set[int]()
+        if indexes:
+            covered = set.intersection(*({int(i) for s in d.segments for i in s.fragment_ids} for d in indexes))
+        return [f.physical_rows for f in self._lance.get_fragments() if f.fragment_id not in covered]
+
+    def _segments_to_merge(self, described: Any, rows: int, whole: bool) -> int | None:
+        """How many of the newest segments of an index are merged with `rows` new rows; None: as Lance likes, all."""
+        if whole:
+            return None
+        by_fragment = {f.fragment_id: f.physical_rows for f in self._lance.get_fragments()}
+        sizes = [sum(by_fragment.get(int(i), 0) for i in s.fragment_ids) for s in described.segments]
+        return _tier(sizes, rows)
+
+    def _merge_fragments(self, *, whole: bool) -> bool:
+        fragments = self._lance.get_fragments()
+        sizes = [f.physical_rows for f in fragments]
+        small = [f for f in fragments if f.physical_rows < LARGE]
+        if not whole and len(small) < SMALL_FRAGMENTS:
+            return False
+        merged = len(fragments) if whole else _tier(sizes, 0)
+        left_alone = [int(f.fragment_id) for f in fragments[: len(fragments) - merged] if not _worn(f)]
+        self._lance.optimize.compact_files(
+            target_rows_per_fragment=1 << 20,
+            excluded_fragment_ids=left_alone,
+            materialize_deletions_threshold=0.0 if whole else DROP_SHARE,
+        )
+        self._moved(self._lance)
+        return True
+
+    def _moved(self, opened: lance.LanceDataset) -> None:
+        """Take over what a write made of the dataset."""
+        self._lance = opened
+        self.__dict__.pop("_fragments", None)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def files(self) -> set[str]:
+        """All files that this version is made of, relative to the folder of the dataset."""
+        found = {f"_versions/{_manifest_name(self.path, self.version)}"}
+        for fragment in self._lance.get_fragments():
+            made_of = fragment.metadata
+            found.update(f"data/{each.path}" for each in made_of.files)
+            if made_of.deletion_file is not None:
+                path = fragment.deletion_file()
+                found.add(path if path.startswith("_deletions/") else f"_deletions/{Path(path).name}")
+        for described in self._lance.describe_indices():
+            for segment in described.segments:
+                folder = self.path / "_indices" / str(segment.uuid)
+                found.update(f"_indices/{segment.uuid}/{each.name}" for each in folder.iterdir())
+        return found
+
+
+@cache
+def session() -> lance.Session:
+    """The caches that all datasets of this process share."""
+    import lance
+
+    return lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Turn what Lance says of files that it cannot read into an error of ours.
+
+    Raises:
+        IndexFormatError: files are missing or damaged, or an index was made again at the same place.
+    """
+    try:
+        yield
+    except AveyBError:
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # how Rust's `panic!` arrives: of bytes that nobody expected
+            raise
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
+    reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    return IndexFormatError(
+        f"{path}: files of the version that is open are missing or damaged ({reason}); if the index was made again at "
+        f"this place, open it again, else run `aveyb-index verify {path.parent}`"
+    )
+
+
+K1, B = 1.2, 0.75  # of Lance's BM25
+_WORDS_AS_THEY_ARE: dict[str, Any] = {
+    "base_tokenizer": "whitespace",
+    "lower_case": False,
+    "stem": False,
+    "remove_stop_words": False,
+    "ascii_folding": False,
+    "with_position": False,
+    "max_token_length": None,
+}
+
+
+def _tier(sizes: Sequence[int], rows: int) -> int:
+    """How many of the last pieces are merged with `rows` new rows: each that is not twice as large as what follows it."""
+    merged = 0
+    for size in reversed(sizes):
+        if size > 2 * rows and merged and size > SMALL_FRAGMENTS:
+            break
+        if merged == 0 and rows and size > 2 * rows:
+            break
+        merged, rows = merged + 1, rows + size
+    return merged
+
+
+def _worn(fragment: Any) -> bool:
+    """Whether so much of a fragment is deleted that it is written again."""
+    return bool(fragment.num_deletions > DROP_SHARE * fragment.physical_rows)
+
+
+def _manifest_name(path: Path, version: int) -> str:
+    for name in (f"{(1 << 64) - 1 - version}.manifest", f"{version}.manifest"):
+        if (path / "_versions" / name).exists():
+            return name
+    raise IndexFormatError(f"{path}: version {version} of this dataset is not there; run `aveyb-index verify`")
+
+
+def newer_versions(path: Path, version: int) -> list[Path]:
+    """The manifests of a dataset that are newer than one of its versions: what an unfinished change left."""
+    return [
+        found
+        for found in (path / "_versions").glob("*.manifest")
+        if found.stem.isdigit() and (1 << 64) - 1 - int(found.stem) > version
+    ]

@@ -1,0 +1,315 @@
+"""The documents of an index as three Lance datasets, and what is read from them.
+
+| dataset | a row for each | columns |
+|---|---|---|
+| `documents` | document | `doc`, `id`, `metadata` (JSON), `rank` (of its id's hash), `digest` (of title and text), `passages`, `tokens`, `cut_tokens`, `characters`, `words` (counts; the last two of its passages), `file_sha256`, `folder`, `pages` (JSON; all three null: not read from a file of its own) |
+| `texts` | document | `doc`, `title`, `text`, `words` (of title and text), `vector`, `codes` |
+| `passages` | passage | `passage`, `start`, `stop` (characters of the text), `heading`, `norm`, `words` (of heading and text), `vector`, `codes` |
+
+`vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those of
+the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in `documents`
+alone. A document's number, `doc`, is given once and never again, and its passage `i` has `doc << 20 | i`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.input.documents import FileOrigin
+from aveyb_retrieval.indexes.pages import Page, Pages
+from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
+from aveyb_retrieval.indexes.store.filters import ALL, compile_filter
+from aveyb_retrieval.indexes.store.manifest import TABLES
+from aveyb_retrieval.indexes.store.numbering import expand_passages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.encoding import Encoding
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
+KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
+VECTOR, CODES = "vector", "codes"
+_ABOUT = ("id", "metadata", "file_sha256", "folder", "pages")
+COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
+
+
+class StoredDocument(NamedTuple):
+    """A document as it is stored."""
+
+    doc: int
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    origin: FileOrigin | None = None
+
+    def page(self, character: int) -> Page | None:
+        """Return the page that a character of the text is on; None where the document has no pages."""
+        return self.origin.pages.at(character) if self.origin and self.origin.pages else None
+
+
+class StoredPassage(NamedTuple):
+    """A passage as it is stored: its characters `[start, end)` in the text, and the heading over it or ""."""
+
+    span: tuple[int, int]
+    heading: str
+
+
+def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
+    """The columns of each dataset of an index."""
+    number = pa.float16() if encoding.storage_dtype == "float16" else pa.float32()
+    vector = [pa.field(VECTOR, pa.list_(number, encoding.dim))]
+    codes = [pa.field(CODES, pa.large_binary())] if encoding.token_codec is not None else []
+    of = {
+        kind: (vector if kind in encoding.kinds else []) + (codes if kind == encoding.token_owner else [])
+        for kind in ("document", "passage")
+    }
+    return {
+        "documents": pa.schema(
+            [
+                pa.field("doc", pa.int64()),
+                pa.field("id", pa.string()),
+                pa.field("metadata", pa.json_(pa.string())),
+                pa.field("rank", pa.int64()),
+                pa.field("digest", pa.binary(32)),
+                *(pa.field(name, pa.int64()) for name in COUNTS),
+                pa.field("file_sha256", pa.string()),
+                pa.field("folder", pa.string()),
+                pa.field("pages", pa.large_string()),
+            ]
+        ),
+        "texts": pa.schema(
+            [
+                pa.field("doc", pa.int64()),
+                pa.field("title", pa.large_string()),
+                pa.field("text", pa.large_string()),
+                pa.field(WORDS, pa.large_string()),
+                *of["document"],
+            ]
+        ),
+        "passages": pa.schema(
+            [
+                pa.field("passage", pa.int64()),
+                pa.field("start", pa.int64()),
+                pa.field("stop", pa.int64()),
+                pa.field("heading", pa.string()),
+                pa.field("norm", pa.float32()),
+                pa.field(WORDS, pa.large_string()),
+                *of["passage"],
+            ]
+        ),
+    }
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The three datasets of an index, each open at one version."""
+
+    root: Path
+    documents: Dataset
+    texts: Dataset
+    passages: Dataset
+
+    @classmethod
+    def create(cls, root: Path, encoding: Encoding) -> Tables:
+        """Make them, empty, as new versions of those that are there."""
+        made = schemas(encoding)
+        return cls(root, *(Dataset.create(root / f"{name}.lance", made[name], KEYS[name]) for name in TABLES))
+
+    @classmethod
+    def open(cls, root: Path, versions: Mapping[str, int], before: Tables | None = None) -> Tables:
+        """Open them; `before` are the same ones at other versions, of which much need not be read again.
+
+        Raises:
+            IndexFormatError: one is missing or damaged.
+        """
+        opened = {
+            name: Dataset.open(
+                root / f"{name}.lance", versions[name], KEYS[name], before.all[name] if before is not None else None
+            )
+            for name in TABLES
+        }
+        return cls(root, **opened)
+
+    @property
+    def all(self) -> dict[str, Dataset]:
+        """The datasets by name."""
+        return {name: getattr(self, name) for name in TABLES}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of each that is open."""
+        return {name: dataset.version for name, dataset in self.all.items()}
+
+    def files(self) -> set[str]:
+        """All files that these versions are made of, relative to the index directory."""
+        return {f"{dataset.path.name}/{name}" for dataset in self.all.values() for name in dataset.files()}
+
+    def of(self, kind: Kind) -> Dataset:
+        """The dataset that holds the vectors and words of a kind."""
+        return self.texts if kind == "document" else self.passages
+
+    # --- documents ---------------------------------------------------------------------------------------------------
+
+    def find(self, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
+        """Number and content digest of documents by their ids; those that are not there are left out."""
+        wanted = list(dict.fromkeys(ids))
+        found: dict[str, tuple[int, bytes]] = {}
+        for start in range(0, len(wanted), 1024):
+            listed = ",".join(quoted(name) for name in wanted[start : start + 1024])
+            rows = self.documents.scan(["doc", "id", "digest"], f"id IN ({listed})")
+            found |= {row["id"]: (row["doc"], row["digest"]) for row in rows.to_pylist()}
+        return found
+
+    def read_documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Fetch documents by number; those that are not there are left out. Without `texts`, texts are empty."""
+        numbers = np.array(docs, dtype=np.int64)
+        if not texts:
+            rows = self.documents.take(numbers, ["id"]).to_pylist()
+            return {row["doc"]: StoredDocument(row["doc"], row["id"], "", "", {}) for row in rows}
+        about = {row["doc"]: row for row in self.documents.take(numbers, _ABOUT).to_pylist()}
+        found = {}
+        for row in self.texts.take(numbers, ["title", "text"]).to_pylist():
+            doc, more = row["doc"], about.get(row["doc"])
+            if more is None:
+                continue
+            origin = self._origin(more)
+            metadata = json.loads(more["metadata"])
+            found[doc] = StoredDocument(doc, more["id"], row["title"], row["text"], metadata, origin)
+        return found
+
+    def _origin(self, row: Mapping[str, Any]) -> FileOrigin | None:
+        if row["file_sha256"] is None:
+            return None
+        try:
+            pages = None if row["pages"] is None else Pages.from_json(json.loads(row["pages"]))
+        except (ValueError, RecursionError) as error:
+            raise IndexFormatError(
+                f"{self.documents.path}: the pages of document {row['id']!r} are damaged ({error}); restore the files from a "
+                "copy or build the index again"
+            ) from error
+        return FileOrigin(row["file_sha256"], row["folder"], pages)
+
+    def matching(self, where: Filter) -> IntArray:
+        """Numbers of the documents that satisfy a filter, ascending.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        condition = compile_filter(where)
+        return np.sort(self.documents.scan(["doc"], None if condition == ALL else condition.sql)["doc"].to_numpy())
+
+    def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
+        """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are there, and columns."""
+        rows = self.documents.take(docs, COUNTS)
+        return rows["doc"].to_numpy(), {name: rows[name].to_numpy() for name in COUNTS}
+
+    # --- passages ----------------------------------------------------------------------------------------------------
+
+    def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
+        """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""
+        found, counts = self.counted(np.unique(np.array(docs, dtype=np.int64)))
+        return expand_passages(np.stack([found, counts["passages"]], axis=1))
+
+    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
+        rows = self.passages.take(self.passage_numbers(docs), ["start", "stop"])
+        return rows["passage"].to_numpy(), np.stack([rows["start"].to_numpy(), rows["stop"].to_numpy()], axis=1)
+
+    def read_passages(self, numbers: Sequence[int]) -> dict[int, StoredPassage]:
+        """Fetch passages by number; those that are not there are left out."""
+        rows = self.passages.take(np.array(numbers, dtype=np.int64), ["start", "stop", "heading"]).to_pylist()
+        return {row["passage"]: StoredPassage((row["start"], row["stop"]), row["heading"]) for row in rows}
+
+    # --- vectors -----------------------------------------------------------------------------------------------------
+
+    def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """Vectors `[n, d]` float32 of documents or passages, in the order of their numbers `[n]`.
+
+        Raises:
+            IndexFormatError: one of them is not there.
+        """
+        found, rows = self.live_vectors(kind, numbers)
+        self._check_all(kind, numbers, found)
+        return rows
+
+    def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
+        """The same without those that are not there any more: numbers `[m]` and vectors `[m, d]`."""
+        dataset = self.of(kind)
+        rows = dataset.take(numbers, [VECTOR])
+        return rows[dataset.key].to_numpy(), matrix(rows[VECTOR])
+
+    def codes(self, numbers: IntArray, encoding: Encoding) -> TokenCodes:
+        """The codes of the tokens of passages (of documents, where these own them), one after the other.
+
+        Raises:
+            IndexFormatError: one of them is not there, or its codes are not of this codec.
+        """
+        codec = encoding.token_codec
+        assert codec is not None  # else none are stored
+        dataset = self.of(encoding.token_owner)
+        rows = dataset.take(numbers, [CODES])
+        self._check_all(encoding.token_owner, numbers, rows[dataset.key].to_numpy())
+        parts = [value.as_buffer() for value in rows[CODES]]
+        sizes = np.array([part.size for part in parts], dtype=np.int64)
+        if (sizes % codec.row_bytes).any():
+            raise IndexFormatError(f"{dataset.path}: damaged codes of tokens; build the index again")
+        ends = np.cumsum(sizes // codec.row_bytes)
+        flat = np.frombuffer(b"".join(parts), dtype=codec.dtype).reshape(-1, codec.row_bytes)
+        return TokenCodes(flat, np.stack([ends - sizes // codec.row_bytes, ends], axis=1))
+
+    def _check_all(self, kind: str, wanted: IntArray, found: IntArray) -> None:
+        if not np.array_equal(wanted, found):
+            missing = np.setdiff1d(wanted, found)
+            raise IndexFormatError(
+                f"{self.root}: the index has {kind} number {missing[:1]}, which is not stored; run `aveyb-index verify "
+                f"{self.root}`"
+            )
+
+
+@dataclass(frozen=True)
+class StoredTokens:
+    """The token vectors of a version, for late interaction."""
+
+    tables: Tables
+    encoding: Encoding
+
+    @property
+    def codec(self) -> TokenCodec:
+        """How they are kept."""
+        codec = self.encoding.token_codec
+        assert codec is not None  # nobody makes this otherwise
+        return codec
+
+    def gather(self, numbers: IntArray) -> TokenCodes:
+        """The codes of passages (of documents, where these own them), one after the other."""
+        return self.tables.codes(numbers, self.encoding)
+
+
+def matrix(column: pa.ChunkedArray) -> FloatArray:
+    """Vectors `[n, d]` float32 of a column of fixed-size lists."""
+    width = column.type.list_size
+    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    flat = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    return flat.reshape(-1, width).astype(np.float32, copy=False)
+
+
+def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """A column of fixed-size lists from a matrix `[n, d]`."""
+    flat = np.ascontiguousarray(rows, dtype=kind.value_type.to_pandas_dtype()).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
+
+
+def quoted(text: str) -> str:
+    """A text as a literal of SQL: nothing in it is syntax."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,101 @@
+"""How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
+
+A text becomes a list of words: runs of letters and digits in lower case (accents put together with their letters first),
+stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no spaces
+between their words, become their characters and all pairs of neighbors. Engines store the words with spaces between them
+and look for words as they are, so all of them find the same.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.encoding import ENGLISH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+PLAIN = "none"
+LANGUAGES = (
+    ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
+    "portuguese", "romanian", "russian", "spanish", "swedish", "turkish", PLAIN,
+)  # fmt: skip
+
+_WORD = re.compile(r"[^\W_]+")
+# Hiragana, Katakana, Chinese characters (with their rarer blocks) and Korean syllables.
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+
+
+@dataclass(frozen=True)
+class Language:
+    """The rules of one language, as an index keeps to them.
+
+    Attributes:
+        name: One of `LANGUAGES`.
+        stop: Words of a query that are not looked up, unless there are no others.
+        stem: Makes one form of each of some words' forms; None leaves words as they are written.
+    """
+
+    name: str
+    stop: frozenset[str]
+    stem: Callable[[list[str]], list[str]] | None = None
+
+    def stored(self, text: str) -> str:
+        """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
+        words = list(_split(_WORD.findall(_normal(text)), stored=True))
+        if self.stem is not None:
+            words = self.stem(words)
+        return f" {' '.join(words)} " if words else ""
+
+    def words(self, query: str) -> list[str]:
+        """Return the words to look up for a query, in order, each once; stop words only if there are no others."""
+        found = _WORD.findall(_normal(query))
+        found = [word for word in found if word not in self.stop] or found
+        words = list(_split(found, stored=False))
+        if self.stem is not None:
+            words = self.stem(words)
+        return list(dict.fromkeys(words))
+
+
+@cache
+def language(name: str) -> Language:
+    """Load the rules of a language.
+
+    Raises:
+        ConfigError: the language is not one of `LANGUAGES`.
+    """
+    if name == PLAIN:
+        return Language(name, frozenset())
+    if name not in LANGUAGES:
+        raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
+    import Stemmer
+    from stop_words import get_stop_words
+
+    return Language(name, frozenset(get_stop_words(name)), Stemmer.Stemmer(name).stemWords)
+
+
+def _normal(text: str) -> str:
+    return (text if text.isascii() else unicodedata.normalize("NFC", text)).lower()
+
+
+def _split(words: Iterable[str], *, stored: bool) -> Iterator[str]:
+    """Split words at unspaced characters: into these, if alone or stored, and their pairs, and what lies between."""
+    for word in words:
+        if word.isascii() or _UNSPACED.search(word) is None:
+            yield word
+            continue
+        end = 0
+        for run in _UNSPACED.finditer(word):
+            if end < run.start():
+                yield word[end : run.start()]
+            text, end = run.group(), run.end()
+            if stored or len(text) == 1:
+                yield from text
+            yield from (text[i : i + 2] for i in range(len(text) - 1))
+        if end < len(word):
+            yield word[end:]
