@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
     from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
+    from aveyb_retrieval.indexes.index import Index
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.changes.build import build_index
     from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
@@ -62,6 +63,7 @@ __all__ = [
     "Embedder",
     "EngineError",
     "Hit",
+    "Index",
     "IndexFormatError",
     "IndexLockedError",
     "InputError",
@@ -100,6 +102,7 @@ _HOME = {
     "Document": "indexes.search.lookup",
     "Embedder": "encoder.embedder",
     "Hit": "indexes.search.hits",
+    "Index": "indexes.index",
     "hits_to_prompt": "indexes.search.prompt",
     "PartialHits": "indexes.search.hits",
     "Passage": "indexes.search.hits",

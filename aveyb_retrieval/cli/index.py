@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.retriever import Hit
 
 
-RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "upgrade", "tune", "publish", "encode")
+RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
 @click.group(cls=Commands, resumable=RESUMABLE, context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,21 +136,11 @@ def info(directory: Path, as_json: bool) -> None:
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def compact(directory: Path, restart: bool, quiet: bool) -> None:
-    """Remove the data of deleted documents from DIRECTORY and rebuild its search structures."""
+    """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted documents."""
     from aveyb_retrieval.indexes.changes.maintain import compact_index
 
     with progress_bar(not quiet) as progress:
         print_report(compact_index(directory, restart=restart, progress=progress))
-
-
-@main.command()
-@click.argument("directory", type=PATH)
-@click.option("--restart", is_flag=True, help="Discard the work of an interrupted change.")
-def upgrade(directory: Path, restart: bool) -> None:
-    """Bring the index in DIRECTORY up to the format of this version. Nothing is encoded again."""
-    from aveyb_retrieval.indexes.changes.maintain import upgrade_index
-
-    print_report(upgrade_index(directory, restart=restart))
 
 
 @main.command()
@@ -161,11 +151,15 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
     from aveyb_retrieval.indexes.changes.maintain import tune_index
 
-    for kind, found in tune_index(directory, recall, restart=restart).indexes.items():
-        for point in found.curve:
-            click.echo(f"{kind}: " + "  ".join(f"{name} {value:g}" for name, value in point.items()))
-        if found.recall is not None and found.recall < recall:
-            click.echo(f"{kind}: recall {found.recall:.3f} is the best that this index reaches, not {recall}", err=True)
+    for kind, files in tune_index(directory, recall, restart=restart).indexes.items():
+        if not files:
+            click.echo(f"{kind}: searched exactly")
+        for found in files:
+            for point in found.curve:
+                click.echo(f"{kind}: " + "  ".join(f"{name} {value:g}" for name, value in point.items()))
+            if found.recall is not None and found.recall < recall:
+                what = f"{kind}: recall {found.recall:.3f} is the best that this index reaches, not {recall}"
+                click.echo(what, err=True)
 
 
 @main.command()

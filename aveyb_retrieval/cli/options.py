@@ -65,7 +65,7 @@ ON_ERROR = click.option(
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="A malformed line or unreadable file: stop, or skip it and list it in rejected.jsonl.",
+    help="A malformed line or unreadable file: stop, or skip it and list it with its reason.",
 )
 MAX_LINE = click.option(
     "--max-line",
@@ -112,9 +112,6 @@ MAKING = together(
         default="english",
         show_default=True,
         help="Language of the words: its stemmer and stop words, or none.",
-    ),
-    click.option(
-        "--index-field", "index_fields", multiple=True, help="Metadata field to index for faster filters. Repeatable."
     ),
     CUTTING,
     click.option(

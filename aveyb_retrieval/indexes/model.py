@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from aveyb_retrieval.encoder.embedded import EMBEDDED
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
@@ -20,6 +22,11 @@ Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""
 
 
+_loading = threading.Lock()
+_loaded: WeakValueDictionary[tuple[object, ...], EmbedderLike] = WeakValueDictionary()
+"""Models that somebody uses: whoever asks for the same one as they did gets it."""
+
+
 def load_model(
     model: Model,
     *,
@@ -30,6 +37,8 @@ def load_model(
 ) -> EmbedderLike:
     """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
 
+    Models are shared: as long as somebody in this process uses one, the next who asks for it gets the same.
+
     Raises:
         ConfigError: `device`, `precision`, `max_tokens` or `batch_tokens` is given beside a loaded model, which has its
             own.
@@ -38,10 +47,24 @@ def load_model(
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.loading import load_encoder
 
-        batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-        return load_encoder(model, device=device, precision=precision, max_tokens=max_tokens, **batch)
+        key = (_place(model), device, precision, max_tokens, batch_tokens)
+        with _loading:
+            loaded = _loaded.get(key)
+            if loaded is None:
+                batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+                loaded = load_encoder(model, device=device, precision=precision, max_tokens=max_tokens, **batch)
+                _loaded[key] = loaded
+        return loaded
     check_loaded(model, device=device, precision=precision, max_tokens=max_tokens, batch_tokens=batch_tokens)
     return model
+
+
+def _place(model: str | Path | None) -> tuple[object, ...]:
+    """What identifies the weights at a folder or name: a folder's files may be replaced."""
+    if model is None or not Path(model).is_dir():
+        return (None if model is None else str(model),)
+    found = sorted(Path(model).rglob("*"))
+    return (str(Path(model).resolve()), *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found))
 
 
 def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:

@@ -151,4 +151,4 @@ def _common_source(paths: Mapping[str, Path], described: Mapping[str, dict[str, 
                 f"{paths[name]}: made by the model {described[name]['model']['name']}, but {paths[with_model[0]]} by "
                 f"{first['model']['name']}; a server has one model: serve them from two processes"
             )
-    return source_of(first["settings"]["model_source"], first["model"])
+    return source_of(first["model_source"], first["model"])

@@ -54,36 +54,58 @@ def update_metadata(
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
     """
-    chosen = Selection("update_metadata", ids, where, missing_ok=missing_ok)
-    if isinstance(remove, str):
-        raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
-    if not changes and not remove:
-        raise ConfigError("update_metadata: nothing to change; give fields with their new values, or fields to remove")
-    if both := sorted(set(changes) & set(remove)):
-        raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
-    new = check_metadata(changes, "update_metadata")
-    job: Job = {
-        "command": "update-metadata",
-        **chosen.describe(),
-        "changes": hashlib.sha256(metadata_json(new).encode()).hexdigest(),
-        "remove": sorted(set(remove)),
-    }
+    change = MetadataChange(changes, Selection("update_metadata", ids, where, missing_ok=missing_ok), remove)
 
     def work(transaction: Transaction) -> FinishOptions | None:
         if transaction.state.step:  # done by the interrupted run that this one continues
             return FinishOptions()
-        docs = chosen.numbers(transaction)
-        if not docs:
+        progress("changing metadata", 0, None, 0)
+        if not change.apply(transaction):
             return None
-
-        def change(row: dict[str, Any]) -> dict[str, Any]:
-            kept = {name: value for name, value in json.loads(row["metadata"]).items() if name not in remove}
-            return {"metadata": metadata_json({**kept, **new})}
-
-        progress("changing metadata", 0, len(docs), 0)
-        transaction.rewrite(docs, change)
-        transaction.count(replaced=len(docs))
         transaction.state.step = 1
         return FinishOptions()
 
-    return run_change(root, job, work, restart=restart, progress=progress, before=before)
+    return run_change(root, change.job, work, restart=restart, progress=progress, before=before)
+
+
+class MetadataChange:
+    """New values of fields, and fields to take away, for some documents.
+
+    Raises:
+        ConfigError: there is nothing to change, or a field is both set and removed.
+        InputError: a value is not what JSON can hold.
+    """
+
+    def __init__(self, changes: Mapping[str, Any], chosen: Selection, remove: Sequence[str] = ()) -> None:
+        if isinstance(remove, str):
+            raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
+        if not changes and not remove:
+            raise ConfigError(
+                "update_metadata: nothing to change; give fields with their new values, or fields to remove"
+            )
+        if both := sorted(set(changes) & set(remove)):
+            raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
+        self._new = check_metadata(changes, "update_metadata")
+        self._remove = frozenset(remove)
+        self._chosen = chosen
+
+    @property
+    def job(self) -> Job:
+        """What identifies it."""
+        return {
+            "command": "update-metadata",
+            **self._chosen.describe(),
+            "changes": hashlib.sha256(metadata_json(self._new).encode()).hexdigest(),
+            "remove": sorted(self._remove),
+        }
+
+    def apply(self, transaction: Transaction) -> int:
+        """Make it; return how many documents it concerned."""
+        docs = self._chosen.numbers(transaction)
+        transaction.rewrite(docs, self._changed)
+        transaction.count(replaced=len(docs))
+        return len(docs)
+
+    def _changed(self, row: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in json.loads(row["metadata"]).items() if name not in self._remove}
+        return {"metadata": metadata_json({**kept, **self._new})}

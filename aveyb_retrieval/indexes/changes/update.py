@@ -77,15 +77,20 @@ def delete_documents(
     def work(transaction: Transaction) -> FinishOptions | None:
         if transaction.state.step:  # done by the interrupted run that this one continues
             return FinishOptions()
-        docs = chosen.numbers(transaction)
-        if not docs:
+        if not remove_selected(transaction, chosen):
             return None
-        transaction.remove(np.array(docs, dtype=np.int64))
-        transaction.count(deleted=len(docs))
         transaction.state.step = 1
         return FinishOptions()
 
     return run_change(root, job, work, restart=restart, progress=progress, before=before)
+
+
+def remove_selected(transaction: Transaction, chosen: Selection) -> int:
+    """Remove the documents of a selection; return how many."""
+    docs = chosen.numbers(transaction)
+    transaction.remove(np.array(docs, dtype=np.int64))
+    transaction.count(deleted=len(docs))
+    return len(docs)
 
 
 def insert(

@@ -1,8 +1,8 @@
 """Decide which FAISS files are due, make them, and tune them.
 
-Files cover documents like the tiers of a log: vectors gather in memory, become a file when there are many, and files are
-made into one when the later ones together are at least half as large as the one before. So there are few files, and each
-vector is indexed a number of times that grows with the logarithm of their number.
+Files cover documents like the tiers of a log: vectors gather in memory, become a file when there are many, and files
+are made into one when the later ones together are at least half as large as the one before. So there are few files,
+and each vector is indexed a number of times that grows with the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def plan(
         kind: The kind of vectors.
         next_doc: The number that the next document gets.
         live: How many vectors are stored.
-        index: "auto", or the FAISS factory string that was asked for, of which a first file is made however few they are.
+        index: "auto", or the FAISS factory string that was asked for: a first file of it is made however few there are.
         dim: Their width.
         rebuild: Make all files again; what is returned is then all that there should be.
     """

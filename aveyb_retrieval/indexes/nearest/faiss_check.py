@@ -197,13 +197,12 @@ def _write_request(folder: Path, expected: Sequence[Expected]) -> None:
 
 def _read_request(folder: Path) -> list[Expected]:
     request = json.loads((folder / "request.json").read_text())
-    return [
-        Expected(
-            **{**fields, "path": Path(fields["path"]), "vectors": Path(fields["vectors"]) if fields["vectors"] else None},
-            ids=np.load(folder / f"{number}.npy", allow_pickle=False),
-        )
-        for number, fields in enumerate(request)
-    ]
+    expected = []
+    for number, fields in enumerate(request):
+        fields["path"] = Path(fields["path"])
+        fields["vectors"] = Path(fields["vectors"]) if fields["vectors"] else None
+        expected.append(Expected(**fields, ids=np.load(folder / f"{number}.npy", allow_pickle=False)))
+    return expected
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 A file is walked as FAISS would read it. Sizes must fit each other and the file, which must end where the structure
 ends; what is skipped (vectors, codes, ids) is not looked at, so the cost does not grow with the index. The walk covers
-the types that `index="auto"` chooses and their common relatives: RaBitQ's inverted
-lists, flat, scalar and product quantizers, HNSW, inverted lists of these, linear transforms. The format is that of FAISS's own `write_index`.
+the types that `index="auto"` chooses and common others: flat, scalar and product quantizers, HNSW, inverted lists,
+RaBitQ in inverted lists for fast scans, linear transforms. The format is that of FAISS's own `write_index`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ class _Walk:
         if (name := self._name()) != "ilbl":
             raise _Unknown(name)
         lists, _, in_block, packed = self._read("QQQQ")
-        if lists != nlist or in_block != each or each % 32 or not 0 < each <= 1 << 10 or packed < each * m2 // 2 + each * 8:
+        wrong_blocks = in_block != each or each % 32 or not 0 < each <= 1 << 10 or packed < each * (m2 // 2 + 8)
+        if lists != nlist or wrong_blocks:
             raise _Wrong("other inverted lists than its header says")
         found = 0
         for _ in range(nlist):

@@ -1,8 +1,8 @@
 """`Nearest`: the vectors of one kind of one version of an index, searchable.
 
-FAISS files ("tiers") cover ranges of documents as they were when each was made. Vectors of later documents are in memory
-and searched exactly. What was deleted since stays in a file, so candidates are looked up among the stored vectors: those
-that are gone fall out, and the others get their true cosines, whatever code the file keeps.
+FAISS files ("tiers") cover ranges of documents as they were when each was made. Vectors of later documents are in
+memory and searched exactly. What was deleted since stays in a file, so candidates are looked up among the stored
+vectors: those that are gone fall out, and the others get their true cosines, whatever code the file keeps.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ HARDER = 8  # how many times more candidates are asked for when too few remained
 
 
 class Vectors(Protocol):
-    """The stored vectors of one kind of one version. The vector of a number never changes; numbers are never given again."""
+    """The stored vectors of one kind of one version.
+
+    The vector of a number never changes, no number is given twice, and later documents have higher ones.
+    """
 
     dim: int
 
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
-        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, unit vectors `[m, d]` float32."""
+        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, vectors `[m, d]` float32."""
         ...
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
@@ -110,9 +113,9 @@ class Nearest:
         nearest = cls(kind, files, memory, covered, vectors, count)
         if nearest._gone:
             raise IndexFormatError(
-                f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where {count:,} are counted in "
-                f"all and {count - len(memory) + nearest._gone:,} in the files: the index is damaged; restore it from a "
-                "copy or build it again"
+                f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where "
+                f"{len(memory) - nearest._gone:,} are counted: the index is damaged; restore it from a copy or "
+                "build it again"
             )
         return nearest
 
@@ -138,7 +141,7 @@ class Nearest:
             exact: Compare with every vector rather than trust FAISS's files.
 
         Returns:
-            True cosines and numbers `[n, k]`, best first, ties by the lower number; narrower where there are not as many.
+            True cosines and numbers `[n, k]`, best first, ties by the lower number; fewer columns where there are fewer.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         k = min(k, self.count if among is None else len(among))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ class LocalEngine:
 
     Attributes:
         snapshot: The version that is open.
+        follow: Checks a new version, to which every view then moves first; None: views stay with the version.
     """
 
     def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
@@ -32,10 +34,16 @@ class LocalEngine:
         self._path = path
         self._mapped = mapped
         self._device = device
+        self._moving = threading.Lock()
+        self.follow: Callable[[EngineInfo], None] | None = None
         self.snapshot = Snapshot.open(path, mapped=mapped, full_check=full_check, device=device)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now, also for later."""
+        """Return the version that is open now (with `follow`: the newest one), also for later."""
+        if self.follow is not None and self.is_stale:
+            with self._moving:
+                if self.is_stale:  # nobody else has moved meanwhile
+                    self.reopen(self.follow)
         return nullcontext(self.snapshot)
 
     @property

@@ -1,0 +1,185 @@
+"""`Index`: an index directory that a program both searches and changes, always at its newest version."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.changes.batch import Batch
+from aveyb_retrieval.indexes.changes.build import build_index
+from aveyb_retrieval.indexes.changes.maintain import compact_index
+from aveyb_retrieval.indexes.changes.metadata import update_metadata
+from aveyb_retrieval.indexes.changes.update import delete_documents, insert
+from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
+from aveyb_retrieval.indexes.search.local import LocalEngine
+from aveyb_retrieval.indexes.search.retriever import Retriever
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.indexes.changes.change import Report
+    from aveyb_retrieval.indexes.encode_options import BuildOptions, ReadOptions
+    from aveyb_retrieval.indexes.input.corpus import Source
+    from aveyb_retrieval.indexes.model import Model
+    from aveyb_retrieval.indexes.store.filters import Filter
+
+
+class Index(Retriever):
+    """An index directory, open for searches and changes. Safe to use from many threads; one process may write at a time.
+
+    Every search sees what was written before it, by whichever process, as does a `Retriever` after `reopen`. A change is
+    on the disk when its call returns. The model is loaded when it is first needed, once for all indexes of a process.
+    Copies made by pickle open the same place again.
+
+        with Index.open("notes", create=True) as index:
+            index.upsert([{"_id": "1", "text": "The lease ends in May.", "year": 2026}])
+            index.search("when does the lease end?")
+    """
+
+    _writing: threading.RLock
+    _options: dict[str, Any]
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        model: Model = None,
+        device: str = "cpu",
+        precision: str = "float32",
+        mapped: bool = True,
+        create: bool = False,
+    ) -> Self:
+        """Open an index directory, or with `create` make an empty one where there is none.
+
+        Args:
+            path: The index directory.
+            model, device, precision, mapped: As in `Retriever.load`.
+            create: Make an index that has no documents yet where there is none; `Index.create` takes options for that.
+
+        Raises:
+            IndexFormatError: there is no index, it is damaged, or it was made by another model.
+            ConfigError: `path` is the address of an engine.
+        """
+        if create and not (Path(path) / "current").exists():
+            return cls.create(path, model=model, device=device, precision=precision)
+        options = {"device": device, "precision": precision, "mapped": mapped}
+        index = cls.load(path, model=model, **options)
+        if not isinstance(index._engine, LocalEngine):
+            raise ConfigError(f"{path}: the address of an engine; collections are changed by publish_index")
+        index._engine.follow = index._check_model
+        index._writing = threading.RLock()
+        index._options = {**options, "model": model if isinstance(model, (str, Path)) else None}
+        return index
+
+    @classmethod
+    def create(cls, path: str | Path, **options: Unpack[BuildOptions]) -> Self:
+        """Make an index that has no documents yet, and open it; for options see `build_index`.
+
+        Raises:
+            ConfigError: there is an index already (unless `overwrite`), or an option is wrong.
+        """
+        build_index([], path, **{**options, "allow_empty": True})
+        kept = {name: options[name] for name in ("model", "device", "precision") if name in options}
+        return cls.open(path, **kept)  # type: ignore[arg-type]  # the same options by the same names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the place and the options, not what is open."""
+        return _reopen, (type(self), str(self.path), self._options)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def add(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+        """Add documents with new ids: mappings with `text`, optionally `_id` and `title`, the rest metadata; or a corpus.
+
+        Raises:
+            InputError: an id is in the index already, or something is no document; nothing was changed.
+            IndexLockedError: another process is writing.
+        """
+        return self._insert("add", documents, options)
+
+    def upsert(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+        """Add documents and replace those whose ids are there already; of the same id twice, the last counts.
+
+        What has not changed is not encoded again.
+
+        Raises:
+            InputError: something is no document; nothing was changed.
+            IndexLockedError: another process is writing.
+        """
+        return self._insert("upsert", documents, options)
+
+    async def aupsert(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+        """Run `upsert` in a thread, for asynchronous programs."""
+        return await asyncio.to_thread(lambda: self.upsert(documents, **options))
+
+    def delete(self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False) -> Report:
+        """Remove the documents with these ids, and those that satisfy a filter.
+
+        Raises:
+            InputError: an id is not in the index (unless `missing_ok`); nothing was changed.
+            ConfigError: neither ids nor a filter are given.
+            IndexLockedError: another process is writing.
+        """
+        with self._writing:
+            return delete_documents(self.path, ids, where=where, missing_ok=missing_ok, before=self._tables)
+
+    def update_metadata(
+        self,
+        changes: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        *,
+        where: Filter | None = None,
+        remove: Sequence[str] = (),
+        missing_ok: bool = False,
+    ) -> Report:
+        """Set metadata fields of the documents with these ids, and of those that satisfy a filter. Nothing is encoded.
+
+        Raises:
+            ConfigError, InputError: as `update_metadata` of the package.
+            IndexLockedError: another process is writing.
+        """
+        with self._writing:
+            return update_metadata(
+                self.path, changes, ids, where=where, remove=remove, missing_ok=missing_ok, before=self._tables
+            )
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Group changes into one commit: `with index.batch() as batch: batch.upsert(...); batch.delete(...)`.
+
+        They are made when the block ends, and all of them or none: an exception in the block drops them.
+        """
+        with self._writing:
+            waiting = Batch(self.path, self.model)
+            yield waiting
+            waiting.commit(before=self._tables)
+
+    def compact(self) -> Report:
+        """Merge what changes have left in pieces, and give back the room of what was removed."""
+        with self._writing:
+            return compact_index(self.path)
+
+    def verify(self, *, deep: bool = False) -> Verdict:
+        """Check the files and counts of the index; see `verify_index`."""
+        return verify_index(self.path, deep=deep)
+
+    def _insert(self, mode: Any, documents: Source, options: Mapping[str, Any]) -> Report:
+        with self._writing:
+            return insert(mode, documents, self.path, {**options, "model": self.model}, before=self._tables)
+
+    @property
+    def _tables(self) -> Any:
+        """The datasets as they are open."""
+        assert isinstance(self._engine, LocalEngine)  # `open` sees to that
+        return self._engine.snapshot.tables
+
+
+def _reopen(cls: type[Index], path: str, options: dict[str, Any]) -> Index:
+    return cls.open(path, **options)

@@ -1,0 +1,230 @@
+"""A search finds what brute force finds, whatever lies in FAISS files, in memory, or is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.nearest import build, memory, tiers
+from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
+from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher, number_range
+from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from tests.indexes.nearest.fake import FakeVectors, unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.store.manifest import Tier
+    from aveyb_retrieval.indexes.types import Kind
+
+DIM = 24
+FACTORIES = (
+    "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs", "OPQ6,IVF4,PQ6",
+    "PCA16,HNSW8",
+)  # fmt: skip
+
+
+def with_dead(made: list[Tier], stored: FakeVectors) -> list[Tier]:
+    """Tiers as a manifest describes them after deletions."""
+    found = []
+    for tier in made:
+        low, high = np.searchsorted(stored.numbers, number_range(tier.kind, tier.first, tier.stop))
+        found.append(dataclasses.replace(tier, dead=tier.count - int(high - low)))
+    return found
+
+
+def queries_near(vectors: FakeVectors, n: int, seed: int = 5) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = vectors.rows[rng.choice(len(vectors.rows), n)]
+    return unit(rows + 0.1 * rng.normal(size=rows.shape))
+
+
+def recall(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean([np.isin(t, f).mean() for t, f in zip(truth, found, strict=True)]))
+
+
+@pytest.mark.parametrize("kind", ["document", "passage"])
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
+    factory: str, kind: Kind, tmp_path: Path
+) -> None:
+    docs = 3000
+    whole = FakeVectors.random(kind, docs, DIM)
+    made = [
+        make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, 1500, factory, recall=0.995)[0]
+        for i, (first, stop) in enumerate([(0, 1500), (1500, 2400)])
+    ]
+    assert [tier.count for tier in made] == [len(whole.before(1500).rows), len(whole.before(2400).rows) - made[0].count]
+    rng = np.random.default_rng(1)
+    queries = queries_near(whole, 25)
+    for gone in (0.0, 0.15):
+        stored = whole.without(rng.random(len(whole.numbers)) < gone)
+        nearest = Nearest.open(tmp_path, kind, with_dead(made, stored), stored, len(stored.rows))
+        assert nearest.count == len(stored.rows)
+        for share in (None, 0.5, 0.05, 0.004):
+            among = None if share is None else stored.numbers[rng.random(len(stored.numbers)) < share]
+            size = len(stored.numbers) if among is None else len(among)
+            for k in (1, 10, 100, 10**6):
+                truth = stored.nearest(queries, k, among)
+                scores, numbers = nearest.search(queries, k, among)
+                assert scores.shape == numbers.shape == (25, min(k, size))
+                assert np.isin(numbers, stored.numbers if among is None else among).all()
+                assert all(len(set(row)) == len(row) for row in numbers.tolist())
+                true = np.einsum("qkd,qd->qk", stored.rows[np.searchsorted(stored.numbers, numbers)], queries)
+                assert np.abs(scores - true).max() < 1e-5
+                assert recall(numbers, truth[1]) > 0.97
+                exactly = nearest.search(queries, k, among, exact=True)
+                assert np.abs(exactly[0] - truth[0]).max() < 1e-5
+                assert recall(exactly[1], truth[1]) > 0.9999
+
+
+def test_a_deleted_neighbourhood_leaves_as_many_results_as_were_asked_for(tmp_path: Path) -> None:
+    whole = FakeVectors.random("document", 4000, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a.faiss", "document", 0, 4000, whole, 4000, "auto")
+    query = whole.rows[:1]
+    gone = np.isin(whole.numbers, whole.nearest(query, 1500)[1])  # far more than the candidates of a search
+    stored = whole.without(gone)
+    nearest = Nearest.open(tmp_path, "document", with_dead([tier], stored), stored, len(stored.rows))
+    scores, numbers = nearest.search(query, 10)
+    assert recall(numbers, stored.nearest(query, 10)[1]) >= 0.9
+    assert np.isfinite(scores).all()
+
+
+def test_a_selection_far_from_the_query_is_found(tmp_path: Path) -> None:
+    whole = FakeVectors.random("document", 6000, DIM)
+    for factory in ("auto", "HNSW16", "IVF64,Flat", "IVF4,PQ6x4fs"):
+        tier, _ = make_tier(tmp_path, f"faiss/{factory}.faiss", "document", 0, 6000, whole, 6000, factory)
+        nearest = Nearest.open(tmp_path, "document", [tier], whole, 6000)
+        query = whole.rows[:1]
+        among = np.sort(whole.nearest(query, 6000)[1][0, -1500:])
+        _, numbers = nearest.search(query, 10, among)
+        assert numbers.shape == (1, 10)
+        assert np.isin(numbers, among).all()
+
+
+def test_equal_scores_are_ordered_by_number(tmp_path: Path) -> None:
+    rows = np.repeat(unit(np.random.default_rng(0).normal(size=(3, DIM))), 200, axis=0)
+    stored = FakeVectors("document", np.arange(600, dtype=np.int64), rows)
+    nearest = Nearest.open(tmp_path, "document", [], stored, 600)
+    assert nearest.search(rows[:1], 5)[1].tolist() == [[0, 1, 2, 3, 4]]
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 600, stored, 600, "Flat")
+    nearest = Nearest.open(tmp_path, "document", [tier], stored, 600)
+    assert nearest.search(rows[:1], 250)[1].tolist()[0][:200] == list(range(200))
+
+
+@pytest.mark.parametrize("kind", ["document", "passage"])
+def test_nothing_stored_and_nothing_asked_for(kind: Kind, tmp_path: Path) -> None:
+    empty = FakeVectors(kind, np.empty(0, np.int64), np.empty((0, DIM), np.float32))
+    nearest = Nearest.open(tmp_path, kind, [], empty, 0)
+    assert nearest.search(np.eye(2, DIM, dtype=np.float32), 10)[1].shape == (2, 0)
+    stored = FakeVectors.random(kind, 10, DIM)
+    nearest = Nearest.open(tmp_path, kind, [], stored, len(stored.rows))
+    assert nearest.search(stored.rows[:2], 0)[0].shape == (2, 0)
+    assert nearest.search(stored.rows[:2], 5, stored.numbers[:0])[0].shape == (2, 0)
+    assert nearest.search(stored.rows[:0], 5)[0].shape == (0, 0)
+
+
+def test_a_file_whose_vectors_are_all_gone_is_not_searched(tmp_path: Path) -> None:
+    whole = FakeVectors.random("passage", 400, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 200, whole, 400, "auto")
+    stored = whole.without(whole.numbers < 200 << 20)
+    nearest = Nearest.open(tmp_path, "passage", with_dead([tier], stored), stored, len(stored.rows))
+    assert np.array_equal(nearest.search(stored.rows[:3], 10)[1], stored.nearest(stored.rows[:3], 10)[1])
+
+
+def test_the_next_version_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = FakeVectors.random("passage", 2000, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 500, whole, 1200, "auto")
+    opened = []
+    read = FaissSearcher.open.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(FaissSearcher, "open", classmethod(lambda *a, **k: opened.append(a) or read(*a, **k)))
+    before, queries = None, queries_near(whole, 5)
+    for stop in (1000, *range(1001, 1200), 2000):
+        stored = whole.before(stop)
+        nearest = Nearest.open(tmp_path, "passage", [tier], stored, len(stored.rows), before=before)
+        if before is not None:
+            assert stored.scanned == len(stored.rows) - before.count
+        assert np.allclose(nearest.search(queries, 10)[0], stored.nearest(queries, 10)[0], atol=0.02)
+        before = nearest
+    assert len(opened) == 1
+    assert len(nearest._memory.blocks) < 12
+    # a file takes over what was in memory
+    second, _ = make_tier(tmp_path, "faiss/b", "passage", 500, 1900, whole, 3000, "Flat")
+    stored = whole.before(2000)
+    nearest = Nearest.open(tmp_path, "passage", [tier, second], stored, len(stored.rows), before=before)
+    assert stored.scanned == 0
+    assert len(nearest._memory) == len(stored.rows) - len(whole.before(1900).rows)
+    assert np.allclose(nearest.search(queries, 10)[0], stored.nearest(queries, 10)[0], atol=0.02)
+
+
+def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_are_many(tmp_path: Path) -> None:
+    stored = FakeVectors.random("document", 3000, DIM)
+    nearest = Nearest.open(tmp_path, "document", [], stored, 3000)
+    rng, scans = np.random.default_rng(3), 0
+    for _ in range(300):
+        gone = np.zeros(len(stored.rows), bool)
+        gone[rng.integers(len(gone))] = True
+        query = stored.rows[gone]
+        stored = stored.without(gone)
+        nearest = Nearest.open(tmp_path, "document", [], stored, len(stored.rows), before=nearest)
+        scans += stored.scanned > 0
+        assert np.array_equal(nearest.search(query, 5)[1], stored.nearest(query, 5)[1])
+    assert scans == 300 // (tiers.MOST_GONE + 1)
+
+
+def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> None:
+    stored = FakeVectors.random("document", 300, DIM)
+    with pytest.raises(IndexFormatError, match="299 are counted"):
+        Nearest.open(tmp_path, "document", [], stored, 299)
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 200, stored, 200, "Flat")
+    with pytest.raises(IndexFormatError, match="the manifest says 201"):
+        Nearest.open(tmp_path, "document", [dataclasses.replace(tier, count=201)], stored, 300)
+
+
+def test_tuning_finds_the_cheapest_setting_that_reaches_a_recall(tmp_path: Path) -> None:
+    stored = FakeVectors.random("document", 4000, DIM)
+    tier, info = make_tier(tmp_path, "faiss/a", "document", 0, 4000, stored, 4000, "IVF32,Flat", recall=0.9)
+    assert tier.recall is not None
+    assert tier.recall >= 0.9
+    assert tier.params == {"nprobe": tier.curve[-1]["nprobe"]}
+    assert all(row["recall"] < 0.9 for row in tier.curve[:-1])
+    assert (tmp_path / "faiss/a").stat().st_size == info.bytes
+    again = tune_tier(tmp_path, tier, stored, 0.9999)
+    assert again.params["nprobe"] > tier.params["nprobe"]
+    assert build.tune_tier(tmp_path, tier, stored, 0.0).params == {"nprobe": 1}
+
+
+def test_a_type_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    stored = FakeVectors.random("document", 100, DIM)
+    for factory, message in (("Flatt", "cannot make"), ("IVF4096,Flat", "trained on 100"), ("HNSW1", "2 links")):
+        with pytest.raises(ConfigError, match=message):
+            make_tier(tmp_path, "faiss/a", "document", 0, 100, stored, 100, factory)
+    assert not list((tmp_path).glob("faiss/*"))
+
+
+def test_other_devices_are_refused(tmp_path: Path) -> None:
+    stored = FakeVectors.random("document", 10, DIM)
+    for device in ("mps", "cuda"):
+        with pytest.raises(BackendError, match=device):
+            Nearest.open(tmp_path, "document", [], stored, 10, device=device)
+
+
+def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "check_device", lambda device: None)
+    whole = FakeVectors.random("passage", 1500, DIM)
+    whole.rows = unit(whole.rows.astype(np.float16).astype(np.float32))
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 500, whole, 1200, "auto")
+    rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
+    for stop in (1000, 1010, 1500):
+        stored = whole.before(stop)
+        nearest = Nearest.open(tmp_path, "passage", [tier], stored, len(stored.rows), device="cpu:0", before=before)
+        for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.1]):
+            scores, numbers = nearest.search(queries, 10, among)
+            truth = stored.nearest(queries, 10, among)
+            assert np.abs(scores - truth[0]).max() < 2e-3
+            assert recall(numbers, truth[1]) > 0.98
+        before = nearest
