@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 
@@ -84,6 +83,8 @@ class FakeEmbedder:
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
         tokens = None
         if self._codec is not None:
+            import torch  # not above: processes that do without it start in half the time
+
             new = groups[len(norms) :]
             ends = np.cumsum([0, *(len(g) for g in new)])
             codes = self._codec.encode(torch.from_numpy(self._vectors([word for g in new for word in g])))
