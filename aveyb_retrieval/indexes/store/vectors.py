@@ -35,7 +35,7 @@ class StoredVectors:
         for batch in dataset.batches([dataset.key, VECTOR], after=(first << shift) - 1, rows=rows):
             numbers = batch[dataset.key].to_numpy()
             wanted = numbers < stop << shift
-            if len(numbers):
+            if wanted.any():
                 vectors = matrix_of(batch)
                 yield (numbers, vectors) if wanted.all() else (numbers[wanted], vectors[wanted])
 
