@@ -29,21 +29,21 @@ if TYPE_CHECKING:
         AveyBForTokenClassification,
     )
     from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-    from aveyb_retrieval.indexes.shards.encode import encode_corpus
-    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
-    from aveyb_retrieval.indexes.search.export import export_index
-    from aveyb_retrieval.indexes.search.hits import Hit, PartialHits, Passage
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
-    from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
-    from aveyb_retrieval.indexes.index import Index
-    from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.changes.build import build_index
     from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
     from aveyb_retrieval.indexes.changes.metadata import update_metadata
     from aveyb_retrieval.indexes.changes.sync import sync_index
     from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
     from aveyb_retrieval.indexes.changes.verify import verify_index
+    from aveyb_retrieval.indexes.index import Index
+    from aveyb_retrieval.indexes.search.export import export_index
+    from aveyb_retrieval.indexes.search.hits import Hit, PartialHits, Passage
+    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
+    from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.shards.encode import encode_corpus
+    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 
     __version__: str
 

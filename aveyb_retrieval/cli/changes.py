@@ -25,9 +25,9 @@ from aveyb_retrieval.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.input.documents import Notice
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.sync import SyncPlan
+    from aveyb_retrieval.indexes.input.documents import Notice
 
 
 @click.command()

@@ -120,8 +120,8 @@ class IndexModel:
 
 def _index_builder(embedder: EmbedderLike, index: str) -> Build:
     def build(rows: Iterable[Mapping[str, str]], folder: Path) -> Searcher:
-        from aveyb_retrieval.indexes.search.retriever import Retriever
         from aveyb_retrieval.indexes.changes.build import build_index
+        from aveyb_retrieval.indexes.search.retriever import Retriever
 
         build_index(rows, folder, model=embedder, index=index)
         return Retriever.load(folder, model=embedder)

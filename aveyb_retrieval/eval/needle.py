@@ -171,8 +171,8 @@ def run_needles(
     Raises:
         ConfigError: an unknown form, or a depth outside of 0 to 100.
     """
-    from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.search.retriever import Retriever
 
     default = Embedder.load()
     model = default if model is None else model

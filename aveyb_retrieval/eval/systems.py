@@ -195,11 +195,11 @@ def index_info(
         ConfigError: `options.max_tokens` is not the limit that the index was built with.
     """
     from aveyb_retrieval.indexes.search.relevance import WEIGHTS
-    from aveyb_retrieval.indexes.store.directory import MANIFEST
+    from aveyb_retrieval.indexes.store.directory import IndexDirectory
     from aveyb_retrieval.indexes.store.files import hash_file
     from aveyb_retrieval.indexes.store.info import describe
 
-    facts = describe(path)
+    facts, index_dir = describe(path), IndexDirectory(path)
     model = facts["model"] or {}
     limit = model.get("max_tokens")
     if options.max_tokens not in (None, limit):
@@ -211,7 +211,7 @@ def index_info(
         name=name or f"index {path.name}",
         kind="index",
         model=str(model.get("name", "unknown")),
-        fingerprint=hash_file(path / facts["version"] / MANIFEST).sha256,
+        fingerprint=hash_file(index_dir.manifest(index_dir.visible())).sha256,
         max_tokens=limit,
         prompts=dict(model.get("prompts") or {}),
         precision=options.precision,
@@ -219,8 +219,8 @@ def index_info(
         settings={
             "mode": mode,
             "granularity": granularity or facts["granularity"],
-            "factory": {kind: index["factory"] for kind, index in facts["indexes"].items()},
-            "params": {kind: index["params"] for kind, index in facts["indexes"].items()},
+            "factory": {kind: [tier["factory"] for tier in tiers] for kind, tiers in facts["indexes"].items()},
+            "params": {kind: [tier["params"] for tier in tiers] for kind, tiers in facts["indexes"].items()},
             **({"relevance": WEIGHTS} if mode == "hybrid" else {}),
             **({"rerank": rerank} if rerank is not None else {}),
         },

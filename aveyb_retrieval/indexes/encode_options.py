@@ -71,8 +71,8 @@ class EncodeOptions(TypedDict, total=False):
         funnel: Pool neighbouring tokens of documents in pairs behind the model's first N layers, to encode them in less
             time (see `Embedder.with_funnel`). None is what the model does.
         language: How words are found: "english" (default), another language of
-            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Chinese, Japanese and
-            Korean are found in all of them.
+            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Chinese, Japanese
+            and Korean are found in all of them.
     """
 
     model: Model

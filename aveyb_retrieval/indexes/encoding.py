@@ -1,7 +1,7 @@
 """`Encoding`: everything that says how the vectors and words of a collection were made, in one place.
 
-An index, an interrupted change, shards and a published collection all keep one; whether two of them go together is asked
-of `differences` and nowhere else.
+An index, an interrupted change, shards and a published collection all keep one; whether two of them go together is
+asked of `differences` and nowhere else.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Encoding:
         return TokenCodec(self.token_dim, self.token_vectors)
 
     @property
-    def token_owner(self) -> Kind:
+    def tokens_of(self) -> Kind:
         """What tokens are kept with: passages, or documents where there are none."""
         return "passage" if "passage" in self.kinds else "document"
 
@@ -150,8 +150,8 @@ class Encoding:
         """
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(
-                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both have, "
-                "or encode them again"
+                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both "
+                "have, or encode them again"
             )
         but = {"granularity", "storage_dtype", "language", "token_vectors", "token_dim"}
         if self.granularity == "document":
@@ -160,8 +160,8 @@ class Encoding:
             raise ConfigError(f"{there}: {name} is {theirs!r}, of {here} {ours!r}; encode them with what is there")
         if self.token_vectors is not None and self.token_vectors != other.token_vectors:
             raise ConfigError(
-                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of every document; encode "
-                "them with its model"
+                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of every document; "
+                "encode them with its model"
             )
 
     @property

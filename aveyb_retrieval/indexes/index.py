@@ -15,6 +15,7 @@ from aveyb_retrieval.indexes.changes.maintain import compact_index
 from aveyb_retrieval.indexes.changes.metadata import update_metadata
 from aveyb_retrieval.indexes.changes.update import delete_documents, insert
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
+from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options
 from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.search.retriever import Retriever
 
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.changes.change import Report
-    from aveyb_retrieval.indexes.encode_options import BuildOptions, ReadOptions
+    from aveyb_retrieval.indexes.encode_options import ReadOptions
     from aveyb_retrieval.indexes.input.corpus import Source
-    from aveyb_retrieval.indexes.model import Model
     from aveyb_retrieval.indexes.store.filters import Filter
 
 
-class Index(Retriever):
-    """An index directory, open for searches and changes. Safe to use from many threads; one process may write at a time.
+_OPENING = ("model", "device", "precision")
 
-    Every search sees what was written before it, by whichever process, as does a `Retriever` after `reopen`. A change is
-    on the disk when its call returns. The model is loaded when it is first needed, once for all indexes of a process.
-    Copies made by pickle open the same place again.
+
+class Index(Retriever):
+    """An index directory, open for searches and changes. Safe to use from many threads; one process writes at a time.
+
+    Every search sees what was written before it, by whichever process, as does a `Retriever` after `reopen`. A change
+    is on the disk when its call returns. The model is loaded when it is first needed, once for all indexes of a
+    process. Copies made by pickle open the same place again.
 
         with Index.open("notes", create=True) as index:
             index.upsert([{"_id": "1", "text": "The lease ends in May.", "year": 2026}])
@@ -47,35 +50,33 @@ class Index(Retriever):
 
     @classmethod
     def open(
-        cls,
-        path: str | Path,
-        *,
-        model: Model = None,
-        device: str = "cpu",
-        precision: str = "float32",
-        mapped: bool = True,
-        create: bool = False,
+        cls, path: str | Path, *, create: bool = False, mapped: bool = True, **options: Unpack[BuildOptions]
     ) -> Self:
         """Open an index directory, or with `create` make an empty one where there is none.
 
         Args:
             path: The index directory.
-            model, device, precision, mapped: As in `Retriever.load`.
-            create: Make an index that has no documents yet where there is none; `Index.create` takes options for that.
+            create: Make an index that has no documents yet where there is none.
+            mapped: As in `Retriever.load`. **options: `model`, `device` and `precision`, as in `Retriever.load`. The
+            other options of `build_index` serve
+                only to make the index.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
-            ConfigError: `path` is the address of an engine.
+            ConfigError: `path` is the address of an engine, or an option is wrong.
         """
+        check_options(options, BuildOptions, "Index.open")
         if create and not (Path(path) / "current").exists():
-            return cls.create(path, model=model, device=device, precision=precision)
-        options = {"device": device, "precision": precision, "mapped": mapped}
-        index = cls.load(path, model=model, **options)
+            options["allow_empty"] = True
+            build_index([], path, **options)
+        kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
+        index = cls.load(path, mapped=mapped, **kept)
         if not isinstance(index._engine, LocalEngine):
             raise ConfigError(f"{path}: the address of an engine; collections are changed by publish_index")
         index._engine.follow = index._check_model
         index._writing = threading.RLock()
-        index._options = {**options, "model": model if isinstance(model, (str, Path)) else None}
+        named = {"model": kept["model"]} if isinstance(kept.get("model"), (str, Path)) else {}
+        index._options = {"mapped": mapped, **{n: v for n, v in kept.items() if n != "model"}, **named}
         return index
 
     @classmethod
@@ -85,9 +86,9 @@ class Index(Retriever):
         Raises:
             ConfigError: there is an index already (unless `overwrite`), or an option is wrong.
         """
-        build_index([], path, **{**options, "allow_empty": True})
-        kept = {name: options[name] for name in ("model", "device", "precision") if name in options}
-        return cls.open(path, **kept)  # type: ignore[arg-type]  # the same options by the same names
+        options["allow_empty"] = True
+        build_index([], path, **options)
+        return cls.open(path, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the place and the options, not what is open."""
@@ -96,7 +97,7 @@ class Index(Retriever):
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def add(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
-        """Add documents with new ids: mappings with `text`, optionally `_id` and `title`, the rest metadata; or a corpus.
+        """Add documents with new ids: a corpus, or mappings with `text`, perhaps `_id` and `title`, the rest metadata.
 
         Raises:
             InputError: an id is in the index already, or something is no document; nothing was changed.
@@ -172,7 +173,8 @@ class Index(Retriever):
 
     def _insert(self, mode: Any, documents: Source, options: Mapping[str, Any]) -> Report:
         with self._writing:
-            return insert(mode, documents, self.path, {**options, "model": self.model}, before=self._tables)
+            given = {**options, "model": self.model}
+            return insert(mode, documents, self.path, given, before=self._tables, allow_empty=True)
 
     @property
     def _tables(self) -> Any:

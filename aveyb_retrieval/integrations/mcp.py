@@ -12,8 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field, TypeAdapter
 
-from aveyb_retrieval import AveyBError, Document, Hit, __version__
-from aveyb_retrieval.integrations.live_index import LiveIndex
+from aveyb_retrieval import AveyBError, Document, Hit, Index, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +76,8 @@ def make_server(path: str | Path, *, model: Any = None, name: str | None = None,
     Raises:
         IndexFormatError: there is no index, or it is damaged.
     """
-    index = LiveIndex(path, model=model)
-    unit = "document" if index.retriever.granularity == "document" else "passage"
+    index = Index.open(path, model=model)
+    unit = "document" if index.granularity == "document" else "passage"
     options: Any = {"unit": unit, **search_options}
     called = name or Path(path).resolve().name
     server = MCPServer(name=called, version=__version__, instructions=_instructions(index, called), log_level="WARNING")
@@ -97,7 +96,7 @@ def make_server(path: str | Path, *, model: Any = None, name: str | None = None,
     ) -> SearchAnswer:
         """Find the passages that answer a question, by meaning and by words."""
         wanted = min(offset + limit, MOST)
-        found = index.retriever.search(query, wanted, filter=filter, **options)
+        found = index.search(query, wanted, filter=filter, **options)
         return _search_answer(found, offset, limit)
 
     @server.tool(title=f"Read from {called}", annotations=reads)
@@ -110,7 +109,7 @@ def make_server(path: str | Path, *, model: Any = None, name: str | None = None,
         limit: Annotated[int, Field(ge=1, le=MAX_BYTES, description="How many characters")] = 20_000,
     ) -> FetchAnswer:
         """Read a document, in parts where it is long."""
-        return _fetch_answer(index.retriever.get([id])[0], offset, limit)
+        return _fetch_answer(index.get([id])[0], offset, limit)
 
     return server
 
@@ -128,11 +127,11 @@ def _in_words(tool: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def _instructions(index: LiveIndex, name: str) -> str:
-    fields = dict.fromkeys(field for each in index.retriever.documents(limit=50) for field in each.metadata)
+def _instructions(index: Index, name: str) -> str:
+    fields = dict.fromkeys(field for each in index.documents(limit=50) for field in each.metadata)
     known = f" Metadata fields for filters: {', '.join(list(fields)[:30])}." if fields else ""
     return (
-        f"{name} holds {index.retriever.count():,} documents. search finds passages; fetch reads a document by its id, "
+        f"{name} holds {index.count():,} documents. search finds passages; fetch reads a document by its id, "
         f"in parts where it is long: pass a passage's start as offset to read on from there.{known}"
     )
 

@@ -31,7 +31,7 @@ class Batch:
     def __init__(self, root: str | Path, model: Model) -> None:
         self._root = root
         self._model = model
-        self._steps: list[Callable[[Transaction], None]] = []
+        self._steps: list[Callable[[Transaction], object]] = []
 
     def __len__(self) -> int:
         """Number of changes that wait."""

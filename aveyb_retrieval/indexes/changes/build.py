@@ -128,8 +128,8 @@ def _encoding_of_shards(shards: EncodedShards, named: Encoding | None, options: 
         asked = options.get(name)
         if asked is not None and asked != getattr(made, name):
             raise ConfigError(
-                f"{name}={asked!r}: the shards at {shards.name} were encoded with {getattr(made, name)!r}; leave it out, "
-                "or encode them again"
+                f"{name}={asked!r}: the shards at {shards.name} were encoded with {getattr(made, name)!r}; leave "
+                "it out, or encode them again"
             )
     chosen = {name: options[name] for name in ("granularity", "storage_dtype") if name in options}
     if "language" in options:

@@ -33,6 +33,7 @@ def finish(
     `retune` measures the settings of searches again.
     """
     state, tables = transaction.state, transaction.tables
+    transaction.whole = whole
     if transaction.base is None or reindex:
         progress("indexing words", 0, None, 0)
         for dataset, column in ((tables.documents, "id"), (tables.texts, WORDS), (tables.passages, WORDS)):
@@ -42,13 +43,11 @@ def finish(
             dataset.settle(whole=whole)
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=rebuild)
-    if retune:
-        for kind in state.encoding.kinds:
-            vectors = StoredVectors(tables, kind, state.encoding.dim)
-            state.tiers = [
-                build.tune_tier(transaction.root, tier, vectors, state.recall, progress) if tier.kind == kind else tier
-                for tier in state.tiers
-            ]
+    if retune and state.recall is not None:
+        state.tiers = [
+            build.tune_tier(transaction.root, tier, StoredVectors(tables, tier.kind, state.encoding.dim), state.recall)
+            for tier in state.tiers
+        ]
     return transaction.publish()
 
 

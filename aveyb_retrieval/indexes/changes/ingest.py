@@ -58,8 +58,8 @@ class Step:
 
 
 Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
-"""Encodes the documents of steps, in order. It may read ahead, but only in the calling thread: pulling a step may commit
-those before it."""
+"""Encodes the documents of steps, in order. It may read ahead, but only in the calling thread: pulling a step may
+commit those before it."""
 
 
 @runtime_checkable

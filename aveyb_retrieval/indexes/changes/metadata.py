@@ -78,7 +78,9 @@ class MetadataChange:
 
     def __init__(self, changes: Mapping[str, Any], chosen: Selection, remove: Sequence[str] = ()) -> None:
         if isinstance(remove, str):
-            raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
+            raise ConfigError(
+                f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]"
+            )
         if not changes and not remove:
             raise ConfigError(
                 "update_metadata: nothing to change; give fields with their new values, or fields to remove"

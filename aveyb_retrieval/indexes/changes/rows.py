@@ -86,13 +86,13 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         passages["norm"] += [None] * len(spans) if norms is None else norms[: len(spans)].tolist()
         passages[WORDS] += words
         if tokens is not None:
-            if encoding.token_owner == "document":
+            if encoding.tokens_of == "document":
                 codes.append(tokens.codes.tobytes())
             else:
                 codes += [tokens.codes[start:stop].tobytes() for start, stop in tokens.ranges.tolist()]
     columns: dict[str, dict[str, Any]] = {"texts": texts, "passages": passages}
     if encoding.token_codec is not None:
-        columns["texts" if encoding.token_owner == "document" else "passages"][CODES] = codes
+        columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
     shaped = schemas(encoding)
     if made and "document" in encoding.kinds:
         texts[VECTOR] = fixed_lists(np.stack([e.vector for _, e, _ in made]), shaped["texts"].field(VECTOR).type)

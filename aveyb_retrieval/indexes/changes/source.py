@@ -9,7 +9,6 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
-from aveyb_retrieval.indexes.encode_options import Vectors
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.place import is_url
@@ -18,6 +17,7 @@ from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, check_fingerpri
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.indexes.encode_options import Vectors
     from aveyb_retrieval.indexes.encoding import Encoding
 
 

@@ -1,10 +1,11 @@
 """One change of an index, from the writer lock to the visible version; survives being killed at any instant.
 
 A change adds versions to the Lance datasets, which readers of other versions do not see. After a batch its files are
-flushed to the device and `journal.json` names the new versions and the position in the input: from there the same command
-goes on. What is newer than the journal (or, without one, than the visible version) was not finished and is thrown away at
-the next start. At the end everything is flushed, the manifest is written and the pointer replaced, by one rename; only
-then is the journal removed. A change of a single batch needs no journal: it is published or it never was.
+flushed to the device and `journal.json` names the new versions and the position in the input: from there the same
+command goes on. What is newer than the journal (or, without one, than the visible version) was not finished and is
+thrown away at the next start. At the end everything is flushed, the manifest is written and the pointer replaced, by
+one rename; only then is the journal removed. A change of a single batch needs no journal: it is published or it never
+was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.changes.rows import make_rows, origin_columns, table_of_rows
-from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, VERSIONS, IndexDirectory, version_name
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Job = dict[str, Any]
+
+CLEAN_EVERY = 8  # versions: what nobody reads any more is deleted with every so many, and by a build or `compact`
 
 _REWRITTEN = 4096  # rows at a time
 
@@ -96,6 +99,7 @@ class Transaction:
         tables: The datasets, as it has changed them.
         resumed: Whether work of an earlier, interrupted run is being continued.
         done: The version, where an earlier run had published it already.
+        whole: Whether everything is merged, so that what was before is deleted at once.
     """
 
     def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:
@@ -105,6 +109,7 @@ class Transaction:
         self.state = state
         self.resumed = False
         self.done: Manifest | None = None
+        self.whole = False
         self._before = before
         self._journaled = False
         self._synced: dict[str, FileInfo | None] = dict(base.files) if base else {}
@@ -179,13 +184,13 @@ class Transaction:
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
-                f"{self.root}: an interrupted change of the version {journal.base} is waiting, which is not the visible one "
-                "any more; throw its work away with --restart (restart=True)"
+                f"{self.root}: an interrupted change of the version {journal.base} is waiting, which is not the "
+                "visible one any more; throw its work away with --restart (restart=True)"
             )
         journal.job, journal.index, journal.recall = ours, self.state.index, self.state.recall
 
     def _discard_beyond(self, versions: dict[str, int]) -> None:
-        """Remove the versions of datasets that an unfinished change left; a damaged newest one would stop every opening."""
+        """Remove the versions of datasets that an unfinished change left: a damaged newest one stops every opening."""
         for name in TABLES:
             folder = self.root / f"{name}.lance"
             if name in versions and (left := newer_versions(folder, versions[name])):
@@ -383,7 +388,8 @@ def open_transaction(
         except AveyBError:
             transaction.abandon_if_empty(existed)
             raise
-        delete_unused(index_dir)
+        if state.number % CLEAN_EVERY == 0 or base is None or transaction.whole:
+            delete_unused(index_dir)
 
 
 def new_state(job: Job, encoding: Encoding, index: str, recall: float | None) -> State:

@@ -100,8 +100,12 @@ def insert(
     options: Mapping[str, Any],
     *,
     before: Tables | None = None,
+    allow_empty: bool = False,
 ) -> Report:
-    """Add or upsert documents; `before` are the datasets at any version, if this process has them open."""
+    """Add or upsert documents; `before` are the datasets at any version, if this process has them open.
+
+    With `allow_empty` a corpus without documents changes nothing; otherwise it is an InputError.
+    """
     check_options(options, InsertOptions, f"{mode}_documents")
     encoding = read_manifest(root).encoding
     reading, on_error, progress = reading_of(options), options.get("on_error", "stop"), options.get("progress", silent)
@@ -119,12 +123,19 @@ def insert(
     source.check_fits(encoding, root)
     job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
 
-    def work(transaction: Transaction) -> FinishOptions:
+    def work(transaction: Transaction) -> FinishOptions | None:
         source.check_fits(transaction.state.encoding, root)  # again: the index may have been replaced meanwhile
         notices = ingest_corpus(
-            transaction, source, documents, reading, mode=mode, on_error=on_error, progress=progress
+            transaction,
+            source,
+            documents,
+            reading,
+            mode=mode,
+            on_error=on_error,
+            progress=progress,
+            allow_empty=allow_empty,
         )
-        return FinishOptions(notices=notices)
+        return FinishOptions(notices=notices) if transaction.state.consumed else None
 
     return run_change(root, job, work, restart=options.get("restart", False), progress=progress, before=before)
 

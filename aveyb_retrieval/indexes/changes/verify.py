@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +23,6 @@ from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
@@ -106,16 +107,19 @@ def _problems(index_dir: IndexDirectory, manifest: Manifest, progress: Progress,
         if deep and not damaged:
             progress("checking texts", 0, manifest.counts.documents, 0)
             problems += content_problems(tables, manifest)
-        expected = []
-        for kind in manifest.encoding.kinds:
-            progress(f"checking {kind}s", 0, None, 0)
-            numbers = ids_of(tables, kind)
-            problems += _vector_problems(tables, manifest, kind, numbers)
-            expected += [each for each in _expected(root, manifest, kind, numbers) if each.path.name not in
-                         {name.rpartition("/")[2] for name in damaged}]  # fmt: skip
-        progress("checking FAISS files", 0, len(expected), 0)
-        stored = {kind: StoredVectors(tables, kind, manifest.encoding.dim) for kind in manifest.encoding.kinds}
-        problems += faiss_check.problems(expected, stored if deep else None)
+        names = {name.rpartition("/")[2] for name in damaged}  # what is known to be damaged is not given to FAISS
+        with tempfile.TemporaryDirectory() as folder:
+            expected: list[faiss_check.Expected] = []
+            for kind in manifest.encoding.kinds:
+                progress(f"checking {kind}s", 0, None, 0)
+                numbers = ids_of(tables, kind)
+                problems += _vector_problems(tables, manifest, kind, numbers)
+                for number, each in enumerate(_expected(root, manifest, kind, numbers)):
+                    if each.path.name not in names:
+                        copy = Path(folder) / f"{kind}-{number}.npy" if deep else None
+                        expected.append(_with_vectors(each, tables, manifest, copy))
+            progress("checking FAISS files", 0, len(expected), 0)
+            problems += faiss_check.problems(expected)
     except AveyBError as error:
         problems.append(str(error))
     return problems
@@ -162,7 +166,7 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
                 f"{tier.count - tier.dead}"
             )
     codec = encoding.token_codec
-    if codec is not None and encoding.token_owner == kind:
+    if codec is not None and encoding.tokens_of == kind:
         dataset = tables.of(kind)
         for batch in dataset.batches([dataset.key, CODES]):
             sizes = np.array([len(value) for value in batch[CODES].to_pylist()], dtype=np.int64)
@@ -180,7 +184,25 @@ def _expected(root: Path, manifest: Manifest, kind: Kind, numbers: IntArray) -> 
     for tier in manifest.tiers_of(kind):
         low, high = _range(kind, tier.first, tier.stop)
         live = numbers[(numbers >= low) & (numbers < high)]
-        yield faiss_check.Expected(root / tier.file, kind, live, tier.count, low, high, manifest.encoding.dim)
+        yield faiss_check.Expected(
+            root / tier.file, kind, tier.first, tier.stop, tier.count, live, manifest.encoding.dim
+        )
+
+
+def _with_vectors(
+    expected: faiss_check.Expected, tables: Tables, manifest: Manifest, copy: Path | None
+) -> faiss_check.Expected:
+    """The same with a file of the stored vectors, which codes are compared with; None: they are not compared."""
+    if copy is None or not len(expected.ids):
+        return expected
+    out = np.lib.format.open_memmap(copy, "w+", np.float32, (len(expected.ids), manifest.encoding.dim))
+    at = 0
+    stored = StoredVectors(tables, expected.kind, manifest.encoding.dim)
+    for numbers, vectors in stored.blocks(expected.first, expected.stop):
+        out[at : at + len(numbers)] = vectors
+        at += len(numbers)
+    out.flush()
+    return replace(expected, vectors=copy)
 
 
 def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -> bool:

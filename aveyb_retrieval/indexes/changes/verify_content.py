@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes.rows import content_digest, rank_of
 from aveyb_retrieval.indexes.store.dataset import WORDS
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.vectors import ids_of
 from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aveyb_retrieval.indexes.store.dataset import Dataset
     from aveyb_retrieval.indexes.store.manifest import Manifest
@@ -51,13 +52,14 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     texts = {row["doc"]: row for row in tables.texts.take(numbers, ["title", "text", WORDS]).to_pylist()}
     found = tables.read_documents(docs)
     numbers = tables.passage_numbers(numbers)
-    passages: dict[int, list[dict]] = {}
+    passages: dict[int, list[dict[str, Any]]] = {}
     for row in tables.passages.take(numbers, ["start", "stop", "heading", WORDS]).to_pylist():
-        passages.setdefault(row["passage"] >> 20, []).append(row)
+        passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
     for doc in docs:
         row, text, mine = about[doc], texts[doc], passages.get(doc, [])
         where = f"{tables.root}: document {row['id']!r}"
-        pages = found[doc].origin.pages if found[doc].origin else None
+        origin = found[doc].origin
+        pages = origin.pages if origin else None
         if content_digest(text["title"], text["text"]) != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
         if not isinstance(json.loads(row["metadata"]), dict) or rank_of(row["id"]) != row["rank"]:
@@ -66,20 +68,26 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
             yield f"{where}: its stored words are not those of its text"
         if pages and pages.starts[-1] > len(text["text"]):
             yield f"{where}: a page begins behind the end of its text"
-        spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(-1, 2)
-        if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
-            yield f"{where}: its passages are not those that are counted"
-        if len(spans) and not (
-            spans.min() >= 0
-            and spans.max() <= len(text["text"])
-            and (spans[:, 0] <= spans[:, 1]).all()
-            and (np.diff(spans, axis=0) >= 0).all()
-        ):
-            yield f"{where}: its passages are not spans of its text in order"
-        for each in mine:
-            if each[WORDS] != stored(f"{each['heading']}\n{text['text'][each['start'] : each['stop']]}"):
-                yield f"{where}: the stored words of a passage are not those of its text"
-                break
+        for problem in _passage_problems(mine, text["text"], row, stored):
+            yield f"{where}: {problem}"
+
+
+def _passage_problems(
+    mine: list[dict[str, Any]], text: str, row: dict[str, Any], stored: Callable[[str], str]
+) -> Iterator[str]:
+    """What is wrong with the passages of one document."""
+    spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(-1, 2)
+    if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
+        yield "its passages are not those that are counted"
+    if len(spans) and not (
+        spans.min() >= 0
+        and spans.max() <= len(text)
+        and (spans[:, 0] <= spans[:, 1]).all()
+        and (np.diff(spans, axis=0) >= 0).all()
+    ):
+        yield "its passages are not spans of its text in order"
+    if any(each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}") for each in mine):
+        yield "the stored words of a passage are not those of its text"
 
 
 def _search_problems(dataset: Dataset) -> Iterator[str]:

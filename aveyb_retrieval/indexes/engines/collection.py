@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
 

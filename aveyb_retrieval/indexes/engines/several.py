@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.words import WordStatistics
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 THREADS = 8  # for each server: searches of so many threads ask it at once

@@ -260,8 +260,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 def _number(value: int | float | Decimal) -> int | float:
     if isinstance(value, int):
-        if value.bit_length() > MAX_INTEGER_BITS:
-            raise BadRecord(f"the metadata holds a whole number of more than {MAX_INTEGER_BITS:,} bits")
+        if not -(1 << 63) <= value < 1 << 64:
+            raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
         return value
     number = math.nan if isinstance(value, Decimal) and value.is_nan() else float(value)
     if not math.isfinite(number):

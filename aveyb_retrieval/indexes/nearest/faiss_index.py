@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
-ONE_LIST = 400_000  # vectors: up to so many, all codes are scanned
+ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 _HNSW = re.compile(r"HNSW(\d+)")
 
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 PASSAGE_BITS = 20  # passage `i` of document `doc` has the number `doc << 20 | i`
-DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 200}
+DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 400}
 BY_SELECTOR = 1 / 12  # share of vectors: a search limited to fewer asks FAISS's selector, else what it finds is sifted
+
+MOST_EFFORT = 16  # how many times harder a limited search looks at most
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,16 @@ class FaissSearcher:
         """
         count = int(self.index.ntotal)
         ask = m * grown * count // max(self.live, 1) + (16 if self.tier.dead else 0)
-        selector, sift = None, False
+        selector, sift, effort = None, False, grown
         if among is not None:
             share = len(among) / max(count, 1)
             if self.traits.takes_selector and (share < BY_SELECTOR or grown > 1 or self.traits.knob == "efSearch"):
                 selector = import_faiss().IDSelectorBatch(among)
+                effort = grown * min(round(1 / share), MOST_EFFORT)  # the nearest of few are further away
             else:
                 sift, ask = True, int(1.25 * ask / share) + 16
         k = min(ask, count)
-        scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, grown))
+        scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
         gone = (numbers < 0) | np.isnan(scores)
         if sift and among is not None:
             places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
@@ -154,12 +157,12 @@ class FaissSearcher:
         knob = self.traits.knob
         return m * grown >= self.index.ntotal and (not knob or self.params[knob] * grown >= self.traits.largest)
 
-    def _parameters(self, k: int, selector: Any, grown: int) -> Any:
+    def _parameters(self, k: int, selector: Any, effort: int) -> Any:
         faiss = import_faiss()
         knob = self.traits.knob
         if not knob:
             return None if selector is None else faiss.SearchParameters(sel=selector)
-        value = min(self.params[knob] * grown, self.traits.largest)
+        value = min(self.params[knob] * effort, self.traits.largest)
         if knob == "efSearch":
             return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
         inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)

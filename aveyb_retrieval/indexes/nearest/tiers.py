@@ -37,7 +37,10 @@ class Vectors(Protocol):
     The vector of a number never changes, no number is given twice, and later documents have higher ones.
     """
 
-    dim: int
+    @property
+    def dim(self) -> int:
+        """Their width, d."""
+        ...
 
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, vectors `[m, d]` float32."""
@@ -141,7 +144,7 @@ class Nearest:
             exact: Compare with every vector rather than trust FAISS's files.
 
         Returns:
-            True cosines and numbers `[n, k]`, best first, ties by the lower number; fewer columns where there are fewer.
+            True cosines and numbers `[n, k]`, best first, ties by the lower number; fewer columns if there are fewer.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         k = min(k, self.count if among is None else len(among))
@@ -175,7 +178,7 @@ class Nearest:
         """Whether reading all vectors (or the selected ones) costs less than asking the file and reading candidates."""
         asked = 0 if file.scores_are_true else file.wanted(k)
         if here is None:
-            return asked * SCANNED >= file.live
+            return asked * SCANNED >= file.live or 4 * k >= file.live
         return min(len(here), file.live // SCANNED) <= asked + file.live // READ
 
     def _exactly(

@@ -162,7 +162,7 @@ class DocumentSearch(Search):
         return {doc: best[doc][0].passage.text if doc in best else stored.text for doc, stored in documents.items()}
 
     def _confidence(self, ranked: Ranked) -> dict[int, float]:
-        """The confidence of the best passage of each document in a hybrid search; documents without one are left out."""
+        """The confidence of the best passage of each document in a hybrid search; those without one are left out."""
         scored = self._score_passages_of(ranked, 1)
         return best_by_document(scored.ids, scored.shown) if len(scored.ids) else {}
 

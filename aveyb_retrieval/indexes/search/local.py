@@ -1,4 +1,4 @@
-"""Our own engine: a directory of Lance datasets and FAISS files. A version never changes, so each one is its own view."""
+"""Our own engine: a directory of Lance datasets and FAISS files. A version never changes, so each is its own view."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ SLOPE, OFFSET = 1.71, -2.49  # fitted by benchmarks/cpu/confidence.py
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them; `confidence` is the calibrated form of a hybrid one and orders them alike. `near` is the part of
-    the vectors in r(p).
+    `score` orders them; `confidence` is the calibrated form of a hybrid one and orders them alike. `near` is the part
+    of the vectors in r(p).
     """
 
     ids: IntArray
@@ -65,7 +65,7 @@ class PassageScores:
         return PassageScores(self.ids[rows], self.score[rows], cosine, words, near, confidence)
 
     def best(self, weight: float) -> dict[int, float]:
-        """best(d) of each document, by its number, of a hybrid score; `weight`: of the vectors, 0 to 1."""
+        """The score of each document's best passage, by its number, with `weight` (0 to 1) for the vectors."""
         assert self.near is not None  # of a hybrid score it is
         assert self.words is not None
         if not len(self.ids):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+    from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.base import Ranked, Search
@@ -62,7 +62,7 @@ class Retriever:
         mapped: bool = True,
         verify: bool = False,
         partial: bool = False,
-    ) -> Retriever:
+    ) -> Self:
         """Open an index.
 
         Args:
@@ -145,7 +145,7 @@ class Retriever:
         """Let go of the index's files. Searching afterwards is an error."""
         self._engine.close()
 
-    def __enter__(self) -> Retriever:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -23,7 +23,6 @@ from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
 from aveyb_retrieval.indexes.store.words import Language, language
-from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 SAMPLE = 1024  # documents whose mean vector stands for that of all
 FILTERS_KEPT = 16
@@ -72,6 +72,8 @@ class Snapshot:
         encoding = manifest.encoding
         self.root = root
         self.manifest = manifest
+        self.tables: Tables
+        self._nearest: dict[Kind, Nearest]
         self.kinds = encoding.kinds
         self.language: Language = language(encoding.language)
         self.info = _info(root, manifest)
@@ -177,7 +179,7 @@ class Snapshot:
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
-        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; as many as `k` if so many exist."""
+        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; fewer where fewer exist."""
         self.check_open()
         among = None if selection is None else self._ids(selection, kind)
         return self._nearest[kind].search(queries, k, among, exact=exact)

@@ -54,7 +54,7 @@ def encode_on_ray(job: EncodeJob, cluster: RayCluster, progress: Progress) -> tu
             f"corpus of type {type(job.corpus).__name__} with ray: every actor reads the corpus by itself; give paths "
             "or a list"
         )
-    cluster.check_device(job.device)
+    cluster.check_device(job.options.get("device", "cpu"))
     job = replace(job, out=Place(job.out).absolute)
     with cluster.connect() as ray:
         actors = cluster.actors_for(ray.nodes(), job.of)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store.numbering import id_digest
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """One Lance dataset at one of its versions: rows that are known by a number of ours, and found by their words.
 
-Lance knows a row by an address, which changes when fragments are merged. Our numbers never change: they are a column, and
-`_Rows` maps numbers to addresses, fragment by fragment, so a new version costs only what is new in it.
+Lance knows a row by an address, which changes when fragments are merged. Our numbers never change: they are a column,
+and `_Rows` maps numbers to addresses, fragment by fragment, so a new version costs only what is new in it.
 
 Lance never flushes files to the device; `Dataset.files` says which files a version is made of, so that the writer can.
 """
@@ -9,7 +9,7 @@ Lance never flushes files to the device; `Dataset.files` says which files a vers
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,6 +22,8 @@ import pyarrow as pa
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import lance
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
@@ -34,6 +36,7 @@ CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
 """Memory in which Lance keeps opened indexes and metadata, for all indexes of a process together."""
 
 SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
+UNINDEXED_ROWS = 1000  # so many are looked through by every search of words, in about a millisecond
 LARGE = 1 << 16  # rows: a fragment of so many is merged with others only to drop deleted rows
 DROP_SHARE = 0.2  # a fragment with a larger share of deleted rows is written again by `compact`
 
@@ -166,7 +169,8 @@ class Dataset:
 
         Counting them costs in proportion to their number, and the score of a row by one word says it just as well:
 
-            score = idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / lengths)),  idf = ln(1 + (N - n + .5) / (n + .5))
+            score = idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / lengths))
+            idf   = ln(1 + (N - n + .5) / (n + .5))
         """
         from lance.query import MatchQuery
 
@@ -258,7 +262,7 @@ class Dataset:
         done = False
         sizes = self._unindexed()
         if self._lance.describe_indices() and (
-            len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > LARGE
+            len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > UNINDEXED_ROWS
         ):
             for described in self._lance.describe_indices():
                 self._lance.optimize.optimize_indices(
@@ -315,8 +319,7 @@ class Dataset:
             made_of = fragment.metadata
             found.update(f"data/{each.path}" for each in made_of.files)
             if made_of.deletion_file is not None:
-                path = fragment.deletion_file()
-                found.add(path if path.startswith("_deletions/") else f"_deletions/{Path(path).name}")
+                found.add(f"_deletions/{Path(str(fragment.deletion_file())).name}")
         for described in self._lance.describe_indices():
             for segment in described.segments:
                 folder = self.path / "_indices" / str(segment.uuid)
@@ -330,6 +333,9 @@ def session() -> lance.Session:
     import lance
 
     return lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
+
+
+_SOURCE = re.compile(r",? \S+\.rs:\d+:\d+")  # where in Lance's source an error arose
 
 
 @contextmanager
@@ -352,7 +358,8 @@ def damage(path: Path) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
-    reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    said = _SOURCE.sub("", str(error).strip())
+    reason = said.splitlines()[0][:300] if said else type(error).__name__
     return IndexFormatError(
         f"{path}: files of the version that is open are missing or damaged ({reason}); if the index was made again at "
         f"this place, open it again, else run `aveyb-index verify {path.parent}`"
@@ -372,7 +379,7 @@ _WORDS_AS_THEY_ARE: dict[str, Any] = {
 
 
 def _tier(sizes: Sequence[int], rows: int) -> int:
-    """How many of the last pieces are merged with `rows` new rows: each that is not twice as large as what follows it."""
+    """How many of the last pieces are merged with `rows` new rows: those not twice as large as what follows them."""
     merged = 0
     for size in reversed(sizes):
         if size > 2 * rows and merged and size > SMALL_FRAGMENTS:

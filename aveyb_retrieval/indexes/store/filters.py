@@ -1,4 +1,4 @@
-r"""Metadata filters: a small MongoDB-like language compiled to parameterised SQL.
+r"""Metadata filters: a small MongoDB-like language compiled to SQL.
 
     {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False}, {"author.name": "Ada"}]}
 
@@ -8,16 +8,16 @@ Numbers compare with numbers and strings with strings: a condition on another ty
 `$contains` (an element of a list, or a part of a string), `$any` and `$all` (one or all of some values are elements of
 a list) look at the field as a whole: they are false where it is neither. `$is_empty` holds for "", [], {}, null and a
 missing field.
-Nothing of a filter becomes SQL text: paths and values are bound parameters.
+Nothing of a filter is syntax of SQL: paths and values are bound parameters, or literals where there are none.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError
@@ -31,8 +31,6 @@ _OPERATORS = (
 )  # fmt: skip
 _MAX_DEPTH = 20
 _MAX_VALUES = 10_000
-_MAX_PARTS = 1_000  # conditions joined in one filter
-_LARGEST_INTEGER = 1 << 64  # beyond it metadata hold no whole number
 
 
 class Condition(NamedTuple):
@@ -49,7 +47,7 @@ def field_keys(field: str) -> list[str]:
     """The keys that a field's path is made of: `author.name` has two.
 
     Raises:
-        ConfigError: the field is empty, or has a part that SQLite's paths cannot express.
+        ConfigError: the field is empty, or has a part that paths cannot express.
     """
     try:
         field.encode()
@@ -203,7 +201,8 @@ class FilterCompiler(ABC):
 class LanceFilters(FilterCompiler):
     """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths.
 
-    A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values are
+    A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values
+    are
     JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
     """
 
@@ -225,7 +224,7 @@ class LanceFilters(FilterCompiler):
         values = [value for value in values if value != ""]
         for start in range(0, len(values), 100):
             tests = " || ".join(f"@ == {_json(value)}" for value in values[start : start + 100])
-            parts.append(_exists(f"{json_path(field)} ? ({tests})"))
+            parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
@@ -264,7 +263,7 @@ def _exists(path: str) -> Condition:
 
 
 def _some(field: str, operator: str, value: Scalar) -> Condition:
-    return _exists(f"{json_path(field)} ? (@ {operator} {_json(value)})")
+    return _exists(f"{json_path(field)}[*] ? (@ {operator} {_json(value)})")
 
 
 def _as_text(field: str, test: str) -> Condition:
@@ -273,11 +272,16 @@ def _as_text(field: str, test: str) -> Condition:
 
 
 def _json(value: Scalar) -> str:
-    if isinstance(value, float) and math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LARGEST_INTEGER:
-        return repr(_nearest_float(value))
-    return json.dumps(value, ensure_ascii=False)
+    """A value as a path of Lance's can hold it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
+        return str(value)
+    # its parser takes the digits before a point for a whole number, and then knows no point: there are none before it
+    sign, digits, exponent = Decimal(repr(_nearest_float(value))).as_tuple()
+    if not isinstance(exponent, int):  # infinity
+        digits, exponent = (1,), 999
+    return f"{'-' if sign else ''}.{''.join(map(str, digits))}e{exponent + len(digits)}"
 
 
 def _literal(text: str) -> str:
@@ -312,7 +316,7 @@ def _nearest_float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return float("inf") if value > 0 else float("-inf")
 
 
 def join(word: str, parts: Sequence[Condition], *, empty: Condition = ALL) -> Condition:

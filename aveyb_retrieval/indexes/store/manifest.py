@@ -11,10 +11,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory, is_version, version_name
-from aveyb_retrieval.indexes.store.files import FileInfo
+from aveyb_retrieval.indexes.store.files import FileInfo  # noqa: TC001  # msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,8 +192,8 @@ def _parse(data: bytes, path: Path) -> Manifest:
         raise _bad(path, "not a JSON object")
     if body.get("format") != FORMAT:
         raise IndexFormatError(
-            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT}; open the index with the "
-            "version that made it, or build it again"
+            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT}; open the index with "
+            "the version that made it, or build it again"
         )
     if body.pop("checksum", None) != _checksum(body):
         raise _bad(path, "its checksum does not fit its contents")
@@ -222,6 +222,11 @@ def _problem(m: Manifest) -> str | None:
     for name, file in m.files.items():
         if not _is_ours(name) or file.bytes < 0:
             return f"it lists {name[:100]!r}, which is no file of an index"
+    return _tier_problem(m)
+
+
+def _tier_problem(m: Manifest) -> str | None:
+    """What of the FAISS files cannot be, or None."""
     for kind in ("document", "passage"):
         stop = 0
         for tier in m.tiers_of(kind):

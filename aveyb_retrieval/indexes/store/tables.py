@@ -1,14 +1,14 @@
 """The documents of an index as three Lance datasets, and what is read from them.
 
-| dataset | a row for each | columns |
-|---|---|---|
-| `documents` | document | `doc`, `id`, `metadata` (JSON), `rank` (of its id's hash), `digest` (of title and text), `passages`, `tokens`, `cut_tokens`, `characters`, `words` (counts; the last two of its passages), `file_sha256`, `folder`, `pages` (JSON; all three null: not read from a file of its own) |
-| `texts` | document | `doc`, `title`, `text`, `words` (of title and text), `vector`, `codes` |
-| `passages` | passage | `passage`, `start`, `stop` (characters of the text), `heading`, `norm`, `words` (of heading and text), `vector`, `codes` |
+    documents   doc, id, metadata (JSON), rank (of its id's hash), digest (of title and text),
+                passages, tokens, cut_tokens, characters, words (counts; the last two of its passages),
+                file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own)
+    texts       doc, title, text, words (of title and text), vector, codes
+    passages    passage, start, stop (characters of the text), heading, norm, words (of heading and text), vector, codes
 
-`vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those of
-the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in `documents`
-alone. A document's number, `doc`, is given once and never again, and its passage `i` has `doc << 20 | i`.
+`vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
+of the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in
+`documents` alone. A document's number, `doc`, is given once and never again; its passage `i` has `doc << 20 | i`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
     vector = [pa.field(VECTOR, pa.list_(number, encoding.dim))]
     codes = [pa.field(CODES, pa.large_binary())] if encoding.token_codec is not None else []
     of = {
-        kind: (vector if kind in encoding.kinds else []) + (codes if kind == encoding.token_owner else [])
+        kind: (vector if kind in encoding.kinds else []) + (codes if kind == encoding.tokens_of else [])
         for kind in ("document", "passage")
     }
     return {
@@ -195,8 +195,8 @@ class Tables:
             pages = None if row["pages"] is None else Pages.from_json(json.loads(row["pages"]))
         except (ValueError, RecursionError) as error:
             raise IndexFormatError(
-                f"{self.documents.path}: the pages of document {row['id']!r} are damaged ({error}); restore the files from a "
-                "copy or build the index again"
+                f"{self.documents.path}: the pages of document {row['id']!r} are damaged ({error}); restore the files "
+                "from a copy or build the index again"
             ) from error
         return FileOrigin(row["file_sha256"], row["folder"], pages)
 
@@ -257,9 +257,9 @@ class Tables:
         """
         codec = encoding.token_codec
         assert codec is not None  # else none are stored
-        dataset = self.of(encoding.token_owner)
+        dataset = self.of(encoding.tokens_of)
         rows = dataset.take(numbers, [CODES])
-        self._check_all(encoding.token_owner, numbers, rows[dataset.key].to_numpy())
+        self._check_all(encoding.tokens_of, numbers, rows[dataset.key].to_numpy())
         parts = [value.as_buffer() for value in rows[CODES]]
         sizes = np.array([part.size for part in parts], dtype=np.int64)
         if (sizes % codec.row_bytes).any():

@@ -1,9 +1,9 @@
 """How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
 
-A text becomes a list of words: runs of letters and digits in lower case (accents put together with their letters first),
-stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no spaces
-between their words, become their characters and all pairs of neighbors. Engines store the words with spaces between them
-and look for words as they are, so all of them find the same.
+A text becomes a list of words: runs of letters and digits in lower case (accents put together with their letters
+    first), stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no
+    spaces between their words, become their characters and all pairs of neighbors. Engines store the words with spaces
+    between them and look for words as they are, so all of them find the same.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ from haystack import Document, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 
+from aveyb_retrieval import Index
 from aveyb_retrieval.integrations.haystack.filters import translate
 from aveyb_retrieval.integrations.haystack.metadata_queries import MetadataQueries, in_thread
-from aveyb_retrieval.integrations.live_index import LiveIndex, row
 from aveyb_retrieval.integrations.places import place
+from aveyb_retrieval.integrations.rows import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ class AveyBDocumentStore(MetadataQueries):
     def __init__(self, path: str, **options: Any) -> None:
         self.path = path
         self._options = options
-        self._index = LiveIndex(path, create=True, **options)
+        self._index = Index.open(path, create=True, **options)
 
     def to_dict(self) -> dict[str, Any]:
         """Describe the store, so that `from_dict` opens it again."""
@@ -52,11 +53,11 @@ class AveyBDocumentStore(MetadataQueries):
         """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`."""
         if top_k == 0:
             return []
-        hits = self._index.retriever.search(query, top_k, filter=translate(filters), **options)
+        hits = self._index.search(query, top_k, filter=translate(filters), **options)
         return [_passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score) for hit in hits]
 
     def _stored(self, filters: dict[str, Any] | None = None) -> Iterator[Stored]:
-        return self._index.retriever.documents(translate(filters))
+        return self._index.documents(translate(filters))
 
     def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         for each in self._stored(filters):
@@ -64,11 +65,11 @@ class AveyBDocumentStore(MetadataQueries):
 
     def count_documents(self) -> int:
         """Count all documents."""
-        return self._index.retriever.count()
+        return self._index.count()
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
         """Count the documents that satisfy a filter."""
-        return self._index.retriever.count(translate(filters))
+        return self._index.count(translate(filters))
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         """Return the documents that satisfy a filter, oldest first."""
@@ -83,7 +84,7 @@ class AveyBDocumentStore(MetadataQueries):
         """
         if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
             raise ValueError("write_documents needs a list of Documents")
-        known = {each.id for each in self._index.retriever.get([each.id for each in documents], missing_ok=True)}
+        known = {each.id for each in self._index.get([each.id for each in documents], missing_ok=True)}
         chosen: dict[str, Document] = {}
         for each in documents:
             if policy == DuplicatePolicy.OVERWRITE or (each.id not in known and each.id not in chosen):
@@ -95,7 +96,8 @@ class AveyBDocumentStore(MetadataQueries):
 
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete documents by id; ids that are not there are ignored."""
-        self._index.delete(document_ids)
+        if document_ids:
+            self._index.delete(document_ids, missing_ok=True)
 
     def delete_all_documents(self) -> None:
         """Delete all documents."""
@@ -103,11 +105,11 @@ class AveyBDocumentStore(MetadataQueries):
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
         """Delete the documents that satisfy a filter; return how many."""
-        return self._index.delete(where=translate(filters) or {})
+        return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are."""
-        return self._index.update_metadata(meta, translate(filters) or {})
+        return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
 
     count_documents_async = in_thread(count_documents)
     count_documents_by_filter_async = in_thread(count_documents_by_filter)

@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field, PrivateAttr
 
-from aveyb_retrieval.integrations.live_index import LiveIndex
+from aveyb_retrieval import Index
 from aveyb_retrieval.integrations.places import place
 
 if TYPE_CHECKING:
@@ -35,21 +35,21 @@ class AveyBRetriever(BaseRetriever):
     k: int = 4
     search_options: dict[str, Any] = Field(default_factory=dict)
     model: Any = None
-    _index: LiveIndex = PrivateAttr()
+    _index: Index = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Open the index."""
-        self._index = LiveIndex(self.path, model=self.model)
+        self._index = Index.open(self.path, model=self.model)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        return [_passage(hit) for hit in self._index.retriever.search(query, k or self.k, **self._options(options))]
+        return [_passage(hit) for hit in self._index.search(query, k or self.k, **self._options(options))]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        hits = await self._index.retriever.asearch(query, k or self.k, **self._options(options))
+        hits = await self._index.asearch(query, k or self.k, **self._options(options))
         return [_passage(hit) for hit in hits]
 
     def _options(self, given: dict[str, Any]) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
-from aveyb_retrieval import ConfigError
+from aveyb_retrieval import ConfigError, Index
 from aveyb_retrieval.integrations.langchain.embeddings import AveyBEmbeddings
-from aveyb_retrieval.integrations.live_index import LiveIndex, row
+from aveyb_retrieval.integrations.rows import row
 from aveyb_retrieval.integrations.vectors_only import VectorsOnly
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class AveyBVectorStore(VectorStore):
         elif embedding is not None:
             own = VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
             options = {"granularity": "document", **options, "model": own}
-        self._index = LiveIndex(path, create=True, **options)
+        self._index = Index.open(path, create=True, **options)
         self._search_options: Any = {"mode": "dense", **(search_options or {})}
 
     @property
@@ -75,12 +75,13 @@ class AveyBVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any) -> bool:
         """Delete by ids or by a filter; ids that are not there are ignored."""
-        self._index.delete(ids or [], where=filter)
+        if ids or filter is not None:
+            self._index.delete(ids or [], where=filter, missing_ok=True)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents with these ids, without those that are not there."""
-        found = self._index.retriever.get(ids, missing_ok=True)
+        found = self._index.get(ids, missing_ok=True)
         return [Document(id=each.id, page_content=each.text, metadata=each.metadata) for each in found]
 
     def similarity_search_with_score(self, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
@@ -100,7 +101,7 @@ class AveyBVectorStore(VectorStore):
         return [(_document(hit), min(max(score, 0.0), 1.0)) for hit, score in zip(hits, found, strict=True)]
 
     def _search(self, query: str, k: int, **options: Any) -> list[Hit]:
-        return self._index.retriever.search(query, k, **{**self._search_options, **options})
+        return self._index.search(query, k, **{**self._search_options, **options})
 
     @classmethod
     def from_texts(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
-from aveyb_retrieval.integrations.live_index import LiveIndex
+from aveyb_retrieval import Index
 from aveyb_retrieval.integrations.llama_index.filters import translate
 from aveyb_retrieval.integrations.places import place
 
@@ -48,15 +48,15 @@ class AveyBRetriever(BaseRetriever):
     ) -> None:
         super().__init__(**options)
         self.similarity_top_k = similarity_top_k
-        self._index = LiveIndex(path, model=model)
+        self._index = Index.open(path, model=model)
         self._options: Any = {"unit": "passage", "filter": translate(filters), **(search_options or {})}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = self._index.retriever.search(query_bundle.query_str, self.similarity_top_k, **self._options)
+        hits = self._index.search(query_bundle.query_str, self.similarity_top_k, **self._options)
         return [_node(hit) for hit in hits]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = await self._index.retriever.asearch(query_bundle.query_str, self.similarity_top_k, **self._options)
+        hits = await self._index.asearch(query_bundle.query_str, self.similarity_top_k, **self._options)
         return [_node(hit) for hit in hits]
 
 

@@ -16,9 +16,9 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from aveyb_retrieval import ConfigError, Retriever
-from aveyb_retrieval.integrations.live_index import LiveIndex, row
+from aveyb_retrieval import ConfigError, Index, Retriever
 from aveyb_retrieval.integrations.llama_index.filters import translate
+from aveyb_retrieval.integrations.rows import row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,11 +48,11 @@ class AveyBVectorStore(BasePydanticVectorStore):
     stores_text: bool = True
     is_embedding_query: bool = False
     path: str
-    _index: LiveIndex = PrivateAttr()
+    _index: Index = PrivateAttr()
 
     def __init__(self, path: str | Path, **options: Any) -> None:
         super().__init__(path=str(path))
-        self._index = LiveIndex(path, create=True, **options)
+        self._index = Index.open(path, create=True, **options)
 
     @classmethod
     def class_name(cls) -> str:
@@ -62,7 +62,7 @@ class AveyBVectorStore(BasePydanticVectorStore):
     @property
     def client(self) -> Retriever:
         """The index, open at its newest version."""
-        return self._index.retriever
+        return self._index
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Add nodes, replacing those whose ids are there; return the ids. All of one call become one new version."""
@@ -75,14 +75,16 @@ class AveyBVectorStore(BasePydanticVectorStore):
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """Return nodes by id, by filter, or (with neither) all; ids that are not there are left out."""
-        found = self._index.retriever.documents(_filter(node_ids, None, filters))
+        found = self._index.documents(_filter(node_ids, None, filters))
         return [_node(document.text, document.metadata) for document in found]
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """Delete nodes by id, by filter, or by both together; with neither, none."""
-        self._index.delete(where=_filter(node_ids, None, filters))
+        where = _filter(node_ids, None, filters)
+        if where is not None:
+            self._index.delete(where=where)
 
     def clear(self) -> None:
         """Delete all nodes."""
@@ -105,7 +107,7 @@ class AveyBVectorStore(BasePydanticVectorStore):
             options["weight"] = query.alpha
         where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)  # an index gives [] for all
         count = query.hybrid_top_k if options["mode"] == "hybrid" and query.hybrid_top_k else query.similarity_top_k
-        hits = self._index.retriever.search(query.query_str, count, filter=where, **options)
+        hits = self._index.search(query.query_str, count, filter=where, **options)
         return VectorStoreQueryResult(
             nodes=[_node(hit.text, hit.metadata) for hit in hits],
             similarities=[hit.score for hit in hits],

@@ -10,8 +10,8 @@ from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, connect, translated
 from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

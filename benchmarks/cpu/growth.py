@@ -1,0 +1,513 @@
+"""What an index costs as it grows, beside Lance, LanceDB, tantivy and FAISS alone, in one run.
+
+    python benchmarks/cpu/growth.py TEXTS...                         # 10^4, 10^5 and 10^6 passages, about an hour
+    python benchmarks/cpu/growth.py TEXTS... --sizes 10000           # a quick look
+
+TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters, eight make a document.
+Vectors are given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search
+costs what is printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row
+of a passage, and its vector with noise. Each size runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DIM = 256
+PASSAGES = 8  # of a document
+LENGTH = 560  # characters of a passage
+QUESTIONS = 100
+ADDS = 1000
+K = 10
+SIZES = (10_000, 100_000, 1_000_000)
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+# --- what is indexed --------------------------------------------------------------------------------------------------
+
+
+def passages(paths: Iterable[Path], count: int) -> Iterator[str]:
+    """The first `count` passages of some files, and again from the beginning (in other company) where there are fewer."""
+    import zstandard
+
+    made, round_ = 0, 0
+    while made < count:
+        before = made
+        for path in paths:
+            with zstandard.open(path, "rt", encoding="utf-8") as lines:
+                for line in lines:
+                    text = json.loads(line).get("text") or ""
+                    for start in range(round_ * 97, len(text) - LENGTH // 2, LENGTH):
+                        yield text[start : start + LENGTH]
+                        made += 1
+                        if made == count:
+                            return
+        round_ += 1
+        if made == before:
+            raise SystemExit("the files hold no texts")
+
+
+def draw_vectors(count: int, seed: int) -> np.ndarray:
+    """Unit vectors `[count, DIM]` float16 around 1,000 centers, which are the same for every seed."""
+    rng = np.random.default_rng(0)
+    centers, turn = rng.normal(size=(1000, 32)), rng.normal(size=(32, DIM))
+    rng = np.random.default_rng(seed)
+    out = np.empty((count, DIM), np.float16)
+    for start in range(0, count, 65_536):
+        n = min(65_536, count - start)
+        points = centers[rng.integers(0, 1000, n)] + 0.7 * rng.normal(size=(n, 32))
+        rows = points @ turn + 0.5 * rng.normal(size=(n, DIM))
+        out[start : start + n] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return out
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a model would have made of a document."""
+
+    vector: np.ndarray
+    passages: np.ndarray
+    spans: np.ndarray
+    n_tokens: int = 0
+    n_cut: int = 0
+
+
+class GivenVectors:
+    """A model that knows the vectors of its documents and queries beforehand: the passages of document i are rows 8 i ff."""
+
+    dim, model_name, fingerprint = DIM, "given", "given"
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.vectors = vectors
+        self.next = 0
+        self.queries: dict[str, np.ndarray] = {}
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Given]:
+        for _, text in documents:
+            starts = np.arange(0, max(len(text), 1), LENGTH + 1)[:PASSAGES]
+            rows = self.vectors[self.next % len(self.vectors) :][: len(starts)].astype(np.float32)
+            self.next = (self.next + PASSAGES) % len(self.vectors)
+            mean = rows.mean(axis=0)
+            spans = np.stack([starts, np.minimum(starts + LENGTH, len(text))], axis=1).astype(np.int64)
+            yield Given(mean / np.linalg.norm(mean), rows, spans)
+
+    def encode_queries(self, queries: Iterable[str]) -> np.ndarray:
+        return np.stack([self.queries[query] for query in queries])
+
+
+def documents(paths: Iterable[Path], count: int) -> Iterator[dict[str, Any]]:
+    """Documents of eight passages."""
+    some: list[str] = []
+    rng = random.Random(0)
+    for number, passage in enumerate(passages(paths, count)):
+        some.append(passage.ljust(LENGTH))
+        if len(some) == PASSAGES or number == count - 1:
+            doc = number // PASSAGES
+            tags = [rng.choice("abcdefgh"), rng.choice("ijkl")]
+            yield {"_id": f"d{doc}", "text": "\n".join(some), "year": 1980 + doc % 45, "tags": tags}
+            some = []
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def milliseconds(work: Callable[[int], object], times: int = QUESTIONS, warm: int = 3) -> dict[str, float]:
+    """p50 and p99 of calls of `work(i)`; the first are not counted."""
+    for i in range(warm):
+        work(times + i)
+    taken = []
+    for i in range(times):
+        started = time.perf_counter()
+        work(i)
+        taken.append((time.perf_counter() - started) * 1e3)
+    return {"p50": round(float(np.percentile(taken, 50)), 3), "p99": round(float(np.percentile(taken, 99)), 3)}
+
+
+def written() -> int:
+    """Bytes that this process has written."""
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return round(time.perf_counter() - started, 3)
+
+
+class Questions:
+    """Eight words in a row of a passage, with its vector and noise."""
+
+    def __init__(self, paths: Iterable[Path], count: int, vectors: np.ndarray) -> None:
+        rng = random.Random(1)
+        wanted = sorted(rng.sample(range(count), min(count, QUESTIONS + 10)))
+        self.texts, rows, left = [], [], iter(wanted)
+        following = next(left)
+        for number, passage in enumerate(passages(paths, count)):
+            if number == following:
+                words = passage.split()
+                start = rng.randrange(max(1, len(words) - 8))
+                self.texts.append(" ".join(words[start : start + 8]))
+                rows.append(number)
+                following = next(left, -1)
+        noise = np.random.default_rng(2).normal(size=(len(rows), DIM)) * 0.05
+        near = vectors[rows].astype(np.float32) + noise
+        self.vectors = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+
+
+def ours(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+    """Our index: build, searches, changes."""
+    from aveyb_retrieval import Index, Retriever, build_index
+
+    model = GivenVectors(vectors)
+    model.queries = dict(zip(questions.texts, questions.vectors, strict=True))
+    path, out = folder / "ours", dict[str, Any]()
+    out["build s"] = timed(lambda: build_index(documents(paths, count), path, model=model, storage_dtype="float16"))
+    out["MB"] = round(size_of(path) / 1e6, 1)
+    texts, shown = questions.texts, questions.vectors
+    out["open ms"] = milliseconds(lambda i: Retriever.load(path, model=model).close(), 20)["p50"]
+    out["reader MB"] = _reader_memory(path, questions, folder)
+    with Retriever.load(path, model=model) as retriever:
+        passage: Any = {"k": K, "unit": "passage"}
+        out["words"] = milliseconds(lambda i: retriever.search(texts[i], mode="lexical", **passage))
+        out["words, documents"] = milliseconds(lambda i: retriever.search(texts[i], k=K, mode="lexical"))
+        out["vectors"] = milliseconds(lambda i: retriever.search(texts[i], mode="dense", **passage))
+        out["hybrid"] = milliseconds(lambda i: retriever.search(texts[i], k=K))
+        out["hybrid, passages"] = milliseconds(lambda i: retriever.search(texts[i], **passage))
+        recent = {"year": {"$gte": 2015}}
+        out["hybrid under a filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=recent))
+        years = [{"year": 1980 + i % 45, "tags": "abcdefgh"[i % 8]} for i in range(QUESTIONS + 10)]
+        out["hybrid under a new filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=years[i]))
+        found = retriever.search_vectors(shown, k=K, unit="passage")
+        exact = retriever.search_vectors(shown, k=K, unit="passage", exact=True)
+        pairs = zip(found, exact, strict=True)
+        shares = [len({(h.id, h.span) for h in a} & {(h.id, h.span) for h in b}) / K for a, b in pairs]
+        out["recall"] = round(float(np.mean(shares)), 4)
+    with Index.open(path, model=model) as index:
+        index.search(texts[0], k=K)
+        row = next(documents(paths, PASSAGES))
+        out["changes"] = {
+            "add": _change(lambda i: index.add([{**row, "_id": f"new{i}"}])),
+            "upsert": _change(lambda i: index.upsert([{**row, "_id": f"new{i}", "text": row["text"] + str(i)}])),
+            "metadata": _change(lambda i: index.update_metadata({"seen": i}, [f"d{i}"])),
+            "delete": _change(lambda i: index.delete([f"d{i}"])),
+        }
+
+        def add_and_search(i: int) -> None:
+            index.add([{**row, "_id": f"more{i}"}])
+            index.search(texts[i % QUESTIONS], k=K)
+
+        adds = min(ADDS, count)
+        out[f"{adds} adds, each with a search"] = milliseconds(add_and_search, adds, warm=0)
+        out["hybrid afterwards"] = milliseconds(lambda i: index.search(texts[i], k=K))
+    return out
+
+
+def _change(work: Callable[[int], object], times: int = 30) -> dict[str, float]:
+    """Milliseconds and kilobytes of one change."""
+    before = written()
+    taken = milliseconds(work, times, warm=2)
+    return {**taken, "kB": round((written() - before) / (times + 2) / 1e3, 1)}
+
+
+def _reader_memory(path: Path, questions: Questions, folder: Path) -> float:
+    """Megabytes of a process that has opened the index and answered all questions."""
+    asked = folder / "questions.npz"
+    np.savez(asked, texts=questions.texts, vectors=questions.vectors)
+    done = subprocess.run(
+        [sys.executable, __file__, "--reader", str(path), str(asked)], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout.split()[-1])
+
+
+def read(path: Path, asked: Path) -> None:
+    """A reader in a process of its own; print how much memory it holds."""
+    from aveyb_retrieval import Retriever
+
+    given = np.load(asked)
+    model = GivenVectors(np.zeros((1, DIM), np.float16))
+    model.queries = dict(zip(given["texts"].tolist(), given["vectors"], strict=True))
+    with Retriever.load(path, model=model) as retriever:
+        for text in model.queries:
+            retriever.search(text, k=K)
+            retriever.search(text, k=K, unit="passage")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+
+
+def lance_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+    """Passages in one Lance dataset, by words; with Lance's own English."""
+    import lance
+    import pyarrow as pa
+    from lance.query import MatchQuery
+
+    path, out = folder / "lance", dict[str, Any]()
+    kind = pa.list_(pa.float16(), DIM)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        texts, first = [], 0
+        for text in passages(paths, count):
+            texts.append(text)
+            if len(texts) == 8192 or first + len(texts) == count:
+                rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors[first : first + len(texts)].reshape(-1)), type=kind)
+                yield pa.record_batch({"number": pa.array(range(first, first + len(texts))), "text": texts, "vector": rows})
+                first, texts = first + len(texts), []
+
+    def build() -> None:
+        schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("vector", kind)])
+        made = lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(path))
+        made.create_scalar_index("text", "INVERTED", base_tokenizer="simple", with_position=False)
+
+    out["build s"] = timed(build)
+    out["MB"] = round(size_of(path) / 1e6, 1)
+    data = lance.dataset(str(path))
+    out["words"] = milliseconds(
+        lambda i: data.scanner(
+            columns=["number", "_score"], full_text_query=MatchQuery(questions.texts[i], "text"), limit=K
+        ).to_table()
+    )
+    row = data.take([0]).to_pylist()[0]
+
+    def add(i: int) -> None:
+        nonlocal data
+        data = lance.write_dataset(pa.Table.from_pylist([{**row, "number": count + i}], schema=data.schema), data, mode="append")
+
+    out["changes"] = {"add": _change(add), "delete": _change(lambda i: data.delete(f"number = {i}"))}
+    return out
+
+
+def faiss_alone(count: int, vectors: np.ndarray, questions: Questions, folder: Path, factory: str) -> dict[str, Any]:
+    """The same type of index as ours, from an array: no texts, no changes on disk."""
+    import faiss
+
+    out: dict[str, Any] = {"factory": factory}
+
+    def build() -> faiss.Index:
+        made = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
+        if not made.is_trained:
+            made.train(vectors[:: max(1, count // 100_000)].astype(np.float32))
+        for start in range(0, count, 65_536):
+            made.add(vectors[start : start + 65_536].astype(np.float32))
+        faiss.write_index(made, str(folder / "bare.faiss"))
+        return made
+
+    started = time.perf_counter()
+    index = build()
+    out["build s"] = round(time.perf_counter() - started, 3)
+    out["MB"] = round((folder / "bare.faiss").stat().st_size / 1e6, 1)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None:
+        ivf.nprobe = 32
+    out["vectors"] = milliseconds(lambda i: index.search(questions.vectors[i : i + 1], K))
+    return out
+
+
+def tantivy_alone(paths: list[Path], count: int, questions: Questions, folder: Path) -> dict[str, Any]:
+    """Passages by words in tantivy."""
+    import tantivy
+
+    path, out = folder / "tantivy", dict[str, Any]()
+    path.mkdir()
+    builder = tantivy.SchemaBuilder()
+    builder.add_integer_field("number", stored=True, indexed=True)
+    builder.add_text_field("text", stored=True, tokenizer_name="en_stem")
+    index = tantivy.Index(builder.build(), path=str(path))
+
+    def build() -> None:
+        writer = index.writer(heap_size=256 << 20, num_threads=1)
+        for number, text in enumerate(passages(paths, count)):
+            writer.add_document(tantivy.Document(number=number, text=text))
+        writer.commit()
+        writer.wait_merging_threads()
+
+    out["build s"] = timed(build)
+    out["MB"] = round(size_of(path) / 1e6, 1)
+    index.reload()
+    searcher = index.searcher()
+
+    def ask(i: int) -> None:
+        words = "".join(c if c.isalnum() else " " for c in questions.texts[i])
+        for _, address in searcher.search(index.parse_query(words, ["text"]), K).hits:
+            searcher.doc(address)
+
+    out["words"] = milliseconds(ask)
+
+    def add(i: int) -> None:
+        writer = index.writer(heap_size=16 << 20, num_threads=1)
+        writer.add_document(tantivy.Document(number=count + i, text=questions.texts[0]))
+        writer.commit()
+
+    out["changes"] = {"add": _change(add)}
+    return out
+
+
+def lancedb_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+    """LanceDB's own hybrid search: its vector index and words, fused by reciprocal ranks."""
+    import lancedb
+    import pyarrow as pa
+
+    out: dict[str, Any] = {}
+    db = lancedb.connect(str(folder / "lancedb"))
+    kind = pa.list_(pa.float32(), DIM)
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("vector", kind)])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        texts, first = [], 0
+        for text in passages(paths, count):
+            texts.append(text)
+            if len(texts) == 8192 or first + len(texts) == count:
+                flat = vectors[first : first + len(texts)].astype(np.float32).reshape(-1)
+                rows = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
+                yield pa.record_batch({"number": pa.array(range(first, first + len(texts))), "text": texts, "vector": rows})
+                first, texts = first + len(texts), []
+
+    def build() -> None:
+        made = db.create_table("passages", data=pa.RecordBatchReader.from_batches(schema, batches()), schema=schema)
+        made.create_fts_index("text", with_position=False)
+        made.create_index(metric="cosine", num_partitions=max(4, int(count**0.5) // 2), num_sub_vectors=64)
+
+    out["build s"] = timed(build)
+    out["MB"] = round(size_of(folder / "lancedb") / 1e6, 1)
+    table = db.open_table("passages")
+
+    def words(i: int) -> Any:
+        plain = "".join(c if c.isalnum() else " " for c in questions.texts[i])
+        return table.search(plain, query_type="fts").limit(K).to_arrow()
+
+    def near(i: int) -> Any:
+        return table.search(questions.vectors[i]).metric("cosine").nprobes(32).refine_factor(10).limit(K).to_arrow()
+
+    def hybrid(i: int) -> Any:
+        plain = "".join(c if c.isalnum() else " " for c in questions.texts[i])
+        query = table.search(query_type="hybrid").vector(questions.vectors[i]).text(plain)
+        return query.limit(K).to_arrow()
+
+    out["words"], out["vectors"], out["hybrid"] = milliseconds(words), milliseconds(near), milliseconds(hybrid)
+    row = table.search().limit(1).to_list()[0]
+    out["changes"] = {"add": _change(lambda i: table.add([{**row, "number": count + i}]))}
+    return out
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def run(paths: list[Path], count: int, peers: bool) -> dict[str, Any]:
+    """All systems at one size."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        vectors = draw_vectors(count, 1)
+        questions = Questions(paths, count, vectors)
+        found = {"ours": ours(paths, count, vectors, questions, folder)}
+        shutil.rmtree(folder / "ours")
+        if peers:
+            from aveyb_retrieval.indexes.nearest.faiss_index import choose_factory
+
+            factory = choose_factory("auto", count, DIM)
+            found["FAISS"] = faiss_alone(count, vectors, questions, folder, factory)
+            found["Lance"] = lance_alone(paths, count, vectors, questions, folder)
+            found["tantivy"] = tantivy_alone(paths, count, questions, folder)
+            found["LanceDB"] = lancedb_alone(paths, count, vectors, questions, folder)
+    return found
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown: a row for each measure and system, a column for each size."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+
+    def fill(system: str, measures: dict[str, Any], size: str, prefix: str = "") -> None:
+        for name, value in measures.items():
+            if name == "changes":
+                fill(system, value, size, "one ")
+            elif isinstance(value, dict):
+                kilobytes = f", {value['kB']:g} kB" if "kB" in value else ""
+                rows.setdefault((prefix + name, system), {})[size] = f"{value['p50']:g} / {value['p99']:g}{kilobytes}"
+            else:
+                rows.setdefault((prefix + name, system), {})[size] = f"{value}"
+
+    for size, systems in results["sizes"].items():
+        for system, measures in systems.items():
+            fill(system, measures, size)
+    sizes = list(results["sizes"])
+    lines = [
+        "Milliseconds are p50 / p99. " + results["machine"],
+        "",
+        f"| | | {' | '.join(f'{int(size):,}' for size in sizes)} |",
+        f"|---|---|{'---|' * len(sizes)}",
+    ]
+    for (name, system), values in sorted(rows.items(), key=lambda item: (item[0][0], item[0][1] != "ours")):
+        lines.append(f"| {name} | {system} | {' | '.join(values.get(size, '') for size in sizes)} |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """p50 of searches and changes over the number of passages, on logarithmic axes."""
+    import matplotlib.pyplot as plt
+
+    sizes = [int(size) for size in results["sizes"]]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharex=True)
+    shown = {"words": ("ours", "Lance", "tantivy", "LanceDB"), "hybrid": ("ours", "LanceDB")}
+    for name, systems in shown.items():
+        for system in systems:
+            values = [results["sizes"][str(s)].get(system, {}).get(name, {}).get("p50", np.nan) for s in sizes]
+            axes[0].plot(sizes, values, marker="o", label=f"{name}, {system}")
+    for name in ("add", "upsert", "metadata", "delete"):
+        values = [results["sizes"][str(s)]["ours"]["changes"][name]["p50"] for s in sizes]
+        axes[1].plot(sizes, values, marker="o", label=f"one {name}, ours")
+    for each, title in zip(axes, ("searches", "changes"), strict=True):
+        each.set(xscale="log", yscale="log", xlabel="passages", ylabel="ms (p50)", title=title)
+        each.grid(alpha=0.3)
+        each.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Run all sizes and write `growth.json`, `growth.md` and `growth.png`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", nargs="*", type=Path)
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--reader", nargs=2, type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.reader:
+        read(*arguments.reader)
+        return
+    if arguments.one:
+        print(json.dumps(run(sorted(arguments.texts), arguments.one, not arguments.no_peers)))
+        return
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}."
+    results: dict[str, Any] = {"machine": machine, "sizes": {}}
+    for size in arguments.sizes:
+        command = [sys.executable, __file__, *map(str, arguments.texts), "--one", str(size)]
+        command += ["--no-peers"] if arguments.no_peers else []
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        results["sizes"][str(size)] = json.loads(done.stdout.splitlines()[-1])
+        arguments.out.mkdir(exist_ok=True, parents=True)
+        (arguments.out / "growth.json").write_text(json.dumps(results, indent=1) + "\n")
+        (arguments.out / "growth.md").write_text(table(results))
+        plot(results, arguments.out / "growth.png")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
