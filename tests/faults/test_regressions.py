@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval import build_index
+import pytest
+
+from aveyb_retrieval import Index, build_index
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
@@ -21,3 +26,23 @@ def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
     tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
     blocks = list(StoredVectors(tables, "document", 16).blocks(1, 9, rows=4))
     assert [numbers.tolist() for numbers, _ in blocks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its journal was waited for, and only the batch itself, which is gone with its process, could have continued it."""
+
+    def full(self: IndexDirectory, name: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 5)  # such a batch has a journal
+    build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
+    with Index.open(tmp_path / "ix", model=FakeEmbedder()) as index:
+        with monkeypatch.context() as patch:
+            patch.setattr(IndexDirectory, "publish", full)
+            with pytest.raises(AveyBError, match="No space left"), index.batch() as batch:
+                batch.upsert(make_documents(12, first=10))
+        assert len(index) == 10
+        with index.batch() as batch:
+            batch.upsert(make_documents(12, first=10))
+        index.delete(["doc-3"])
+        assert len(index) == 21

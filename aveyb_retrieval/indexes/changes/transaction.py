@@ -170,7 +170,8 @@ class Transaction:
                 "%s: unreadable journal of an interrupted change (%s); starting again", self.index_dir.journal, error
             )
             return None
-        return state if state.format == FORMAT else None
+        # of a batch nobody else has the documents: it is made whole or not at all
+        return state if state.format == FORMAT and state.job.get("command") != "batch" else None
 
     def _check_same(self, journal: State) -> None:
         ours, theirs = self.state.job, journal.job
