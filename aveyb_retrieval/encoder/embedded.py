@@ -5,5 +5,5 @@ from __future__ import annotations
 from pathlib import Path
 
 MODELS = Path(__file__).parent.parent / "models"
-EMBEDDED = ("aveyb-small-en", "aveyb-mini-en")  # the default first; an older one stays for indexes made with it
+EMBEDDED = ("aveyb-small-en",)  # the default first
 DEFAULT_MODEL = MODELS / EMBEDDED[0]

@@ -16,7 +16,7 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-mini-en"
+MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-small-en"
 
 PIECES = [
     "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
