@@ -9,6 +9,8 @@ import pytest
 from aveyb_retrieval import Index, build_index
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.shards.encode import encode_corpus
+from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -28,11 +30,13 @@ def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
     assert [numbers.tolist() for numbers, _ in blocks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
+def full(*arguments: object) -> None:
+    """What a full disk does."""
+    raise OSError(28, "No space left on device")
+
+
 def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its journal was waited for, and only the batch itself, which is gone with its process, could have continued it."""
-
-    def full(self: IndexDirectory, name: str) -> None:
-        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 5)  # such a batch has a journal
     build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
@@ -46,3 +50,10 @@ def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pyte
             batch.upsert(make_documents(12, first=10))
         index.delete(["doc-3"])
         assert len(index) == 21
+
+
+def test_a_full_disk_under_shards_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a bare OSError."""
+    monkeypatch.setattr(files, "fsync", full)
+    with pytest.raises(AveyBError, match="the same command again"):
+        encode_corpus(make_documents(10), tmp_path / "shards", model=FakeEmbedder())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import AveyBError, InputError
 from aveyb_retrieval.indexes.store import files
 
 if TYPE_CHECKING:
@@ -83,25 +83,42 @@ class Place:
             return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all, over one of the same name; several processes may do so at once."""
-        if self._remote is None:
-            path = Path(self.url) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(path, data, tag=f".{uuid4().hex}")
-            return
-        remote = f"{self._root}/{name}"
-        self._remote.makedirs(remote.rsplit("/", 1)[0], exist_ok=True)
-        self._remote.pipe_file(remote, data)
+        """Write a file, whole or not at all, over one of the same name; several processes may do so at once.
+
+        Raises:
+            AveyBError: the disk is full or fails, or the store refuses.
+        """
+        with self._writing(name):
+            if self._remote is None:
+                path = Path(self.url) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.write_atomic(path, data, tag=f".{uuid4().hex}")
+                return
+            remote = f"{self._root}/{name}"
+            self._remote.makedirs(remote.rsplit("/", 1)[0], exist_ok=True)
+            self._remote.pipe_file(remote, data)
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is fine."""
-        if self._remote is None:
-            (Path(self.url) / name).unlink(missing_ok=True)
-            return
+        """Remove a file; one that is not there is fine.
+
+        Raises:
+            AveyBError: as for `write`.
+        """
+        with self._writing(name), suppress(FileNotFoundError):
+            if self._remote is None:
+                (Path(self.url) / name).unlink()
+            else:
+                self._remote.rm_file(f"{self._root}/{name}")
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
         try:
-            self._remote.rm_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return
+            yield
+        except OSError as error:
+            raise AveyBError(
+                f"{self.url}/{name}: writing failed ({error.strerror or error}); what was there before is unchanged. "
+                "Make room or repair the disk and give the same command again: it continues where it stopped"
+            ) from error
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
