@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 DIM = 24
 FACTORIES = (
-    "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs", "OPQ6,IVF4,PQ6",
-    "PCA16,HNSW8",
+    "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs",
+    "OPQ6,IVF4,PQ6", "PCA16,HNSW8",
 )  # fmt: skip
 
 
@@ -47,13 +47,14 @@ def recall(found: np.ndarray, truth: np.ndarray) -> float:
     return float(np.mean([np.isin(t, f).mean() for t, f in zip(truth, found, strict=True)]))
 
 
-@pytest.mark.parametrize("kind", ["document", "passage"])
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize(
+    ("factory", "kind"),
+    [*((factory, "passage") for factory in FACTORIES), ("auto", "document"), ("HNSW16", "document")],
+)
 def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
     factory: str, kind: Kind, tmp_path: Path
 ) -> None:
-    docs = 3000
-    whole = FakeVectors.random(kind, docs, DIM)
+    whole = FakeVectors.random(kind, 3000, DIM)
     made = [
         make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, 1500, factory, recall=0.995)[0]
         for i, (first, stop) in enumerate([(0, 1500), (1500, 2400)])
@@ -68,7 +69,7 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
         for share in (None, 0.5, 0.05, 0.004):
             among = None if share is None else stored.numbers[rng.random(len(stored.numbers)) < share]
             size = len(stored.numbers) if among is None else len(among)
-            for k in (1, 10, 100, 10**6):
+            for k in (1, 10, 10**6):
                 truth = stored.nearest(queries, k, among)
                 scores, numbers = nearest.search(queries, k, among)
                 assert scores.shape == numbers.shape == (25, min(k, size))
@@ -76,7 +77,7 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
                 assert all(len(set(row)) == len(row) for row in numbers.tolist())
                 true = np.einsum("qkd,qd->qk", stored.rows[np.searchsorted(stored.numbers, numbers)], queries)
                 assert np.abs(scores - true).max() < 1e-5
-                assert recall(numbers, truth[1]) > 0.97
+                assert recall(numbers, truth[1]) > 0.9
                 exactly = nearest.search(queries, k, among, exact=True)
                 assert np.abs(exactly[0] - truth[0]).max() < 1e-5
                 assert recall(exactly[1], truth[1]) > 0.9999
