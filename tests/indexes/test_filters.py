@@ -1,17 +1,23 @@
-"""Filters: SQL and a plain-Python reading of the same filter always agree, indexed or not; nothing becomes syntax."""
+"""Filters: an index and a plain-Python reading of the same filter always agree; nothing of a filter becomes syntax."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.filters import compile_filter, json_path
+from aveyb_retrieval import Index
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.store.filters import compile_filter
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SCALARS = st.one_of(
     st.none(),
@@ -135,49 +141,149 @@ def operator(value: Any, op: str, operand: Any) -> bool:
 
 # --- agreement --------------------------------------------------------------------------------------------------------
 
+VALUES: list[Any] = [None, True, False, -3, -1, 0, 1, 2, 3, 0.5, -1.5, 2.0, "", "a", "b", "2", "ab", "{}", "[]"]
+LISTS: list[Any] = [[], [[]], [{}], ["a", 1], ["", None], [True, 2.0], ["ab", "b", "a"], [-1.5, "2"]]
+METADATAS = [
+    {},
+    *({field: value} for field, value in product(("x", "y"), [*VALUES, *LISTS, {}, {"inner": 1}])),
+    *({"n": {"inner": value}} for value in [*VALUES, *LISTS]),
+    *({"x": one, "y": other, "n": {"inner": one}} for one, other in zip(VALUES, VALUES[::-1], strict=True)),
+]
+Select = "Callable[[list[dict[str, Any]], Any], list[int]]"
 
-def select(metadata: list[dict[str, Any]], where: Any, indexed: list[str]) -> list[int]:
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE documents(doc INTEGER PRIMARY KEY, metadata TEXT)")
-    db.execute("CREATE TABLE fields(field, type, value, doc)")
-    for doc, row in enumerate(metadata):
-        text = json.dumps(row, ensure_ascii=False)
-        db.execute("INSERT INTO documents VALUES (?, ?)", (doc, text))
-        for field in indexed:
-            db.execute(
-                "INSERT INTO fields SELECT ?, type, coalesce(value, ''), ? FROM json_each(?, ?) "
-                "WHERE type NOT IN ('object', 'array') AND typeof(key) <> 'text'",
-                (field, doc, text, json_path(field)),
+
+@pytest.fixture(scope="module")
+def select(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[dict[str, Any]], Any], list[int]]:
+    """Gives the places of the metadata that satisfy a filter, by an index of them."""
+    made: dict[int, Index] = {}
+
+    def select(metadata: list[dict[str, Any]], where: Any) -> list[int]:
+        if id(metadata) not in made:
+            index = Index.create(
+                tmp_path_factory.mktemp("ix") / "ix", model=FakeEmbedder(dim=2), granularity="document"
             )
-    sql, parameters = compile_filter(where, {field: json_path(field) for field in indexed})
-    found = [row[0] for row in db.execute(f"SELECT doc FROM documents WHERE {sql} ORDER BY doc", parameters)]
-    db.close()
-    return found
+            index.add([{"_id": f"{i}", "text": "", "metadata": each} for i, each in enumerate(metadata)])
+            made[id(metadata)] = index
+        index = made[id(metadata)]
+        found = [int(document.id) for document in index.documents(where)]
+        assert index.count(where) == len(found)
+        return found
+
+    return select
 
 
-@given(st.lists(METADATA, max_size=6), FILTER, st.sets(st.sampled_from(FIELDS)))
-def test_sql_agrees_with_plain_python(metadata: list[dict[str, Any]], where: dict[str, Any], indexed: set[str]) -> None:
-    expected = [doc for doc, row in enumerate(metadata) if holds(where, row)]
-    assert select(metadata, where, sorted(indexed)) == expected
+@settings(max_examples=150, deadline=None)
+@given(where=FILTER)
+def test_an_index_agrees_with_plain_python(select: Any, where: dict[str, Any]) -> None:
+    assert select(METADATAS, where) == [i for i, each in enumerate(METADATAS) if holds(where, each)]
 
 
-HOSTILE = [
-    "') OR 1=1 --", "x'; DROP TABLE documents; --",
-    "a$", "a[0]", "a' AND '1'='1", "%", "*", "\\", "?", "a\nb", "\u00e9",
+@pytest.mark.parametrize("operation", ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains", "$exists", "$is_empty"])
+def test_every_operator_agrees_for_every_value(select: Any, operation: str) -> None:
+    values = VALUES if operation in ("$eq", "$ne", "$contains") else [True, False]
+    if operation in ("$gt", "$gte", "$lt", "$lte"):
+        values = [value for value in VALUES if value is not None and not isinstance(value, bool)]
+    for field, value in product(("x", "n.inner"), values):
+        where = {field: {operation: value}}
+        assert select(METADATAS, where) == [i for i, each in enumerate(METADATAS) if holds(where, each)], where
+
+
+# --- numbers and texts ------------------------------------------------------------------------------------------------
+
+NUMBERS: list[dict[str, Any]] = [
+    {"x": number}
+    for number in (
+        -1e300, -1e19, -(1 << 63), -(1 << 63) + 1, -5, -0.1, 0, 5e-324, 1e-300, 1e-7, 0.1, 0.1 + 0.2, 0.5, 1, 1.25,
+        123456789.125, (1 << 53) + 1, 1e16, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1e19 * 3, 1e22,
+        1.7976931348623157e308,
+    )
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("operation", ["$eq", "$gt", "$gte", "$lt", "$lte", "$in", "$all"])
+def test_numbers_of_every_size_compare_as_they_are(select: Any, operation: str) -> None:
+    for number in [row["x"] for row in NUMBERS]:
+        where = {"x": {operation: [number] if operation == "$in" else number}}
+        if operation == "$all":
+            where = {"$not": {"x": {"$not": {"$eq": number}}}}
+        assert select(NUMBERS, where) == [i for i, each in enumerate(NUMBERS) if holds(where, each)], where
+
+
+def test_numbers_that_metadata_cannot_hold_are_still_above_or_below(select: Any) -> None:
+    everything = list(range(len(NUMBERS)))
+    for huge in (float("inf"), 10**400, 1 << 2000):
+        assert select(NUMBERS, {"x": {"$lt": huge}}) == select(NUMBERS, {"x": {"$gt": -huge}}) == everything
+        assert select(NUMBERS, {"x": {"$gte": huge}}) == select(NUMBERS, {"x": huge}) == []
+    assert select(NUMBERS, {"x": {"$gt": np.float64(0.1)}}) == select(NUMBERS, {"x": {"$gt": 0.1}})
+
+
+@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1, 10**4000], ids=["above", "below", "far above"])
+def test_whole_numbers_of_more_than_64_bits_are_refused(tmp_path: Path, number: int) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        for metadata in ({"n": number}, {"n": [{"m": number}]}):
+            with pytest.raises(InputError, match="a whole number of more than 64 bits; write it as a string"):
+                index.add([{"_id": "a", "text": "w", **metadata}])
+        index.add([{"_id": "a", "text": "w"}])
+        with pytest.raises(InputError, match="more than 64 bits; write it as a string"):
+            index.update_metadata({"n": number}, ["a"])
+        assert index.get(["a"])[0].metadata == {}
+
+
+HOSTILE = [
+    "') OR 1=1 --", "x'; DROP TABLE documents; --", "''", "'", "a$", "$", "$[*]", "@", "? (@ > 0)", ")", "&&", "a[0]",
+    "a' AND '1'='1", "%", "_", "*", "**", "\\", "\\n", "\\u0041", "?", "a\nb", "\t", "\x01", "\x7f", "\u00e9",
+    "e\u0301", "\u4e2d\u6587", "\U0001f600", "\u2028", "\ufeff", " ", "  a ", "true", "null", "1", "{}", "x" * 5000,
+]  # fmt: skip
+TEXTS = [{"x": "other"}, *({"x": text} for text in HOSTILE), *({"x": ["y", text]} for text in HOSTILE)]
+QUOTED = [{"x": text} for text in ('"', 'say "a"', '\\"', '"]', '""', "plain")]
+
+
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_fields_and_values_are_only_data(text: str) -> None:
-    metadata: list[dict[str, Any]] = [{"x": "other"}, {text: 1}, {"x": text}]
-    assert select(metadata, {"x": text}, []) == [2]
-    assert select(metadata, {"x": {"$in": [text]}}, ["x"]) == [2]
-    assert select(metadata, {text: 1}, []) == [1]
+def test_hostile_values_are_only_data(select: Any, text: str) -> None:
+    here = [1 + HOSTILE.index(text), 1 + HOSTILE.index(text) + len(HOSTILE)]
+    for where in ({"x": text}, {"x": {"$in": [text]}}):
+        assert select(TEXTS, where) == here
+    assert select(TEXTS, {"x": {"$any": [text]}}) == here[1:]
+    for operation in ("$ne", "$gt", "$lte", "$contains"):
+        where = {"x": {operation: text}}
+        assert select(TEXTS, where) == [i for i, each in enumerate(TEXTS) if holds(where, each)], where
 
 
-def test_a_dot_in_a_key_can_be_escaped() -> None:
-    assert select([{"a.b": 1}, {"a": {"b": 1}}], {"a\\.b": 1}, []) == [0]
-    assert select([{"a.b": 1}, {"a": {"b": 1}}], {"a.b": 1}, []) == [1]
+def test_quotes_inside_a_value_are_only_data(select: Any) -> None:
+    for row, operation in product(QUOTED, ("$eq", "$ne", "$gt", "$lte", "$contains")):
+        where = {"x": {operation: row["x"]}}
+        assert select(QUOTED, where) == [i for i, each in enumerate(QUOTED) if holds(where, each)], where
+
+
+NAMES = [text for text in HOSTILE if not text.startswith("$")]  # such a field would be an operator
+KEYS: list[dict[str, Any]] = [*({text: 1} for text in NAMES), {"other": 1}]
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_hostile_fields_are_only_data(select: Any, text: str) -> None:
+    here = NAMES.index(text)
+    assert select(KEYS, {text: 1}) == select(KEYS, {text: {"$exists": True}}) == [here]
+    assert select(KEYS, {text: {"$is_empty": True}}) == [i for i in range(len(KEYS)) if i != here]
+
+
+DOTS: list[dict[str, Any]] = [{"a.b": 1}, {"a": {"b": 1}}, {"a": [{"b": 1}]}]
+
+
+def test_a_dot_descends_and_can_be_escaped(select: Any) -> None:
+    assert select(DOTS, {"a\\.b": 1}) == [0]
+    assert select(DOTS, {"a.b": 1}) == [1]
+
+
+def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
+    here = [i for i, each in enumerate(METADATAS) if holds({"x": 2}, each)]
+    many = [{"x": f"nothing {i}"} for i in range(900)]
+    assert select(METADATAS, {"$or": [*many, {"x": 2}]}) == here
+    assert select(METADATAS, {"$and": [*({"x": {"$ne": part["x"]}} for part in many), {"x": 2}]}) == here
+    assert select(METADATAS, {"x": {"$in": [*range(100, 10_099), 2]}}) == here
+    deep: dict[str, Any] = {"x": 2}
+    for level in range(18):
+        deep = {"$or": [deep, {"x": f"level {level}"}]} if level % 2 else {"$and": [deep, {"x": {"$exists": True}}]}
+    assert select(METADATAS, deep) == here
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from aveyb_retrieval import (
     add_documents,
     build_index,
     compact_index,
-    delete_documents,
     update_metadata,
     upsert_documents,
     verify_index,
@@ -73,17 +72,6 @@ def test_documents_are_listed_and_counted_under_a_filter(tmp_path: Path, embedde
             retriever.count({"year": {"$about": 2015}})
 
 
-def test_a_listing_ends_on_the_version_that_it_began_with(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index(make_documents(600), tmp_path / "ix", model=embedder)
-    with Retriever.load(tmp_path / "ix") as retriever:
-        listing = retriever.documents()
-        first = next(listing)
-        delete_documents(tmp_path / "ix", where={})
-        retriever.reopen()
-        assert len([first, *listing]) == 600
-        assert retriever.count() == 0
-
-
 def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows = [{"_id": "a", "text": "x y", "title": "T", "metadata": {"metadata": {"title": "inner"}, "text": 1}}]
     build_index(rows, tmp_path / "ix", model=embedder)
@@ -96,15 +84,13 @@ def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: Fa
 
 
 @settings(max_examples=25, deadline=None)
-@given(metadata=st.lists(METADATA, min_size=1, max_size=6), where=FILTER, indexed=st.booleans())
+@given(metadata=st.lists(METADATA, min_size=1, max_size=6), where=FILTER)
 def test_listing_counting_and_changing_agree_with_plain_python(
-    tmp_path_factory: pytest.TempPathFactory, metadata: list[dict[str, Any]], where: dict[str, Any], indexed: bool
+    tmp_path_factory: pytest.TempPathFactory, metadata: list[dict[str, Any]], where: dict[str, Any]
 ) -> None:
     root = tmp_path_factory.mktemp("ix") / "ix"
     rows = [{"_id": f"{i}", "text": "w", "metadata": each} for i, each in enumerate(metadata)]
-    build_index(
-        rows, root, model=FakeEmbedder(dim=2), granularity="document", index_fields=["x", "n.inner"] if indexed else []
-    )
+    build_index(rows, root, model=FakeEmbedder(dim=2), granularity="document")
     chosen = [holds(where, each) for each in metadata]
     with Retriever.load(root) as retriever:
         assert [document.id for document in retriever.documents(where)] == [f"{i}" for i, c in enumerate(chosen) if c]
@@ -154,7 +140,7 @@ def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(tmp_path: Path, 
 
 def test_metadata_are_changed_by_id_and_by_filter_without_encoding(tmp_path: Path, embedder: FakeEmbedder) -> None:
     root, rows = tmp_path / "ix", make_documents(50)
-    build_index(rows, root, model=embedder, index_fields=["year"])
+    build_index(rows, root, model=embedder)
     encoded = embedder.encoded_words
     with Retriever.load(root, model=embedder) as retriever:
         before = retriever.search("word1 word2", k=5)

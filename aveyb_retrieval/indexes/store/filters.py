@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from aveyb_retrieval.errors import ConfigError
 
@@ -209,9 +209,8 @@ class LanceFilters(FilterCompiler):
     def equal(self, field: str, value: Scalar) -> Condition:
         """Some element of the field is this value."""
         if value == "":  # a path cannot hold an empty text
-            whole = Condition(f"json_extract(metadata, {_literal(json_path(field))}) = '\"\"'", ())
-            element = Condition(f"json_array_contains(metadata, {_literal(json_path(field))}, '')", ())
-            return join(" OR ", [whole, element])
+            element = f"coalesce(json_array_contains(metadata, {_literal(json_path(field))}, ''), false)"
+            return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
         return _some(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
@@ -221,17 +220,22 @@ class LanceFilters(FilterCompiler):
                 f"filter: {len(values):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter"
             )
         parts = [self.equal(field, "")] if "" in values else []
-        values = [value for value in values if value != ""]
-        for start in range(0, len(values), 100):
-            tests = " || ".join(f"@ == {_json(value)}" for value in values[start : start + 100])
-            parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
+        kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
+        for value in values:
+            if value != "":
+                kinds.setdefault("number" if _is_number(value) else type(value).__name__, []).append(value)
+        for some in kinds.values():
+            for start in range(0, len(some), 100):
+                tests = " || ".join(f"@ == {_json(value)}" for value in some[start : start + 100])
+                parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
         """Some element of the field is of the value's type and <, <=, > or >= it."""
         if value == "":
-            return {">=": self._is_text(field), "<": NOTHING, "<=": self.equal(field, "")}.get(
-                operator, join(" AND ", [self._is_text(field), negate(self.equal(field, ""))])
+            above = _some(field, ">=", "\0")  # every other text
+            return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
+                operator, join(" OR ", [above, self.equal(field, "")])
             )
         return _some(field, operator, value)
 
@@ -241,10 +245,12 @@ class LanceFilters(FilterCompiler):
 
     def has_part(self, field: str, text: str) -> Condition:
         """The field is a string that holds this text, letter by letter."""
-        path = _literal(json_path(field))
-        # as JSON: what is escaped there is escaped in the part, too
-        part = _literal(json.dumps(text, ensure_ascii=False)[1:-1])
-        return join(" AND ", [self._is_text(field), Condition(f"contains(json_extract(metadata, {path}), {part})", ())])
+        # it is stored as JSON: a part may not begin inside of an escape
+        part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
+        pattern = _literal(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
+        return Condition(
+            f"coalesce(regexp_like(json_extract(metadata, {_literal(json_path(field))}), {pattern}), false)", ()
+        )
 
     def exists(self, field: str) -> Condition:
         """The field is there, even if it is null."""
@@ -253,9 +259,6 @@ class LanceFilters(FilterCompiler):
     def is_empty(self, field: str) -> Condition:
         """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
-
-    def _is_text(self, field: str) -> Condition:
-        return _as_text(field, "LIKE '\"%'")
 
 
 def _exists(path: str) -> Condition:
@@ -271,9 +274,13 @@ def _as_text(field: str, test: str) -> Condition:
     return Condition(f"coalesce(json_extract(metadata, {_literal(json_path(field))}) {test}, false)", ())
 
 
+def _is_number(value: Scalar) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _json(value: Scalar) -> str:
     """A value as a path of Lance's can hold it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_number(value):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
         return str(value)
