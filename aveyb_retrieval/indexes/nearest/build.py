@@ -111,7 +111,8 @@ def make_tier(
     path = root / file
     path.parent.mkdir(exist_ok=True)
     info = faiss_file.write(made, path)
-    tier = Tier(kind=kind, file=file, factory=factory, first=first, stop=stop, count=int(made.ntotal))
+    params = faiss_index.auto_params(factory) if index == faiss_index.AUTO else {}
+    tier = Tier(kind=kind, file=file, factory=factory, first=first, stop=stop, count=int(made.ntotal), params=params)
     return (tier if recall is None else _tuned(FaissSearcher(tier, made), vectors, recall)), info
 
 

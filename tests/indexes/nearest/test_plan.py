@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -74,9 +75,18 @@ def test_single_adds_and_deletions_keep_files_few_and_work_small() -> None:
             made.append(tier(first, stop, count))
         if made:
             tiers = replaced(tiers, made)
-            assert all(a.stop == b.first for a, b in zip(tiers, tiers[1:], strict=False))
+            assert all(a.stop == b.first for a, b in itertools.pairwise(tiers))
             assert tiers[0].first == 0
         assert len(tiers) <= MAX_TIERS
         assert len(stored) - sum(t.count - t.dead for t in tiers) <= 20
         assert all(t.dead <= 0.2 * t.count for t in tiers)
     assert indexed < steps * 2 * math.log2(steps / 20)
+
+
+def test_auto_scans_all_codes_up_to_a_size_and_then_a_quarter_of_its_lists() -> None:
+    assert faiss_index.choose_factory("auto", 50_000, DIM) == "IVF1,RaBitQfs"
+    assert faiss_index.auto_params("IVF1,RaBitQfs") == {}
+    large = faiss_index.choose_factory("auto", 4_000_000, DIM)
+    assert large == "IVF2048,RaBitQfs"
+    assert faiss_index.auto_params(large) == {"nprobe": 512}
+    assert faiss_index.choose_factory("HNSW32", 4_000_000, DIM) == "HNSW32"
