@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.batch import Batch
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.maintain import compact_index
@@ -18,6 +17,7 @@ from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
 from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options
 from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,8 +57,8 @@ class Index(Retriever):
         Args:
             path: The index directory.
             create: Make an index that has no documents yet where there is none.
-            mapped: As in `Retriever.load`. **options: `model`, `device` and `precision`, as in `Retriever.load`. The
-            other options of `build_index` serve
+            mapped: As in `Retriever.load`.
+            **options: `model`, `device` and `precision`, as in `Retriever.load`. The other options of `build_index` serve
                 only to make the index.
 
         Raises:
@@ -66,13 +66,12 @@ class Index(Retriever):
             ConfigError: `path` is the address of an engine, or an option is wrong.
         """
         check_options(options, BuildOptions, "Index.open")
-        if create and not (Path(path) / "current").exists():
+        if IndexDirectory(path).current() is None and create:
             options["allow_empty"] = True
             build_index([], path, **options)
         kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
         index = cls.load(path, mapped=mapped, **kept)
-        if not isinstance(index._engine, LocalEngine):
-            raise ConfigError(f"{path}: the address of an engine; collections are changed by publish_index")
+        assert isinstance(index._engine, LocalEngine)  # addresses of engines were refused above
         index._engine.follow = index._check_model
         index._writing = threading.RLock()
         named = {"model": kept["model"]} if isinstance(kept.get("model"), (str, Path)) else {}

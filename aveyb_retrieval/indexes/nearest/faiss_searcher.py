@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PASSAGE_BITS = 20  # passage `i` of document `doc` has the number `doc << 20 | i`
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 400}
-BY_SELECTOR = 1 / 12  # share of vectors: a search limited to fewer asks FAISS's selector, else what it finds is sifted
+SELECTED = 5  # ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
 
 MOST_EFFORT = 16  # how many times harder a limited search looks at most
 
@@ -138,11 +138,13 @@ class FaissSearcher:
         selector, sift, effort = None, False, grown
         if among is not None:
             share = len(among) / max(count, 1)
-            if self.traits.takes_selector and (share < BY_SELECTOR or grown > 1 or self.traits.knob == "efSearch"):
+            sifted = int(1.25 * ask / share) + 16
+            cheaper = grown > 1 or self.traits.knob == "efSearch" or len(among) < SELECTED * sifted
+            if self.traits.takes_selector and cheaper:
                 selector = import_faiss().IDSelectorBatch(among)
                 effort = grown * min(round(1 / share), MOST_EFFORT)  # the nearest of few are further away
             else:
-                sift, ask = True, int(1.25 * ask / share) + 16
+                sift, ask = True, sifted
         k = min(ask, count)
         scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
         gone = (numbers < 0) | np.isnan(scores)
