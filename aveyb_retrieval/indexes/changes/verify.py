@@ -78,6 +78,8 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
     try:
         name = index_dir.current()
     except IndexFormatError as error:
+        if not index_dir.versions():  # of an older format, or nothing that could be pointed to
+            raise
         return str(error)
     if name is None and not index_dir.versions():
         raise index_dir.missing()
