@@ -58,8 +58,8 @@ class Index(Retriever):
             path: The index directory.
             create: Make an index that has no documents yet where there is none.
             mapped: As in `Retriever.load`.
-            **options: `model`, `device` and `precision`, as in `Retriever.load`. The other options of `build_index` serve
-                only to make the index.
+            **options: `model`, `device` and `precision`, as in `Retriever.load`. The other options of `build_index`
+                serve only to make the index.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
