@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Index, build_index
-from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval import Index, Retriever, build_index
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
@@ -23,20 +24,25 @@ if TYPE_CHECKING:
 
 
 def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
-    """FAISS's RaBitQ refuses to add nothing: a merge of the first documents of an index came to a block of later ones."""
+    """FAISS's RaBitQ refuses to add nothing; a merge of the first documents of an index came to a block of others."""
     build_index(make_documents(40), tmp_path / "ix", model=FakeEmbedder())
     tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
     blocks = list(StoredVectors(tables, "document", 16).blocks(1, 9, rows=4))
     assert [numbers.tolist() for numbers, _ in blocks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
-def full(*arguments: object) -> None:
+def full(*arguments: object) -> Any:
     """What a full disk does."""
     raise OSError(28, "No space left on device")
 
 
+def broken(*arguments: object) -> Any:
+    """What a broken disk does."""
+    raise OSError(5, "Input/output error")
+
+
 def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its journal was waited for, and only the batch itself, which is gone with its process, could have continued it."""
+    """Its journal was waited for, and only the batch itself, gone with its process, could have continued it."""
 
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 5)  # such a batch has a journal
     build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
@@ -57,3 +63,15 @@ def test_a_full_disk_under_shards_is_an_error_of_ours(tmp_path: Path, monkeypatc
     monkeypatch.setattr(files, "fsync", full)
     with pytest.raises(AveyBError, match="the same command again"):
         encode_corpus(make_documents(10), tmp_path / "shards", model=FakeEmbedder())
+
+
+@pytest.mark.parametrize("name", ["hash_file", "read_bounded"])
+def test_a_file_that_cannot_be_read_is_an_error_of_ours(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening the index ended in a bare OSError."""
+    build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
+    monkeypatch.setattr(files, name, broken)
+    with pytest.raises(IndexFormatError, match="cannot be read"):
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder())
+    assert "cannot be read" in verify_index(tmp_path / "ix").problems[0]

@@ -129,6 +129,8 @@ class Snapshot:
             except (FileNotFoundError, IndexFormatError):
                 if index_dir.current() == name:
                     raise  # not a version that a writer replaced and deleted just now
+            except OSError as error:
+                raise IndexFormatError(f"{root}: cannot be read ({error})") from error
         raise IndexFormatError(f"{root}: it is replaced faster than it can be opened; try again")
 
     def close(self) -> None:

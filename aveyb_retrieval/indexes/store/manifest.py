@@ -163,6 +163,8 @@ class Manifest:
             data = files.read_bounded(path, _MAX_BYTES + 1)
         except FileNotFoundError:
             raise IndexFormatError(f"{path}: missing, so this is no complete version of an index") from None
+        except OSError as error:
+            raise IndexFormatError(f"{path}: cannot be read ({error.strerror})") from error
         if len(data) > _MAX_BYTES:
             raise _bad(path, f"larger than {_MAX_BYTES} bytes")
         manifest = _parse(data, path)
@@ -277,9 +279,17 @@ def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool) -> 
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
-        elif full and files.hash_file(path).sha256 != info.sha256:
-            problems[name] = f"{path}: its contents do not fit the sha256 in the manifest"
+        elif full and (problem := _content_problem(path, info)):
+            problems[name] = f"{path}: {problem}"
     return problems
+
+
+def _content_problem(path: Path, info: FileInfo) -> str | None:
+    try:
+        same = files.hash_file(path).sha256 == info.sha256
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if same else "its contents do not fit the sha256 in the manifest"
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
