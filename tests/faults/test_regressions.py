@@ -75,3 +75,16 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(
     with pytest.raises(IndexFormatError, match="cannot be read"):
         Retriever.load(tmp_path / "ix", model=FakeEmbedder())
     assert "cannot be read" in verify_index(tmp_path / "ix").problems[0]
+
+
+def test_the_name_of_a_new_index_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut soon after a first build could lose the whole folder: its parent was never flushed."""
+    flushed, fsync_folder = [], files.fsync_folder
+
+    def noted(folder: Path) -> None:
+        flushed.append(folder)
+        fsync_folder(folder)
+
+    monkeypatch.setattr(files, "fsync_folder", noted)
+    build_index(make_documents(3), tmp_path / "new" / "ix", model=FakeEmbedder())
+    assert {tmp_path, tmp_path / "new"} <= set(flushed)

@@ -91,7 +91,7 @@ class Place:
         with self._writing(name):
             if self._remote is None:
                 path = Path(self.url) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
+                files.make_folder(path.parent)
                 files.write_atomic(path, data, tag=f".{uuid4().hex}")
                 return
             remote = f"{self._root}/{name}"

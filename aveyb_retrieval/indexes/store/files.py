@@ -134,6 +134,14 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, their names durable; one that is there is fine."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        fsync_folder(each.parent)
+
+
 def rename(source: Path, target: Path) -> None:
     """Give a file or folder its final name and make that name durable."""
     source.replace(target)

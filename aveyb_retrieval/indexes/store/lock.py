@@ -58,7 +58,7 @@ def writer_lock(path: Path) -> Iterator[None]:
 def _locked(path: Path) -> Iterator[BinaryIO]:
     """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
             if os.fstat(handle.fileno()).st_nlink > 1:  # writing to it would change a file that is elsewhere too
                 raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
