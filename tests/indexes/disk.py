@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
@@ -21,8 +20,7 @@ def manifest_path(root: Path) -> Path:
 
 def files_of(root: Path) -> set[str]:
     """All that is in an index directory, but its folders."""
-    found = (os.path.relpath(os.path.join(parent, name), root) for parent, _, names in os.walk(root) for name in names)
-    return set(found)
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
 def files_of_one_version(root: Path) -> set[str]:

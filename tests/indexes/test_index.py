@@ -1,0 +1,276 @@
+"""`Index`: searched and changed in one program, always at its newest version, by many threads, processes and copies."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import (
+    Index,
+    Retriever,
+    add_documents,
+    build_index,
+    compact_index,
+    delete_documents,
+    update_metadata,
+    upsert_documents,
+)
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.lock import writer_lock
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROWS = make_documents(20)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_index(ROWS, tmp_path / "ix", model=FakeEmbedder())
+    return tmp_path / "ix"
+
+
+@pytest.fixture
+def index(root: Path) -> Iterator[Index]:
+    with Index.open(root, model=FakeEmbedder()) as opened:
+        yield opened
+
+
+def ids(index: Retriever, query: str, **options: Any) -> set[str]:
+    return {hit.id for hit in index.search(query, k=100, mode="lexical", **options)}
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_is_made_where_there_is_none_if_that_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(IndexFormatError, match="no index here; make one with"):
+        Index.open(tmp_path / "ix", model=FakeEmbedder())
+    assert not (tmp_path / "ix").exists()
+    with Index.open(tmp_path / "ix", create=True, model=FakeEmbedder(), granularity="document") as index:
+        assert (len(index), index.granularity, index.search("word1")) == (0, "document", [])
+        index.add([{"_id": "a", "text": "word1"}])
+    with Index.open(tmp_path / "ix", create=True, model=FakeEmbedder()) as index:
+        assert (len(index), index.granularity) == (1, "document")
+    with pytest.raises(ConfigError, match="already there"):
+        Index.create(tmp_path / "ix", model=FakeEmbedder())
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), overwrite=True) as index:
+        assert len(index) == 0
+
+
+def test_what_cannot_be_opened_is_told(root: Path) -> None:
+    with pytest.raises(ConfigError, match="no option 'modle'; did you mean 'model'"):
+        Index.open(root, modle=FakeEmbedder())  # type: ignore[call-arg]
+    with pytest.raises(IndexFormatError, match=r"made by the model fake-a .* but this is fake-b"):
+        Index.open(root, model=FakeEmbedder(seed="b"))
+    for create in (False, True):
+        with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
+            Index.open("postgresql://nobody@127.0.0.1:1/none/notes", create=create)
+
+
+def test_a_closed_index_says_so(index: Index) -> None:
+    index.close()
+    with pytest.raises(AveyBError, match="was closed; load it again"):
+        index.search("word1")
+
+
+# --- what was written is found ----------------------------------------------------------------------------------------
+
+
+def test_the_next_search_finds_what_was_written(index: Index) -> None:
+    assert index.add([{"_id": "new", "text": "zinc anodes", "year": 1}]).added == 1
+    assert ids(index, "zinc") == {"new"}
+    assert index.upsert([{"_id": "new", "text": "copper wires", "year": 1}]).replaced == 1
+    assert (ids(index, "zinc"), ids(index, "copper")) == (set(), {"new"})
+    assert index.update_metadata({"year": 2}, ["new"], remove=["nothing"]).replaced == 1
+    assert (index.count({"year": 1}), [document.id for document in index.documents({"year": 2})]) == (0, ["new"])
+    assert index.delete(["new"]).deleted == 1
+    assert ids(index, "copper") == set()
+    assert index.delete(where={"year": {"$gte": 2010}}).deleted == 10
+    assert len(index) == index.count() == 10
+    assert index.compact().documents == 10
+    assert index.verify(deep=True).problems == []
+
+
+def test_an_index_follows_what_others_write(index: Index, root: Path) -> None:
+    add_documents([{"_id": "new", "text": "zinc anodes"}], root, model=FakeEmbedder())
+    assert ids(index, "zinc") == {"new"}
+    upsert_documents([{"_id": "new", "text": "copper"}], root, model=FakeEmbedder())
+    assert index.get(["new"])[0].text == "copper"
+    update_metadata(root, {"year": 1}, ["new"])
+    assert index.count({"year": 1}) == 1
+    compact_index(root)
+    delete_documents(root, ["new"])
+    assert len(index) == 20
+
+
+def test_a_retriever_beside_it_keeps_its_version_until_it_reopens(index: Index, root: Path) -> None:
+    with Retriever.load(root, model=FakeEmbedder()) as reader:
+        index.add([{"_id": "new", "text": "zinc"}])
+        assert (ids(reader, "zinc"), reader.is_stale, index.is_stale) == (set(), True, True)
+        reader.reopen()
+        assert (ids(reader, "zinc"), reader.is_stale) == ({"new"}, False)
+
+
+def test_a_change_that_cannot_be_made_changes_nothing(index: Index, root: Path) -> None:
+    before = (root / "current").read_text()
+    with pytest.raises(InputError, match="'doc-1' is already in use"):
+        index.add([{"_id": "new", "text": "x"}, {"_id": "doc-1", "text": "y"}])
+    with pytest.raises(InputError, match="no text"):
+        index.upsert([{"_id": "new", "text": "x"}, {"_id": "other"}])
+    with pytest.raises(InputError, match="no document has the id 'nobody'; nothing was changed"):
+        index.delete(["doc-1", "nobody"])
+    with pytest.raises(ConfigError, match="ids or a filter"):
+        index.delete()
+    with pytest.raises(ConfigError, match="no option 'modle'"):
+        index.upsert([{"_id": "new", "text": "x"}], modle="x")  # type: ignore[call-arg]
+    with writer_lock(IndexDirectory(root).lock), pytest.raises(IndexLockedError, match="another writer is at work"):
+        index.add([{"_id": "new", "text": "x"}])
+    assert index.upsert([]).documents == 20
+    assert index.delete(["nobody"], missing_ok=True).documents == 20
+    assert (root / "current").read_text() == before
+    assert len(index) == 20
+
+
+def test_asynchronous_programs_write_and_search(index: Index) -> None:
+    async def both() -> list[Any]:
+        await index.aupsert([{"_id": "new", "text": "zinc"}])
+        return await asyncio.gather(*(index.asearch("zinc", k=1, mode="lexical") for _ in range(4)))
+
+    assert [[hit.id for hit in hits] for hits in asyncio.run(both())] == [["new"]] * 4
+
+
+def test_threads_share_it(index: Index) -> None:
+    def work(number: int) -> bool:
+        name = f"thread-{number}"
+        index.upsert([{"_id": name, "text": f"zinc word{number}"}])
+        found = name in ids(index, "zinc")
+        index.update_metadata({"year": number}, [name])
+        return found and index.get([name])[0].metadata == {"year": number}
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(12)))
+    assert len(index) == 32
+    assert index.verify(deep=True).problems == []
+
+
+# --- changes together -------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_seen_as_a_whole(index: Index, root: Path) -> None:
+    number = int(index.version.removeprefix("v"))
+    with Retriever.load(root) as reader, index.batch() as batch:
+        batch.add([{"_id": "new", "text": "zinc"}])
+        batch.upsert([{"_id": "doc-1", "text": "copper"}, {"_id": "new", "text": "zinc and tin"}])
+        batch.update_metadata({"metal": True}, ["new", "doc-1"])
+        batch.delete(["doc-2"])
+        assert len(batch) == 4
+        assert (ids(index, "zinc copper"), reader.is_stale) == (set(), False)
+    assert int(index.version.removeprefix("v")) == number + 1
+    assert ids(index, "zinc") == ids(index, "tin") == {"new"}
+    assert ids(index, "copper") == {"doc-1"}
+    assert index.count({"metal": True}) == 2
+    assert len(index) == 20
+    assert index.verify(deep=True).problems == []
+
+
+def test_what_a_batch_added_can_be_changed_and_removed_in_it(index: Index) -> None:
+    with index.batch() as batch:
+        batch.add([{"_id": "new", "text": "zinc", "year": 1}, {"_id": "other", "text": "zinc", "year": 2}])
+        batch.update_metadata({"year": 3}, where={"year": 2})
+        batch.delete(where={"year": 1})
+    assert [document.metadata for document in index.get(["other"])] == [{"year": 3}]
+    assert ids(index, "zinc") == {"other"}
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_exception_in_the_block_drops_a_batch(index: Index, root: Path, error: type[BaseException]) -> None:
+    before = (root / "current").read_text()
+    with pytest.raises(error), index.batch() as batch:
+        batch.add([{"_id": "new", "text": "zinc"}])
+        raise error
+    assert (root / "current").read_text() == before
+    assert index.add([{"_id": "new", "text": "tin"}]).resumed is False
+    assert ids(index, "zinc") == set()
+
+
+def test_a_batch_with_one_change_that_cannot_be_made_makes_none(index: Index, root: Path) -> None:
+    before = (root / "current").read_text()
+    with pytest.raises(InputError, match="'nobody'; nothing was changed"), index.batch() as batch:
+        batch.add([{"_id": "new", "text": "zinc"}])
+        batch.delete(["nobody"])
+    with pytest.raises(InputError, match="'new' is already in use"), index.batch() as batch:
+        batch.add([{"_id": "new", "text": "zinc"}])
+        batch.add([{"_id": "new", "text": "tin"}])
+    assert (root / "current").read_text() == before
+    assert ids(index, "zinc tin") == set()
+    assert index.verify(deep=True).problems == []
+
+
+def test_a_batch_without_changes_makes_no_version(index: Index, root: Path) -> None:
+    before = (root / "current").read_text()
+    with index.batch() as batch:
+        assert len(batch) == 0
+    assert (root / "current").read_text() == before
+
+
+# --- models and copies ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that were loaded: fake ones, whatever is asked for."""
+    loaded: list[Any] = []
+
+    def load(model: Any = None, **_: Any) -> FakeEmbedder:
+        loaded.append(model)
+        return FakeEmbedder()
+
+    monkeypatch.setattr("aveyb_retrieval.encoder.loading.load_encoder", load)
+    return loaded
+
+
+def test_ten_readers_and_indexes_share_one_model(tmp_path: Path, loads: list[Any]) -> None:
+    for number in range(3):
+        build_index(ROWS, tmp_path / f"{number}", model="shared-model")
+    loads.clear()
+    readers = [Retriever.load(tmp_path / f"{number % 3}") for number in range(10)]
+    indexes = [Index.open(tmp_path / f"{number % 3}") for number in range(10)]
+    assert loads == [], "a model is loaded when it is first needed"
+    assert all(reader.search("word1", k=3) for reader in [*readers, *indexes])
+    assert loads == ["shared-model"]
+    assert len({id(reader.model) for reader in [*readers, *indexes]}) == 1
+
+
+def test_threads_that_need_a_model_at_once_load_it_once(tmp_path: Path, loads: list[Any]) -> None:
+    build_index(ROWS, tmp_path / "ix", model="asked-for-at-once")
+    loads.clear()
+    readers = [Retriever.load(tmp_path / "ix") for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda reader: reader.search("word1"), readers))
+    assert loads == ["asked-for-at-once"]
+
+
+def test_a_copy_made_by_pickle_opens_the_same_place(tmp_path: Path, loads: list[Any]) -> None:
+    with Index.open(tmp_path / "ix", create=True, model="to-be-copied", mapped=False) as index:
+        copy = pickle.loads(pickle.dumps(index))
+        index.add([{"_id": "a", "text": "zinc"}])
+        assert type(copy) is Index
+        assert ids(copy, "zinc") == {"a"}
+        copy.add([{"_id": "b", "text": "zinc"}])
+        assert ids(index, "zinc") == {"a", "b"}
+        assert copy.search("zinc", k=2) == index.search("zinc", k=2)
+        data = pickle.dumps(index)
+        assert len(data) < 1000, "the place and the options, no more"
+    shutil.rmtree(tmp_path / "ix")
+    with pytest.raises(IndexFormatError, match="no index here"):
+        pickle.loads(data)
