@@ -1,0 +1,172 @@
+"""Kills by the hundred: SIGKILL at random moments of every command, and at once the next process goes on.
+
+    python -m tests.faults.campaign --kills 500 [--seed N] [--seconds N]
+
+Each process gives commands one after the other and says what has returned; all of them work on one index. The one that
+follows a kill finds the index as it was before the interrupted command or after it, gives the command again, and finds
+everything that was acknowledged: texts, words, vectors. Readers that were open throughout answer as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval import Retriever
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from tests.faults import workload
+from tests.faults.check import check, differences, held, wanted
+from tests.faults.processes import Child, quiet
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+DEEP_EVERY = 10**9  # kills: `verify --deep` starts a process of its own
+ROUNDS = 100  # kills of one index; then another one is begun
+LAST = 4  # commands that a process gives, at most, before one is interrupted
+READERS = 3
+
+
+def write(connection: Connection, root: Path, seed: int, first: int, documents: workload.Documents, deep: bool) -> None:
+    """Give commands from number `first` on, which may have been interrupted, until killed."""
+    quiet()
+    workload.small_steps()
+    interrupted = workload.draw(seed, first, documents)
+    seen = held(root)
+    before, after = wanted(documents) if documents else None, wanted(interrupted.after(documents))
+    assert seen in (before, after), f"{interrupted}: neither as before nor as after; {_both(seen, before, after)}"
+    number = first
+    while True:
+        command = workload.draw(seed, number, documents)
+        if number > first or seen is None:  # what an interrupted command had made stays
+            command.prepare(root)
+        connection.send(("begins", number))
+        command.run(root, done=number == first and seen == after)
+        connection.send(("returned", number))
+        documents = command.after(documents)
+        if number == first:
+            check(root, documents, deep=deep)
+            assert not IndexDirectory(root).journal.exists()
+            connection.send(("checked", number))
+        number += 1
+
+
+def _both(seen: Any, before: Any, after: Any) -> str:
+    if seen is None:
+        return "there is no index"
+    return f"before: {differences(seen, before or {})}; after: {differences(seen, after)}"
+
+
+def read(connection: Connection, root: Path) -> None:
+    """Hold a version of an index, and search it whenever asked: the answers must stay what they were at first."""
+    quiet()
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        first = _answers(retriever)
+        connection.send(len(retriever))
+        while True:
+            connection.recv()
+            connection.send(_answers(retriever) == first)
+
+
+def _answers(retriever: Retriever) -> Any:
+    hits = retriever.search(["word1 word2", "word9", "word30"], k=50, granularity="document")
+    return [[(hit.id, hit.score, hit.text) for hit in some] for some in hits], sorted(
+        (each.id, each.text) for each in retriever.documents()
+    )
+
+
+def kills(count: int, seed: int, folder: Path, deadline: float = float("inf")) -> tuple[Counter[str], list[str]]:
+    """Kill writers until `count` commands were interrupted; how many of each kind, and what was wrong after it."""
+    outcomes, violations, part = Counter[str](), list[str](), 0
+    while sum(outcomes.values()) < count and time.monotonic() < deadline:
+        root = folder / f"{part}" / "ix"
+        root.parent.mkdir()
+        try:
+            _one_index(min(ROUNDS, count - sum(outcomes.values())), seed * 1000 + part, root, outcomes, deadline)
+        except AssertionError as error:  # the next index begins afresh
+            violations.append(f"seed {seed * 1000 + part}: {error}")
+            print(violations[-1], flush=True)
+        part += 1
+    return outcomes, violations
+
+
+def _one_index(count: int, seed: int, root: Path, outcomes: Counter[str], deadline: float) -> None:
+    rng = random.Random(f"kills {seed}")
+    run, killed = Run(root, seed), 0
+    readers: list[Child] = []
+    while killed < count and time.monotonic() < deadline:
+        if run.until_killed(rng, deep=killed % DEEP_EVERY == DEEP_EVERY - 1):
+            killed += 1
+            outcomes[workload.draw(seed, run.number, run.documents).kind] += 1
+        for reader in readers:
+            assert reader.ask("again"), f"seed {seed}: a reader's answers changed by command {run.number}"
+        if len(readers) == READERS or (readers and rng.random() < 0.2):
+            readers.pop(rng.randrange(len(readers))).end()
+        if run.documents and rng.random() < 0.3:
+            readers.append(Child(read, root))
+            readers[-1].answer()
+    for reader in readers:
+        assert reader.ask("again")
+        reader.end()
+
+
+class Run:
+    """The commands of one index: how many have returned, and what it holds after them."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root, self.seed = root, seed
+        self.number = 0
+        self.documents: workload.Documents = {}
+        self._began: float | None = None
+        self._usual = 0.5  # seconds of a command
+
+    def until_killed(self, rng: random.Random, *, deep: bool) -> bool:
+        """Have a process give commands and kill it at a random moment; whether that interrupted one."""
+        target = self.number + rng.choice((0, 0, 1, 2, LAST))
+        writer = Child(write, self.root, self.seed, self.number, self.documents, deep)
+        try:
+            while self._began is None or self.number < target:
+                self._hear(writer.answer())
+            moment = time.monotonic() + rng.uniform(0, 1.2 * self._usual)
+            while writer.connection.poll(max(0.0, moment - time.monotonic())):
+                self._hear(writer.answer())
+        except EOFError:
+            raise AssertionError(f"seed {self.seed}: command {self.number} ended its process") from None
+        for said in writer.kill():
+            self._hear(said)
+        interrupted, self._began = self._began is not None, None
+        return interrupted
+
+    def _hear(self, said: tuple[str, int]) -> None:
+        what, number = said
+        if what == "begins":
+            self._began = time.monotonic()
+        elif what == "returned" and self._began is not None:
+            self.documents = workload.draw(self.seed, number, self.documents).after(self.documents)
+            self.number = number + 1
+            self._usual += 0.2 * (time.monotonic() - self._began - self._usual)
+            self._began = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.campaign")
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, violations = kills(arguments.kills, arguments.seed, Path(folder), started + arguments.seconds)
+    number, seconds = sum(outcomes.values()), time.monotonic() - started
+    print(f"{number} kills in {seconds:.0f} s: {dict(outcomes)}; {len(violations)} violations")
+    raise SystemExit(bool(violations))
+
+
+if __name__ == "__main__":
+    main()
