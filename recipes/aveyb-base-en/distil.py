@@ -23,10 +23,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.loading import minilm_folder
-from aveyb_retrieval.encoder.wordpiece import TOKENIZER_FILE
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.index.storage.files import hash_file, write_atomic
+from aveyb_retrieval.index.storage.files import write_atomic
 from aveyb_retrieval.training.losses import score_divergence
+from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.run_folder import SETTINGS
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def main(
     model.ranker.requires_grad_(False)  # the texts have no split to retrieve
     optimizer = layer_optimizer(model, settings.learning_rate, settings.embedding_rate)
     known = {**asdict(settings), "per_step": order.per_step, "width": model.config.hidden_size}
-    vocabulary = hash_file(folder / TOKENIZER_FILE).sha256
+    vocabulary = vocabulary_hash(folder)
     sources = {"teacher": loaded.fingerprint, "vocabulary": vocabulary, "texts": ids.sha256}
     run = Run(model, optimizer, out, known, sources)
     judge = Judge(out, folder, loaded, ids, data)

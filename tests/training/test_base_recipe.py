@@ -201,6 +201,51 @@ def test_an_exported_checkpoint_opens_everywhere(
     assert all(path.read_bytes() == data for path, data in files.items())
 
 
+def test_questions_learn_to_find_their_passages_among_mined_ones(
+    distil: Callable[..., str], recipe: Callable[[str], ModuleType], teacher: Path, texts: Path, tmp_path: Path
+) -> None:
+    start, triplets = tmp_path / "run", tmp_path / "triplets.jsonl"
+    distil(start, 4)
+    module = recipe("questions")
+    said = CliRunner().invoke(module.main, ["pairs", "--texts", str(texts), "-o", str(tmp_path / "pairs.jsonl")])
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert said.exit_code == 0 and len(pairs) == 36 and pairs[0] == {"anchor": SENTENCES[0], "positive": SENTENCES[50]}
+    rows = [{**pair, "negative": pairs[(i + n) % 36]["positive"]} for i, pair in enumerate(pairs) for n in (3, 7)]
+    rows.append({"anchor": "alone", "positive": "one", "negative": "too few"})
+    triplets.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def train(out: Path, *more: object) -> str:
+        options = ["train", "--texts", texts, "--triplets", triplets, "--start", start, "--teacher", teacher]
+        options += ["--out", out, "--questions", 6, *more]
+        return CliRunner().invoke(module.main, list(map(str, options))).output
+
+    assert "stopped after step 12 of 12" in train(tmp_path / "asked")
+    lines = [json.loads(line) for line in (tmp_path / "asked" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 10
+    assert not same(weights(start, 4), weights(tmp_path / "asked", 12))
+    assert "mine more" in train(tmp_path / "few", "--negatives", 3)
+    triplets.write_text(triplets.read_text() + json.dumps(rows[0]) + "\n")
+    assert "triplets" in train(tmp_path / "asked") and not (tmp_path / "few").exists()
+
+
+def test_the_loss_of_questions_knows_each_one_by_its_place(recipe: Callable[[str], ModuleType], teacher: Path) -> None:
+    student, module = recipe("student"), recipe("questions")
+    loaded = student.Teacher.load(teacher, 1)
+    model = student.new_student(loaded, 1, 4, 0)
+    tokenizer = WordPieceTokenizer.load(teacher)
+    texts = [tokenizer.encode_ids(" ".join(SENTENCES[i : i + 1 + i % 3])).astype(np.uint16) for i in range(8)]
+    settings = module.QuestionSettings(questions=2, negatives=2, chain=replace(module.Settings(), pairs=1))
+
+    def loss(groups: list[list[int]]) -> float:
+        batches = [loaded.batch([texts[i] for i in part]) for part in groups]
+        return module.question_loss(model, batches, np.concatenate(groups), settings).loss.item()
+
+    assert loss([list(range(8))]) == pytest.approx(loss([[7, 0, 3], [5, 1, 2, 6, 4]]), rel=1e-5)
+    before = loss([list(range(8))])
+    texts[2], texts[3] = texts[3], texts[2]  # each question has the other's answer
+    assert loss([list(range(8))]) != pytest.approx(before, rel=1e-4)
+
+
 def test_bad_input_is_a_line_and_overwrites_nothing(
     distil: Callable[..., str], teacher: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
