@@ -107,7 +107,7 @@ def state_errors(
         for i in range(pairs + 1)
     ]
     for batch in batches:
-        x = model.embed(batch.ids)
+        x = model.ranker.compress_alone(model.embed(batch.ids) * batch.mask)
         for i in range(pairs):
             before, after = batch.states[i], batch.states[i + 1]
             x = run_pair(model, i, before if alone and i else x, batch.lengths)

