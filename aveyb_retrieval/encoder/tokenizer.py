@@ -68,6 +68,8 @@ class AveyBTokenizer:
         ModelError: the parts do not fit together.
     """
 
+    files = (VOCAB_FILE, SETTINGS_FILE)  # what defines the vocabulary in a model folder
+
     def __init__(
         self,
         ranks: Mapping[bytes, int],
@@ -202,7 +204,7 @@ class AveyBTokenizer:
         }
         _write_json(folder / SETTINGS_FILE, settings)
         _write_json(folder / "tokenizer.json", self._huggingface_tokenizer(), indent=None)
-        _write_json(folder / "tokenizer_config.json", self._huggingface_config())
+        _write_json(folder / "tokenizer_config.json", huggingface_config())
 
     # -- use -------------------------------------------------------------------------------------------------------
 
@@ -220,11 +222,7 @@ class AveyBTokenizer:
         Raises:
             ModelError: there are fewer rows than ids, or more unused ones than padding explains.
         """
-        if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
-            raise ModelError(
-                f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows} embeddings: they belong "
-                "to different models"
-            )
+        check_rows(self.vocab_size, rows, self.name, where)
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids and the characters that they come from.
@@ -236,7 +234,7 @@ class AveyBTokenizer:
         Raises:
             InputError: `text` is not a string or holds a lone surrogate.
         """
-        data = _utf8(text)
+        data = utf8(text)
         if self.capitals == "bytes":
             ids = self._ids(text)
             return ids, self._offsets(data, len(text), ids)
@@ -261,7 +259,7 @@ class AveyBTokenizer:
 
     def encode_ids(self, text: str) -> np.ndarray:
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
-        _utf8(text)
+        utf8(text)
         return self._ids(mark(text)[0] if self.capitals == "marks" else text)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
@@ -359,23 +357,42 @@ class AveyBTokenizer:
             },
         }
 
-    def _huggingface_config(self) -> dict[str, Any]:
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "pad_token": PAD,
-            "unk_token": UNK,
-            "cls_token": CLS,
-            "sep_token": SEP,
-            "mask_token": MASK,
-            "model_max_length": int(1e30),  # transformers' value for no limit: nothing is truncated silently
-            "model_input_names": ["input_ids", "attention_mask"],
-            "padding_side": "right",
-            "split_special_tokens": True,  # "[MASK]" in a user's text is text
-            "clean_up_tokenization_spaces": False,
-        }
+
+def huggingface_config() -> dict[str, Any]:
+    """Return the `tokenizer_config.json` of a vocabulary whose special tokens are neither added nor recognized."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "unk_token": UNK,
+        "cls_token": CLS,
+        "sep_token": SEP,
+        "mask_token": MASK,
+        "model_max_length": int(1e30),  # transformers' value for no limit: nothing is truncated silently
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "right",
+        "split_special_tokens": True,  # "[MASK]" in a user's text is text
+        "clean_up_tokenization_spaces": False,
+    }
 
 
-def _utf8(text: str) -> bytes:
+def check_rows(ids: int, rows: int, name: str, where: str) -> None:
+    """Check that a vocabulary of so many ids can belong to a model with `rows` embeddings.
+
+    Raises:
+        ModelError: there are fewer rows than ids, or more unused ones than padding explains.
+    """
+    if not 0 <= rows - ids <= _MAX_PADDING:
+        raise ModelError(
+            f"{where}: tokenizer {name} has {ids} ids, the model {rows} embeddings: they belong to different models"
+        )
+
+
+def utf8(text: str) -> bytes:
+    """Return a text's UTF-8 form.
+
+    Raises:
+        InputError: it is not a string, or holds a lone surrogate.
+    """
     if not isinstance(text, str):
         raise InputError(f"a text must be a str, this one is {type(text).__name__}")
     try:

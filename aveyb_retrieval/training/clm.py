@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 PRESETS = {
     "mini": AveyConfig.mini,
@@ -30,13 +30,13 @@ PRESETS = {
 END_OF_TEXT = "<|endoftext|>"
 
 
-def end_of_text(tokenizer: AveyBTokenizer) -> int:
+def end_of_text(tokenizer: Tokenizer) -> int:
     """Return the token that closes a document: `<|endoftext|>` where the vocabulary has it, otherwise [SEP]."""
     return tokenizer.special_tokens.get(END_OF_TEXT, tokenizer.sep_id)
 
 
 def causal_model(
-    model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
+    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
 ) -> AveyForCausalLM:
     """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training.
 
@@ -54,7 +54,7 @@ def causal_model(
 
 def train_clm(
     model: PreTrainedModel,
-    tokenizer: AveyBTokenizer,
+    tokenizer: Tokenizer,
     texts: Iterable[str],
     folder: str | Path,
     *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 # Names of the sides in data sets; the first one that a row has is taken.
 SIDES = {
@@ -99,7 +99,7 @@ def train_contrastive(
     folder: str | Path,
     *,
     data: dict[str, Any],
-    tokenizer: AveyBTokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     settings: ContrastiveSettings | None = None,
     resume: bool = False,
     device: str | None = None,

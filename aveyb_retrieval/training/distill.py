@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.indexes.types import Progress
 
 
@@ -187,7 +188,7 @@ def train_distill(
     folder: str | Path,
     *,
     data: dict[str, Any],
-    tokenizer: AveyBTokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     settings: DistillSettings | None = None,
     resume: bool = False,
     device: str | None = None,

@@ -12,6 +12,7 @@ from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ PRESETS = {
 }
 
 
-def open_vocabulary(name: str) -> AveyBTokenizer:
+def open_vocabulary(name: str) -> Tokenizer:
     """Open `p50k_base`, or the vocabulary in a folder."""
-    return AveyBTokenizer.p50k_base() if name == "p50k_base" else AveyBTokenizer.load(name)
+    return AveyBTokenizer.p50k_base() if name == "p50k_base" else read_vocabulary(name)
 
 
 def masked_model(
-    model: str | None, preset: str, tokenizer: AveyBTokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
+    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
 ) -> AveyBForMaskedLM:
     """Return the model that masked-language modeling starts from (see `starting_model`)."""
     return starting_model(AveyBForMaskedLM, PRESETS, model, preset, tokenizer, seed=seed, fields=fields)
@@ -47,7 +48,7 @@ def starting_model(
     presets: Mapping[str, Callable[..., Any]],
     model: str | None,
     preset: str,
-    tokenizer: AveyBTokenizer,
+    tokenizer: Tokenizer,
     *,
     seed: int,
     fields: Mapping[str, Any] | None = None,
@@ -84,7 +85,7 @@ def starting_model(
 
 def sentence_model(
     model: str | Path | None, work: Path, prompts: dict[str, str]
-) -> tuple[SentenceTransformer, AveyBTokenizer]:
+) -> tuple[SentenceTransformer, Tokenizer]:
     """Open a folder with an Avey-B encoder as a float32 sentence-transformers model; return it and its tokenizer.
 
     Args:

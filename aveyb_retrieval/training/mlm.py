@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.training.packing import PackedSequences
 
 
 def train_mlm(
     model: PreTrainedModel,
-    tokenizer: AveyBTokenizer,
+    tokenizer: Tokenizer,
     texts: Iterable[str],
     folder: str | Path,
     *,
@@ -60,11 +60,11 @@ def train_mlm(
     )
 
 
-def held_out_sequences(run: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> PackedSequences | None:
+def held_out_sequences(run: Path, tokenizer: Tokenizer, settings: MLMSettings) -> PackedSequences | None:
     """Open the held-out documents of a run folder, masked alike in every evaluation; None: less than one sequence."""
     return open_held_out(run, settings, _masked(tokenizer, settings))
 
 
-def _masked(tokenizer: AveyBTokenizer, settings: MLMSettings) -> OpenSequences:
+def _masked(tokenizer: Tokenizer, settings: MLMSettings) -> OpenSequences:
     rate = settings.mask_rate
     return partial(MaskedSequences, length=settings.length, mask_id=tokenizer.mask_id, mask_rate=rate)

@@ -24,7 +24,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MANIFEST = "packed.json"
 STORAGE_DTYPES = ("int8", "float16")
 SMALLEST_COSINE = 0.999  # of a stored vector to the teacher's own
+_VOCABULARIES = ("vocab.tiktoken", "tokenizer.json")  # byte-level, WordPiece
 _OVERHEAD = 1024  # bytes of a part's header
 
 
@@ -278,6 +279,15 @@ class PackedTexts:
     def padded(self, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return ids int64 `[B, T]` and mask bool `[B, T]` of some texts, padded to the longest."""
         return padded([self.ids[self.starts[row] : self.starts[row + 1]] for row in rows])
+
+
+def vocabulary_hash(folder: Path) -> str | None:
+    """Return the SHA-256 (hex) of the file that defines a model folder's vocabulary, None where there is none.
+
+    Of the kinds of vocabularies only the files are known here: reading one takes packages that training does without.
+    """
+    path = next((folder / name for name in _VOCABULARIES if (folder / name).is_file()), None)
+    return None if path is None else hash_file(path).sha256
 
 
 def padded(texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
@@ -288,13 +289,28 @@ def save_checkpoint(
         shutil.rmtree(old)
 
 
+def read_state(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint's file.
+
+    Raises:
+        InputError: it is missing or cut short.
+    """
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}): delete its folder to go on from an earlier checkpoint, or copy it again"
+        ) from error
+    return tensors
+
+
 def restore_checkpoint(checkpoint: Path, trained: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Load a checkpoint; return its step.
 
     Raises:
-        InputError: its weights are those of a model of other sizes.
+        InputError: its weights are those of a model of other sizes, or it is damaged.
     """
-    tensors = load_file(checkpoint / STATE)
+    tensors = read_state(checkpoint / STATE)
     weights = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
     shapes = {name: tuple(value.shape) for name, value in trained.state_dict().items()}
     for name in sorted({*shapes, *weights}):

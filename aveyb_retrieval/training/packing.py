@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 IGNORED_LABEL = -100
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
@@ -29,7 +29,7 @@ _ORDER, _MASK = 0, 1  # two independent streams of random numbers
 
 def pack_texts(
     texts: Iterable[str],
-    tokenizer: AveyBTokenizer,
+    tokenizer: Tokenizer,
     train: Path,
     held_out: Path,
     *,

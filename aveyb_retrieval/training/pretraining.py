@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import PretrainSettings
 
 TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
@@ -35,7 +35,7 @@ class OpenSequences(Protocol):
 
 def pretrain(
     model: PreTrainedModel,
-    tokenizer: AveyBTokenizer,
+    tokenizer: Tokenizer,
     texts: Iterable[str],
     folder: str | Path,
     open_sequences: OpenSequences,
@@ -172,7 +172,7 @@ def _arguments(folder: str | Path, settings: PretrainSettings, device: str | Non
     return arguments
 
 
-def _check(model: PreTrainedModel, tokenizer: AveyBTokenizer, settings: PretrainSettings) -> None:
+def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: PretrainSettings) -> None:
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
         raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")

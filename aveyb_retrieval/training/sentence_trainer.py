@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import RunSettings
 
 
@@ -33,7 +33,7 @@ def train_sentence_model(
     title: str,
     data: dict[str, Any],
     settings: RunSettings,
-    tokenizer: AveyBTokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
     resume: bool = False,

@@ -16,7 +16,7 @@ from aveyb_retrieval.training.task_metrics import majority
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.training.labeled import AnsweredQuestion, LabeledText, TaggedWords
 
 
@@ -43,7 +43,7 @@ NO_OFFSETS = np.empty((0, 2), np.int64)
 
 
 def text_examples(
-    rows: Iterable[LabeledText], tokenizer: AveyBTokenizer, classes: Mapping[str, int] | None, limit: int
+    rows: Iterable[LabeledText], tokenizer: Tokenizer, classes: Mapping[str, int] | None, limit: int
 ) -> list[Example]:
     """Make examples of labeled texts; `classes` None: labels are numbers."""
     found = []
@@ -55,7 +55,7 @@ def text_examples(
 
 
 def tag_examples(
-    rows: Iterable[TaggedWords], tokenizer: AveyBTokenizer, classes: Mapping[str, int], limit: int
+    rows: Iterable[TaggedWords], tokenizer: Tokenizer, classes: Mapping[str, int], limit: int
 ) -> list[Example]:
     """Make examples of tagged words, joined by spaces; each token of a word has the word's tag."""
     found = []
@@ -94,9 +94,7 @@ def prompt_of(question: str) -> str:
     return f"Question: {question}\nContext: "
 
 
-def answer_examples(
-    rows: Iterable[AnsweredQuestion], tokenizer: AveyBTokenizer, form: str, limit: int
-) -> list[Example]:
+def answer_examples(rows: Iterable[AnsweredQuestion], tokenizer: Tokenizer, form: str, limit: int) -> list[Example]:
     """Make examples of questions; the context is cut. An answer that is cut off counts as none.
 
     Raises:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
 
 SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
@@ -54,7 +54,7 @@ class Task:
 
     title: str
     model: PreTrainedModel
-    tokenizer: AveyBTokenizer
+    tokenizer: Tokenizer
     train: list[Example]
     held_out: list[Example]
     score: Callable[[list[tuple[Example, np.ndarray]]], dict[str, float]]
@@ -238,7 +238,7 @@ def _labels(classes: dict[str, int]) -> dict[str, Any]:
     return {"id2label": {i: name for name, i in classes.items()}, "label2id": classes}
 
 
-def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, AveyBTokenizer]:
+def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Tokenizer]:
     """Open a model with this head and the same labels as it is, or put a new head on the encoder of any other."""
     folder = model_folder(model)
     config = AveyBConfig.from_pretrained(folder)

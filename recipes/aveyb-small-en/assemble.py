@@ -9,7 +9,7 @@ import torch
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         start = AveyBModel.from_pretrained(args.start, dtype=torch.float32).state_dict()
         mixed = {name: value.lerp(start[name], args.start_share) for name, value in model.state_dict().items()}
         model.load_state_dict(mixed)
-    sentence_transformer(model, AveyBTokenizer.load(args.start), args.out, prompts=read_prompts(args.start))
+    sentence_transformer(model, read_vocabulary(args.start), args.out, prompts=read_prompts(args.start))
 
 
 if __name__ == "__main__":

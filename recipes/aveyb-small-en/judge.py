@@ -20,6 +20,8 @@ import json
 import random
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from sources import load_set
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.passages import PassageSize
+from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import BM25System
@@ -39,10 +42,11 @@ from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.training.texts import read_records
 
-QUESTIONS, DOCUMENTS, WINDOWS, MEETINGS = 160, 900, 250, 30
+Encoder = Embedder | SentenceEmbedder
+QUESTIONS, FOUND_BY_WORDS, DOCUMENTS, WINDOWS, MEETINGS = 160, 10, 900, 250, 30
 
 
-def encode(model: Embedder, documents: list[tuple[str, str]]) -> np.ndarray:
+def encode(model: Encoder, documents: list[tuple[str, str]]) -> np.ndarray:
     """Return the vectors `[n, d]` of (title, text) pairs."""
     return np.stack([found.vector for found in model.encode_documents(map(prefixed, documents))])
 
@@ -58,21 +62,40 @@ def reciprocal_rank(scores: np.ndarray, first: int, end: int) -> float:
     return float(1 / (1 + (scores > scores[first:end].max()).sum()))
 
 
-def pool(model: Embedder, data: Path, name: str) -> float:
-    """Return NDCG@10 on development questions of a set."""
+@dataclass(frozen=True)
+class Pool:
+    """Development questions of a set, the documents that are relevant to each, and those among which they are found."""
+
+    queries: dict[str, str]
+    relevant: dict[str, dict[str, int]]
+    documents: dict[str, tuple[str, str]]
+
+
+@cache
+def make_pool(data: Path, name: str, questions: int, found_by_words: int, others: int) -> Pool:
+    """Choose so many questions, what BM25 finds for each of them, and so many other documents."""
     collection = load_set(data / name)
     names = sorted(collection.development_queries())
     random.Random(0).shuffle(names)
-    queries = {query: collection.queries[query] for query in names[:QUESTIONS]}
+    queries = {query: collection.queries[query] for query in names[:questions]}
     relevant = {query: {doc: 1 for doc in collection.qrels["train"][query]} for query in queries}
     task = make_task(load_dataset(str(data / name)))
-    found = BM25System(task.corpus).search(queries, 10)
-    others = sorted(collection.documents)
-    random.Random(1).shuffle(others)
-    kept = sorted({doc for docs in [*found.values(), *relevant.values()] for doc in docs} | set(others[:DOCUMENTS]))
-    cosines = model.encode_queries(list(queries.values())) @ encode(model, [collection.documents[d] for d in kept]).T
-    run = {query: dict(zip(kept, row.tolist(), strict=True)) for query, row in zip(queries, cosines, strict=True)}
-    return evaluate(relevant, run, ["ndcg@10"]).mean["ndcg@10"]
+    found = BM25System(task.corpus).search(queries, found_by_words)
+    rest = sorted(collection.documents)
+    random.Random(1).shuffle(rest)
+    kept = sorted({doc for docs in [*found.values(), *relevant.values()] for doc in docs} | set(rest[:others]))
+    return Pool(queries, relevant, {doc: collection.documents[doc] for doc in kept})
+
+
+def score_pool(model: Encoder, pool: Pool) -> float:
+    """Return NDCG@10 of a pool's questions."""
+    documents = encode(model, list(pool.documents.values()))
+    cosines = model.encode_queries(list(pool.queries.values())) @ documents.T
+    run = {
+        query: dict(zip(pool.documents, row.tolist(), strict=True))
+        for query, row in zip(pool.queries, cosines, strict=True)
+    }
+    return evaluate(pool.relevant, run, ["ndcg@10"]).mean["ndcg@10"]
 
 
 def headings(model: Embedder, texts: Path) -> float:
@@ -136,7 +159,10 @@ def meetings(model: Embedder, data: Path, *, alone: bool) -> float:
 
 def judge(model: Embedder, data: Path, texts: Path, folder: Path) -> dict[str, Any]:
     """Return all figures of a model."""
-    found: dict[str, Any] = {name: pool(model, data, name) for name in ("scifact", "medquad")}
+    found: dict[str, Any] = {
+        name: score_pool(model, make_pool(data, name, QUESTIONS, FOUND_BY_WORDS, DOCUMENTS))
+        for name in ("scifact", "medquad")
+    }
     found["headings"] = headings(model, texts)
     for name, alone in (("in their document", False), ("alone", True)):
         found[name] = windows(model, folder, alone=alone) | {"meetings": meetings(model, data, alone=alone)}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from make_texts import SPLIT, as_seen
 
-from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.indexes.store.files import hash_file
+from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
 from aveyb_retrieval.training.teacher_tokens import TokenLabels
@@ -48,13 +48,13 @@ def main() -> None:
     texts = [as_seen(text) for text in read_texts([args.texts / "texts.jsonl"])]
     tokens = None
     if args.tokens_of is not None:
-        tokenizer = AveyBTokenizer.load(args.tokens_of)
+        tokenizer = read_vocabulary(args.tokens_of)
 
         def tokenize(text: str) -> tuple[np.ndarray, np.ndarray]:
             ids, offsets = tokenizer.encode(text)
             return ids[:SPLIT], offsets[:SPLIT]
 
-        tokens = TokenLabels(hash_file(args.tokens_of / VOCAB_FILE).sha256, tokenize)
+        tokens = TokenLabels(vocabulary_hash(args.tokens_of), tokenize)
     cache_vectors(
         texts,
         args.texts / "teacher",

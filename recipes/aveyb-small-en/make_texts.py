@@ -28,13 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
 from prepare import blocked_texts
 from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.indexes.store.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 SPLIT = 256  # tokens that the encoder reads at a time
@@ -73,8 +75,9 @@ def is_kept_out(text: str, blocked: tuple[set[int], set[str]]) -> bool:
 class Texts:
     """Texts and pairs of one document or pair after another; each text once."""
 
-    tokenizer: AveyBTokenizer
+    tokenizer: Tokenizer
     share: float  # of the documents and pairs
+    pretrain_share: float = PRETRAIN_SHARE  # of those of the pre-training text
     groups: list[list[int]] = field(default_factory=list)
     rows: list[dict[str, str]] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
@@ -174,7 +177,7 @@ def collect_set(texts: Texts, data: Path, source: str) -> None:
 def collect_pretraining(texts: Texts, data: Path, source: str) -> None:
     """Add some documents of the pre-training text."""
     for number, record in read_records(data / f"{source}.jsonl.zst"):
-        if zlib.crc32(f"{source}:{number}".encode()) % 10_000 < texts.share * PRETRAIN_SHARE * 10_000:
+        if zlib.crc32(f"{source}:{number}".encode()) % 10_000 < texts.share * texts.pretrain_share * 10_000:
             texts.document("", record["text"], source)
 
 
@@ -238,8 +241,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--share", type=float, default=1.0, help="of the documents and pairs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pretrain-share", type=float, default=PRETRAIN_SHARE, help="of the pre-training text's")
     args = parser.parse_args()
-    texts = Texts(AveyBTokenizer.load(args.vocabulary), args.share, blocked=blocked_texts(args.data))
+    tokenizer = read_vocabulary(args.vocabulary)
+    texts = Texts(tokenizer, args.share, args.pretrain_share, blocked=blocked_texts(args.data))
     collect(texts, args.data)
     if not texts.rows:
         raise SystemExit(f"a share of {args.share} of {args.data} holds no text")

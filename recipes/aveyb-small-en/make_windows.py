@@ -28,13 +28,15 @@ from prepare import blocked_texts
 from sources import TRAIN_SETS, load_set
 
 from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.indexes.store.files import atomic_writer
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 LONGEST = 12  # splits of a window
 SIZES = (256, 256, 128)  # tokens of a passage at most, window by window
@@ -114,7 +116,7 @@ def overlapping(cuts: Cuts, start: int, end: int) -> tuple[int, int] | None:
 class Windows:
     """The windows of one document after another."""
 
-    def __init__(self, tokenizer: AveyBTokenizer, blocked: tuple[set[int], set[str]], seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, blocked: tuple[set[int], set[str]], seed: int) -> None:
         """Start with none."""
         self.tokenizer, self.blocked, self.random = tokenizer, blocked, random.Random(seed)
         self.rows: list[dict[str, str]] = []
@@ -187,7 +189,7 @@ def main() -> None:
     parser.add_argument("--articles", type=float, default=0.1, help="share of the encyclopedic articles")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    windows = Windows(AveyBTokenizer.load(args.vocabulary), blocked_texts(args.data), args.seed)
+    windows = Windows(read_vocabulary(args.vocabulary), blocked_texts(args.data), args.seed)
     documents = [d for source in DOCUMENTS for d in with_questions(args.data / "train", source)]
     documents += [
         document

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from make_texts import SPLIT, as_seen
 
-from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.indexes.store.files import hash_file
-from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter
+from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter, vocabulary_hash
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 
@@ -34,7 +33,7 @@ CHUNK = 2_000  # texts that a process tokenizes at a time
 
 def token_ids(vocabulary: Path, texts: list[str]) -> list[np.ndarray]:
     """Return the token ids of each text as the student meets it."""
-    tokenizer = AveyBTokenizer.load(vocabulary)
+    tokenizer = read_vocabulary(vocabulary)
     return [tokenizer.encode_ids(as_seen(text)) for text in texts]
 
 
@@ -71,7 +70,7 @@ def main() -> None:
         for pair in positives[number]:
             writer.pair(*pair)
     teacher = json.loads((args.texts / "teacher" / SETTINGS).read_text(encoding="utf-8"))
-    vocabulary = hash_file(args.vocabulary / VOCAB_FILE).sha256
+    vocabulary = vocabulary_hash(args.vocabulary)
     writer.finish({"teacher": teacher["teacher"], "texts": teacher["texts_sha256"], "vocabulary": vocabulary})
     for part in writer.parts:
         counts = f"{part.texts:,} texts, {part.tokens:,} tokens, {part.pairs:,} pairs"

@@ -14,13 +14,11 @@ import torch
 from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import hash_file
-from aveyb_retrieval.training.packed import PackedTexts
+from aveyb_retrieval.training.packed import PackedTexts, vocabulary_hash
 from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.settings import PackedSettings
 from aveyb_retrieval.training.teacher_tokens import read_token_vectors
 
-VOCAB_FILE = "vocab.tiktoken"  # not imported from encoder.tokenizer, which needs tiktoken
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -30,12 +28,11 @@ def check_vocabulary(model: Path, texts: PackedTexts) -> None:
     Raises:
         InputError: they were packed with another, or the model folder has none.
     """
-    file = model / VOCAB_FILE
-    found = hash_file(file).sha256 if file.is_file() else None
+    found = vocabulary_hash(model)
     if found != texts.facts["vocabulary"]:
         raise InputError(
-            f"{file} has SHA-256 {found}, the texts were packed with {texts.facts['vocabulary']}: pack them with the "
-            "vocabulary of this model"
+            f"{model}: its vocabulary has SHA-256 {found}, the texts were packed with {texts.facts['vocabulary']}: "
+            "pack them with the vocabulary of this model"
         )
 
 

@@ -32,7 +32,7 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.titles import repeat_title
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import hash_file
 from aveyb_retrieval.training.losses import pair_loss, score_divergence
@@ -61,7 +61,7 @@ class Window:
     places: np.ndarray
 
 
-def read_windows(folder: Path, tokenizer: AveyBTokenizer, split_size: int) -> list[Window]:
+def read_windows(folder: Path, tokenizer: Tokenizer, split_size: int) -> list[Window]:
     """Read and tokenize the windows.
 
     Raises:
@@ -186,7 +186,7 @@ def main(
     texts = PackedTexts.join([PackedTexts.load(one) for one in packed])
     check_vocabulary(Path(model), texts)
     student = AveyBModel.from_pretrained(model, dtype=torch.float32)
-    windows = read_windows(folder, AveyBTokenizer.load(model), student.split_size)[:-aside]
+    windows = read_windows(folder, read_vocabulary(model), student.split_size)[:-aside]
     taught = read_vectors(folder / "teacher")
     labels = check_teacher(folder / "teacher", texts)
     batches = [batch for epoch in range(epochs) for batch in window_order(windows, window_tokens, epoch)]

@@ -7,6 +7,7 @@ from torch import nn
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.optimizers import (
     SCHEDULES,
+    Muon,
     StableAdamW,
     build_optimizer,
     learning_rate_factor,
@@ -113,3 +114,27 @@ def test_unknown_names() -> None:
         learning_rate_factor("zigzag", 10, 0.1)
     with pytest.raises(ConfigError, match="warmup is 1"):
         learning_rate_factor("cosine", 10, 1.0)
+
+
+def test_muon_orthogonalizes_matrices_and_leaves_the_rest_to_adam() -> None:
+    torch.manual_seed(0)
+    tall, wide, vector = (nn.Parameter(torch.randn(shape)) for shape in ((12, 5), (5, 12), (7,)))
+    twin = nn.Parameter(vector.detach().clone())
+    groups = [{"params": [tall, wide], "orthogonal": True}, {"params": [vector]}]
+    optimizer = Muon(groups, lr=0.1, weight_decay=0.0)
+    plain = StableAdamW([twin], lr=0.1, weight_decay=0.0)
+    before = [parameter.detach().clone() for parameter in (tall, wide)]
+    for parameter in (tall, wide, vector):
+        parameter.grad = torch.randn_like(parameter)
+    twin.grad = vector.grad.clone()
+    optimizer.step()
+    plain.step()
+    assert torch.equal(vector, twin)
+    for parameter, old in zip((tall, wide), before, strict=True):
+        step = (old - parameter.detach()) / (0.1 * 0.2 * math.sqrt(12))
+        values = torch.linalg.svdvals(step)
+        assert (values > 0.5).all() and (values < 1.3).all()
+        left, _, right = torch.linalg.svd(parameter.grad, full_matrices=False)
+        assert (step * (left @ right)).sum() / (step.norm() * (left @ right).norm()) > 0.97
+    state = optimizer.state_dict()["state"]
+    assert set(state[0]) == {"momentum"} and "exp_avg" in state[2]

@@ -21,11 +21,13 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, WordPieceTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.training import packed_loop
 from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 
+from ..wordpiece import save_vocabulary
 from .conftest import SENTENCES, tiny_config
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "aveyb-small-en"
@@ -48,6 +50,15 @@ def stage(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     return load
+
+
+@pytest.fixture
+def tokenizer(tokenizer: AveyBTokenizer, request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
+    """The tiny vocabulary, or by the parameter "wordpiece" one of BERT's kind."""
+    if getattr(request, "param", "bytes") == "bytes":
+        return tokenizer
+    save_vocabulary(tmp_path / "bert", SENTENCES)
+    return WordPieceTokenizer.load(tmp_path / "bert")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *arguments: object) -> None:
@@ -212,7 +223,7 @@ def test_from_texts_to_a_model(
 
 
 @pytest.fixture
-def windows(stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def windows(stage, data: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Windows with a teacher's vectors, packed pairs, and a model to start from."""
     for name in ("make_texts", "make_windows", "label_texts", "pack_texts"):
         monkeypatch.setattr(stage(name), "SPLIT", SPLIT)
@@ -228,9 +239,11 @@ def windows(stage, data: Path, tokenizer: AveyBTokenizer, tmp_path: Path, monkey
     vocabulary, teacher = tmp_path / "vocabulary", tmp_path / "teacher"
     tokenizer.save(vocabulary)
     torch.manual_seed(0)
-    sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, teacher)
+    rows = tokenizer.vocab_size
+    sentence_transformer(AveyBModel(tiny_config(hidden_size=48, vocab_size=rows)), tokenizer, teacher)
     prompts = {"query": " ", "document": " "}
-    sentence_transformer(AveyBModel(tiny_config(split_size=SPLIT)), tokenizer, tmp_path / "start", prompts=prompts)
+    student = AveyBModel(tiny_config(split_size=SPLIT, vocab_size=rows))
+    sentence_transformer(student, tokenizer, tmp_path / "start", prompts=prompts)
     made = ("--data", data, "--vocabulary", vocabulary, "--out")
     run(monkeypatch, stage("make_texts"), *made, tmp_path / "texts")
     run(monkeypatch, stage("make_windows"), *made, tmp_path / "windows", "--articles", 1)
@@ -286,6 +299,7 @@ def test_windows_are_read_as_an_index_reads_them(stage, windows: Path, tokenizer
         np.testing.assert_allclose(vectors.numpy(), found.passages, atol=1e-5)
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "wordpiece"], indirect=True)
 def test_training_on_windows_continues_and_finds_more_passages(stage, windows: Path, tmp_path: Path) -> None:
     command = stage("train_windows").main
     common = ["--windows", windows / "windows", "--packed", windows / "packed", "--model", windows / "start"]
