@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from aveyb_retrieval.server.work import Deadline
+from aveyb_retrieval.server.ticket import Ticket
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,9 +37,9 @@ class Context:
     metrics: Metrics
     precision: str
 
-    def deadline(self) -> Deadline:
+    def ticket(self, request: Request) -> Ticket:
         """Start the time of a request."""
-        return Deadline(self.limits.timeout)
+        return Ticket(request.state.client, request.state.held, self.limits.timeout, request.receive)
 
 
 def context(request: Request) -> Context:

@@ -70,7 +70,7 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
         while time.monotonic() < end:
             body = json.dumps({"query": questions[position % len(questions)], "k": 10})
             began = time.perf_counter()
-            connection.request("POST", "/search", body)
+            connection.request("POST", "/search", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             answer.read()
             times[number].append(time.perf_counter() - began)
