@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.server import cohere, openai, page, search, tei
+from aveyb_retrieval.server import cohere, openai, openapi, page, search, tei
 from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import Gate, Keys
 from aveyb_retrieval.server.held import Pool
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.indexes import Indexes
 
 FOLLOW_SECONDS = 1.0  # how often new versions are looked for
-_OPEN = page.PATHS | {"/health"}
+_OPEN = page.PATHS | {"/health", "/openapi.json"}
 
 
 def create_app(
@@ -62,6 +62,7 @@ def create_app(
         encoding=Work("encode", 1, limits.max_waiting),
         metrics=counters,
         precision=precision,
+        has_keys=bool(keys),
     )
     gate = Middleware(
         Gate,
@@ -98,6 +99,7 @@ def _routes() -> list[Route]:
         Route("/rerank", tei.rerank, methods=["POST"]),
         Route("/tokenize", tei.tokenize, methods=["POST"]),
         Route("/info", tei.info),
+        Route("/openapi.json", openapi.openapi),
         Route("/metrics", metrics),
         Route("/health", health),
     ]

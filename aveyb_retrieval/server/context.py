@@ -28,6 +28,7 @@ class Context:
             there, and searches do not wait for them.
         metrics: What is counted.
         precision: What the model computes in.
+        has_keys: Whether requests need a key.
     """
 
     indexes: Indexes
@@ -36,6 +37,7 @@ class Context:
     encoding: Work
     metrics: Metrics
     precision: str
+    has_keys: bool
 
     def ticket(self, request: Request) -> Ticket:
         """Start the time of a request."""

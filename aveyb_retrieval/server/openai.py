@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from starlette.responses import JSONResponse
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.server.answers import json_answer, to_json
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode
-from aveyb_retrieval.server.reading import read_json, refuse_others, take_text, take_texts
+from aveyb_retrieval.server.reading import read_json, refuse_others, take_choice, take_text, take_texts
 from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ async def embeddings(request: Request) -> Response:
     if name not in names:
         raise _no_model(name, names)
     texts, _ = take_texts(fields, "input", server.limits.max_batch, server.limits.longest(names[name]))
-    encoding = take_text(fields, "encoding_format") or "float"
-    if encoding not in _WRITERS:
-        raise ConfigError(f"encoding_format={encoding!r}: must be one of {', '.join(map(repr, _WRITERS))}")
+    encoding = take_choice(fields, "encoding_format", tuple(_WRITERS))
     check_dimensions(fields.pop("dimensions", None), model.dim)
     take_text(fields, "user")  # whose request it is makes no difference here
     refuse_others(fields, _FIELDS)

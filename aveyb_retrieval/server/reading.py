@@ -11,7 +11,7 @@ from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
 
@@ -157,6 +157,21 @@ def check_length(where: str, text: str, most: int) -> None:
         raise Refusal(413, f"{where}: {len(text):,} characters; at most {most:,} are allowed")
 
 
+def take_choice(fields: dict[str, Any], name: str, choices: Sequence[str]) -> str:
+    """Take a field that is one of some texts; the first where it is missing or null.
+
+    Raises:
+        ConfigError: it is none of them.
+        InputError: it is no text.
+    """
+    value = take_text(fields, name)
+    if value is None:
+        return choices[0]
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+    return value
+
+
 def take_whole(fields: dict[str, Any], name: str, default: int, *, least: int, most: int) -> int:
     """Take a field that is a whole number of a range.
 
@@ -181,9 +196,14 @@ def take_flag(fields: dict[str, Any], name: str, *, default: bool) -> bool:
         ConfigError: it is neither.
     """
     value = fields.pop(name, default)
+    check_flag(name, value)
+    return bool(value)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise ConfigError where a value is neither true nor false."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r}: must be true or false")
-    return value
 
 
 def refuse_others(fields: dict[str, Any], known: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from aveyb_retrieval.server.answers import Room, joined, json_answer, to_json
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import parts
 from aveyb_retrieval.server.reading import (
+    check_flag,
     check_whole,
     read_json,
     read_parameters,
@@ -168,6 +169,8 @@ def _options(fields: dict[str, Any], limits: Limits) -> SearchOptions:
     for name, (least, most) in bounds.items():
         if fields.get(name) is not None:
             check_whole(name, fields[name], least=least, most=most)
+    for name in ("fold", "exact"):
+        check_flag(name, fields.get(name, False))
     where = fields.get("filter")
     if where is not None and not isinstance(where, dict):
         raise ConfigError(f"filter: {where!r} is not an object; write it as {json.dumps({'year': {'$gte': 2020}})}")

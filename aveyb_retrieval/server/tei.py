@@ -18,10 +18,10 @@ from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, e
 from aveyb_retrieval.server.reading import (
     read_json,
     refuse_others,
+    take_choice,
     take_flag,
     take_list,
     take_needed_text,
-    take_text,
     take_texts,
 )
 from aveyb_retrieval.version import package_version
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.limits import Limits
     from aveyb_retrieval.server.ticket import Ticket
 
+_PROMPTS = (DOCUMENT, QUERY)
 _DIRECTIONS = (None, "left", "right", "Left", "Right")
 _EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 _RERANK = ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction")
@@ -54,7 +55,7 @@ async def embed(request: Request) -> Response:
     fields = await read_json(request, server.limits.max_body, ticket)
     if request.url.path == "/" and isinstance(fields.get("inputs"), dict):
         return await _similarity(server, fields, ticket)
-    prompt = _take_prompt(fields)
+    prompt = take_choice(fields, "prompt_name", _PROMPTS)
     texts, _ = take_texts(fields, "inputs", server.limits.max_batch, server.limits.longest(prompt))
     if not take_flag(fields, "normalize", default=True):
         raise ConfigError("normalize=False: vectors of this server have unit length; leave it out")
@@ -74,11 +75,11 @@ async def similarity(request: Request) -> Response:
 
 
 async def _similarity(server: Context, fields: dict[str, Any], ticket: Ticket) -> Response:
-    inputs, parameters = fields.pop("inputs", None), fields.pop("parameters", None) or {}
+    inputs, parameters = fields.pop("inputs", None), fields.pop("parameters", {})
     refuse_others(fields, ("inputs", "parameters"))
     if not (isinstance(inputs, dict) and isinstance(parameters, dict)):
         raise InputError("inputs and parameters: objects are needed; inputs of source_sentence and sentences")
-    prompt = _take_prompt(parameters)
+    prompt = take_choice(parameters, "prompt_name", _PROMPTS)
     _take_truncation(parameters)
     refuse_others(parameters, ("prompt_name", "truncate", "truncation_direction"))
     length = server.limits.longest(prompt)
@@ -177,13 +178,6 @@ async def info(request: Request) -> JSONResponse:
 
 def _write_rows(vectors: FloatArray, first: int) -> bytes:
     return to_json(vectors.tolist())[1:-1]
-
-
-def _take_prompt(fields: dict[str, Any]) -> str:
-    prompt = take_text(fields, "prompt_name") or DOCUMENT
-    if prompt not in (QUERY, DOCUMENT):
-        raise ConfigError(f"prompt_name={prompt!r}: must be {QUERY!r} or {DOCUMENT!r}")
-    return prompt
 
 
 def _take_truncation(fields: dict[str, Any]) -> None:

@@ -171,3 +171,23 @@ def test_behind_nginx_as_documented(handbook, tmp_path):
         finally:
             nginx.terminate()
             nginx.wait(timeout=30)
+
+
+def test_hugging_faces_client(server, embedder):
+    from huggingface_hub import InferenceClient
+
+    client = InferenceClient(server.url)
+    (expected,) = (encoded.vector for encoded in embedder.encode_documents([("", "the notice period")]))
+    np.testing.assert_allclose(client.feature_extraction("the notice period"), expected[None], atol=1e-5)
+    scores = client.sentence_similarity("notice period", other_sentences=["the valve", "notice period"])
+    assert scores[1] == pytest.approx(1.0, abs=1e-5)
+    assert scores[0] < 0.9
+
+
+def test_coheres_client(server):
+    cohere = pytest.importorskip("cohere")
+    texts = ["The valve is open.", "Notice period: 3 months"]
+    for make in (cohere.Client, cohere.ClientV2):
+        client = make(api_key="none needed", base_url=server.url)
+        ranked = client.rerank(model="aveyb-small-en", query="how long is the notice period?", documents=texts, top_n=1)
+        assert [result.index for result in ranked.results] == [1]
