@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -11,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from aveyb_retrieval.server.addresses import network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from aveyb_retrieval.server.limits import Limits
 
@@ -19,52 +18,54 @@ if TYPE_CHECKING:
 class Door:
     """All open connections.
 
-    Where there are too many, of one address or of all, the one that has waited longest for a request makes room; where
-    all are being answered, the new one is closed.
+    Those of one address beyond its limit are not read, and closed when the time for a head is over: to close them at
+    once would have them come again at once. Where there are too many in all, the address with the most loses the one
+    that has waited longest for a request.
 
     Args:
         limits: How many there may be, and how long they may take.
         proxies: Addresses of proxies, which bring the connections of many clients.
+        most: How many this process can have open; None for any number.
     """
 
-    def __init__(self, limits: Limits, proxies: Collection[str] = ()) -> None:
+    def __init__(self, limits: Limits, proxies: Collection[str] = (), most: int | None = None) -> None:
         self.limits = limits
         self._proxies = frozenset(proxies)
-        self._of: Counter[str] = Counter()
-        self._open: dict[Connection, None] = {}  # in the order of their last request
+        self._most = limits.max_connections if most is None else min(limits.max_connections, most)
+        self._of: dict[str, dict[Connection, None]] = {}  # by address, in the order of their last request
+        self._count = 0
 
     def enter(self, connection: Connection) -> bool:
         """Take a new connection in; say whether there is room."""
-        address = connection.address
-        if address not in self._proxies and self._of[address] >= self.limits.max_connections_each:
-            self._close_idle(each for each in self._open if each.address == address)
-        elif len(self._open) >= self.limits.max_connections:
-            self._close_idle(iter(self._open))
-        full = len(self._open) >= self.limits.max_connections
-        if full or (address not in self._proxies and self._of[address] >= self.limits.max_connections_each):
-            return False
-        self._open[connection] = None
-        self._of[address] += 1
+        if self._count >= self._most:
+            crowd = max(self._of.values(), key=len)
+            idle = next((each for each in crowd if not each.is_answering), None)
+            if idle is None or connection.address == idle.address:
+                return False
+            self.leave(idle)
+            idle.transport.abort()
+        self._of.setdefault(connection.address, {})[connection] = None
+        self._count += 1
         return True
+
+    def reads(self, address: str) -> bool:
+        """Whether an address has no more connections than are read."""
+        return address in self._proxies or len(self._of[address]) <= self.limits.max_connections_each
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection, if it is known."""
-        if connection in self._open:
-            del self._open[connection]
-            self._of[connection.address] -= 1
-            if not self._of[connection.address]:
+        own = self._of.get(connection.address, {})
+        if connection in own:
+            del own[connection]
+            self._count -= 1
+            if not own:
                 del self._of[connection.address]
 
     def to_the_end(self, connection: Connection) -> None:
         """Note that a connection has had an answer: others have waited longer now."""
-        if connection in self._open:
-            self._open[connection] = self._open.pop(connection)
-
-    def _close_idle(self, connections: Iterator[Connection]) -> None:
-        idle = next((connection for connection in connections if not connection.is_answering), None)
-        if idle is not None:
-            self.leave(idle)
-            idle.transport.abort()
+        own = self._of.get(connection.address, {})
+        if connection in own:
+            own[connection] = own.pop(connection)
 
 
 class Connection(H11Protocol):
@@ -89,10 +90,12 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or close at once where there is no room."""
         super().connection_made(transport)
-        if self._door.enter(self):
-            self._await_head()
-        else:
+        if not self._door.enter(self):
             transport.abort()
+            return
+        self._await_head()
+        if not self._door.reads(self.address):
+            transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""

@@ -40,8 +40,8 @@ class Limits:
     timeout: float = _limit(60.0, "SECONDS", "Time of a request.", least=0)
     threads: int = _limit(4, "N", "Searches that run at once.")
     max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
-    max_connections: int = _limit(1000, "N", "Open connections.")
-    max_connections_each: int = _limit(256, "N", "Open connections of one address.")
+    max_connections: int = _limit(4000, "N", "Open connections.")
+    max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
     head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.", least=0)
     write_timeout: float = _limit(30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.limits import Limits
 
 _DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each index
+_OWN_DESCRIPTORS = 300  # left for indexes
+_QUEUE = 2048  # connections that the kernel keeps until they are accepted
+_ACCEPTED_AT_ONCE = 16  # or those who open many would be served before requests are looked at
 _GRACE = 5.0  # seconds beyond the time that a request may take
 
 
@@ -57,11 +60,12 @@ def serve(
         proxies: Addresses whose header X-Forwarded-For says who asks.
         started: Called when requests are answered.
     """
-    _allow_descriptors()
-    connection: Any = partial(Connection, door=Door(limits, proxies))
+    most = _allow_descriptors() - _OWN_DESCRIPTORS
+    connection: Any = partial(Connection, door=Door(limits, proxies, max(1, most)))
     config = uvicorn.Config(
         app,
         http=connection,
+        backlog=_ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -79,12 +83,14 @@ def serve(
             signal.signal(number, handler)
 
 
-def _allow_descriptors() -> None:
-    """Raise the limit of open files as far as this process may."""
+def _allow_descriptors() -> int:
+    """Raise the limit of open files as far as this process may; return it."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
     if now != resource.RLIM_INFINITY and now < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        return wanted
+    return _DESCRIPTORS if now == resource.RLIM_INFINITY else now
 
 
 class _Server(uvicorn.Server):
@@ -95,5 +101,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and say so."""
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUE)  # asyncio takes one number for both
         if self.started:
             self._announce()

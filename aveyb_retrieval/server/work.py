@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Work:
     """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
 
-    One client has at most all threads but one. Where too many wait, the client that waits for most loses the last of
+    One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
     its places. Long requests come in parts, each with a turn of its own (`run` called again and again).
 
     A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
@@ -111,7 +111,7 @@ class Work:
     def _next(self) -> str | None:
         if self._running.total() >= self._threads:
             return None
-        most = max(1, self._threads - 1)
+        most = max(1, self._threads // 2)
         return next((client for client in self._waiting if self._running[client] < most), None)
 
     def _release(self, client: str) -> None:

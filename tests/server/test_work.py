@@ -49,8 +49,8 @@ async def test_clients_take_turns_however_much_one_asks_for():
     work.close()
 
 
-async def test_one_client_leaves_a_thread_to_others():
-    work, gate = Work("test", 3, 10), threading.Event()
+async def test_one_client_leaves_half_of_the_threads_to_others():
+    work, gate = Work("test", 2, 10), threading.Event()
     held = [asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(5)]
     await settle()
     assert await asyncio.wait_for(work.run(lambda: "at once", ticket("polite")), 10) == "at once"
