@@ -8,8 +8,8 @@ import click
 
 from aveyb_retrieval.cli.common import MODE, Command
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.server.addresses import LOOPBACK
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PORT = 8765
 
 

@@ -9,12 +9,28 @@ import click
 
 from aveyb_retrieval.cli.common import PRECISION, Command
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.server.addresses import LOOPBACK
+from aveyb_retrieval.server.limits import Limits, limits
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aveyb_retrieval.server.indexes import Indexes
+
+
+def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each limit of a server."""
+    for limit in reversed(list(limits())):
+        command = click.option(
+            f"--{limit.name.replace('_', '-')}",
+            type=type(limit.default),
+            default=limit.default,
+            show_default=True,
+            metavar=limit.metadata["unit"],
+            help=limit.metadata["meaning"],
+        )(command)
+    return command
 
 
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,17 +47,24 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name that the server is reached by. Repeatable."
 )
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin whose pages may ask, as https://app.example.org. Repeatable.",
+)
+@click.option(
+    "--trust-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address of a proxy that says in X-Forwarded-For who asks. Repeatable.",
+)
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
 @PRECISION
-@click.option("--max-body", type=int, default=8 << 20, show_default=True, metavar="BYTES", help="Largest body.")
-@click.option("--max-batch", type=int, default=1024, show_default=True, metavar="N", help="Texts in one request.")
-@click.option("--max-k", type=int, default=100, show_default=True, metavar="N", help="Hits of one query.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="SECONDS", help="Time of a request.")
-@click.option("--threads", type=int, default=4, show_default=True, metavar="N", help="Searches that run at once.")
-@click.option(
-    "--max-waiting", type=int, default=128, show_default=True, metavar="N", help="Requests that wait for their turn."
-)
+@_limit_options
 def main(
     indexes: tuple[str, ...],
     host: str,
@@ -49,10 +72,12 @@ def main(
     api_key_file: Path | None,
     no_key: bool,
     hosts: tuple[str, ...],
+    cors_origins: tuple[str, ...],
+    proxies: tuple[str, ...],
     model: str | None,
     device: str,
     precision: str,
-    **limits: float,
+    **bounds: float,
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
@@ -66,26 +91,34 @@ def main(
     except ImportError as error:
         raise OptionalDependencyError(f"{error.name}", "server", "aveyb-serve") from error
     from aveyb_retrieval.server.app import create_app
-    from aveyb_retrieval.server.gate import LOOPBACK, Keys, read_keys
+    from aveyb_retrieval.server.gate import Keys, read_keys
     from aveyb_retrieval.server.indexes import Indexes, named_paths
-    from aveyb_retrieval.server.limits import Limits
     from aveyb_retrieval.server.metrics import Metrics
+    from aveyb_retrieval.server.origins import Origins
     from aveyb_retrieval.server.run import listen, serve
 
-    bounds = Limits(**limits)  # type: ignore[arg-type]  # click has made whole numbers of them
+    allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
     keys = read_keys(api_key_file) if api_key_file else Keys()
     local = host in LOOPBACK
     if not (local or keys or no_key):
         raise ConfigError(f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that")
     names = {*LOOPBACK, *(name.lower() for name in hosts)} if local or hosts else None
+    if names is None and not keys:
+        click.echo(
+            f"--host {host} --no-key: a page that somebody in this network visits can ask this server too, by a name "
+            "of its own; name what users type with --allow-host",
+            err=True,
+        )
+    origins = Origins(names, cors_origins)
     listener = listen(host, port)
     counters = Metrics()
     opened = Indexes.open(
         named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
     )
-    app = create_app(opened, limits=bounds, keys=keys, hosts=names, counters=counters, precision=precision)
+    app = create_app(opened, limits=allowed, keys=keys, origins=origins, counters=counters, precision=precision)
     address = f"[{host}]" if ":" in host else host
-    serve(app, listener, timeout=bounds.timeout, started=_announcer(opened, address, listener.getsockname()[1]))
+    started = _announcer(opened, address, listener.getsockname()[1])
+    serve(app, listener, limits=allowed, proxies=proxies, started=started)
 
 
 def _announcer(indexes: Indexes, address: str, port: int) -> Callable[[], None]:

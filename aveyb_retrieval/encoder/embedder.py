@@ -314,6 +314,11 @@ class Embedder:
         """Count the tokens that are read of each text as a "query" or a "document", prompt included."""
         return [self._limited(len(self.tokenizer.encode_ids(self.prompts[prompt] + text))) for text in texts]
 
+    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
+        ids, offsets = self.tokenizer.encode(text)  # this tokenizer adds no special tokens
+        return ids, offsets, np.zeros(len(ids), dtype=bool)
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """Return one vector per token, prompt included, for late interaction.
 

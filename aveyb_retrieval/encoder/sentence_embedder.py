@@ -223,6 +223,12 @@ class SentenceEmbedder:
             return [min(count, self.window) for count in counts]
         return counts
 
+    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=special)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return np.array(encoding.ids, dtype=np.int32), offsets, np.array(encoding.special_tokens_mask, dtype=bool)
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included.
 

@@ -13,23 +13,25 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.server import openai, page, search, tei
+from aveyb_retrieval.server import cohere, openai, openapi, page, search, tei
 from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import Gate, Keys
+from aveyb_retrieval.server.held import Pool
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.metrics import Metrics, metrics
+from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.refusals import refuse
 from aveyb_retrieval.server.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
 
     from starlette.requests import Request
 
     from aveyb_retrieval.server.indexes import Indexes
 
 FOLLOW_SECONDS = 1.0  # how often new versions are looked for
-_OPEN = page.PATHS | {"/health"}
+_OPEN = page.PATHS | {"/health", "/openapi.json"}
 
 
 def create_app(
@@ -37,7 +39,7 @@ def create_app(
     *,
     limits: Limits | None = None,
     keys: Keys | None = None,
-    hosts: Collection[str] | None = None,
+    origins: Origins | None = None,
     counters: Metrics | None = None,
     precision: str = "float32",
 ) -> Starlette:
@@ -47,7 +49,7 @@ def create_app(
         indexes: What it serves.
         limits: What a request may ask for.
         keys: What opens it; none: it is open to everybody who reaches it.
-        hosts: Names that it answers to; None for any.
+        origins: Names that it answers to, and which browsers' pages may ask; None: any name, only its own page.
         counters: Where it counts.
         precision: What the model computes in, for `/info`.
     """
@@ -60,8 +62,16 @@ def create_app(
         encoding=Work("encode", 1, limits.max_waiting),
         metrics=counters,
         precision=precision,
+        has_keys=bool(keys),
     )
-    gate = Middleware(Gate, keys=keys or Keys(), hosts=hosts, metrics=counters, is_open=lambda path: path in _OPEN)
+    gate = Middleware(
+        Gate,
+        keys=keys or Keys(),
+        origins=origins or Origins(),
+        metrics=counters,
+        held=Pool(limits.max_held),
+        is_open=lambda path: path in _OPEN,
+    )
     app = Starlette(
         routes=_routes(),
         middleware=[gate],
@@ -81,9 +91,15 @@ def _routes() -> list[Route]:
         Route("/v1/embeddings", openai.embeddings, methods=["POST"]),
         Route("/v1/models", openai.models),
         Route("/v1/models/{name:path}", openai.model),
+        Route("/v1/rerank", cohere.rerank, methods=["POST"]),
+        Route("/v2/rerank", cohere.rerank, methods=["POST"]),
+        Route("/", tei.embed, methods=["POST"]),
         Route("/embed", tei.embed, methods=["POST"]),
+        Route("/similarity", tei.similarity, methods=["POST"]),
         Route("/rerank", tei.rerank, methods=["POST"]),
+        Route("/tokenize", tei.tokenize, methods=["POST"]),
         Route("/info", tei.info),
+        Route("/openapi.json", openapi.openapi),
         Route("/metrics", metrics),
         Route("/health", health),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from aveyb_retrieval.server.work import Deadline
+from aveyb_retrieval.server.ticket import Ticket
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,6 +28,7 @@ class Context:
             there, and searches do not wait for them.
         metrics: What is counted.
         precision: What the model computes in.
+        has_keys: Whether requests need a key.
     """
 
     indexes: Indexes
@@ -36,10 +37,11 @@ class Context:
     encoding: Work
     metrics: Metrics
     precision: str
+    has_keys: bool
 
-    def deadline(self) -> Deadline:
+    def ticket(self, request: Request) -> Ticket:
         """Start the time of a request."""
-        return Deadline(self.limits.timeout)
+        return Ticket(request.state.client, request.state.held, self.limits.timeout, request.receive)
 
 
 def context(request: Request) -> Context:

@@ -1,51 +1,92 @@
-"""Texts into vectors for clients of OpenAI's and TEI's servers."""
+"""Texts into vectors and scores, a part at a time, each with a turn of its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.rerank import maxsim
+from aveyb_retrieval.server.answers import Room
 from aveyb_retrieval.server.batching import MAX_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.types import FloatArray
     from aveyb_retrieval.server.batching import BatchedModel
-    from aveyb_retrieval.server.work import Deadline
+    from aveyb_retrieval.server.context import Context
+    from aveyb_retrieval.server.ticket import Ticket
 
 QUERY, DOCUMENT = "query", "document"
+PART = 65_536  # characters that are encoded before others have their turn
+_RERANKED = 32  # texts whose token vectors are in memory at once
+
+Write = Callable[["FloatArray", int], bytes]
 
 
-@dataclass(frozen=True)
-class Embeddings:
-    """Vectors `[n, d]`, float32 unit rows, and how many tokens were read for them."""
+async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
+    """Encode texts as queries or as documents; return what is written of them, with commas between, and tokens read.
 
-    vectors: FloatArray
-    n_tokens: int
-
-
-def encode(model: BatchedModel, texts: Sequence[str], prompt: str, deadline: Deadline) -> Embeddings:
-    """Encode texts of any length as queries or as documents.
+    Args:
+        server: The server.
+        texts: What to encode.
+        prompt: "query" or "document".
+        ticket: Whose turns these are.
+        write: Writes JSON of float32 unit rows `[n, d]`, of which the first is that of a given number.
 
     Raises:
-        Refusal: it takes too long; found out between documents and between batches of queries.
+        Refusal: as `Work.run`; 413 where the answer is too large.
     """
+    model, room = server.indexes.needed_model(), Room(server.limits.max_answer, ticket)
+    written: list[bytes] = []
+    first, n_tokens = 0, 0
+    for part in parts(texts, MAX_BATCH):
+        work = partial(_encoded, model, part, prompt, write, first)
+        found, read = await server.encoding.run(work, ticket)
+        room.take(len(found) + 1)
+        written.append(found)
+        first += len(part)
+        n_tokens += read
+    return b",".join(written), n_tokens
+
+
+def _encoded(model: BatchedModel, texts: Sequence[str], prompt: str, write: Write, first: int) -> tuple[bytes, int]:
     if prompt == QUERY:
-        rows = []
-        for start in range(0, len(texts), MAX_BATCH):
-            deadline.check()
-            rows.append(model.encode_queries(texts[start : start + MAX_BATCH]))
-        return Embeddings(np.concatenate(rows), sum(model.count_tokens(texts, prompt=QUERY)))
-    vectors, n_tokens = [], 0
-    for encoded in model.encode_documents(("", text) for text in texts):
-        deadline.check()
-        vectors.append(encoded.vector)
-        n_tokens += encoded.n_tokens
-    return Embeddings(np.stack(vectors), n_tokens)
+        return write(model.encode_queries(texts), first), sum(model.count_tokens(texts, prompt=QUERY))
+    encoded = list(model.encode_documents(("", text) for text in texts))
+    vectors = np.stack([each.vector for each in encoded])
+    return write(vectors, first), sum(each.n_tokens for each in encoded)
+
+
+async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticket) -> list[float]:
+    """Score texts by late interaction: the mean over the query's tokens of the best cosine with a text's token.
+
+    Raises:
+        Refusal: as `Work.run`.
+    """
+    model = server.indexes.needed_model()
+    scores: list[float] = []
+    for part in parts(texts, _RERANKED):
+        scores += await server.encoding.run(partial(maxsim, model, "cpu", query, part), ticket)
+    return scores
+
+
+def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[list[str]]:
+    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so many characters."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and (len(part) == most or size + len(text) > characters):
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part
 
 
 def check_dimensions(dimensions: Any, dim: int) -> None:

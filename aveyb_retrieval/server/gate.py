@@ -1,4 +1,4 @@
-"""What every request passes: its host and key are checked, it is counted, and its answer gets safe headers."""
+"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ import time
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.server.addresses import network
+from aveyb_retrieval.server.held import Held, Pool
 from aveyb_retrieval.server.refusals import error_response
+from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from aveyb_retrieval.server.metrics import Metrics
+    from aveyb_retrieval.server.origins import Origins
 
 _log = logging.getLogger("aveyb_retrieval.server")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PART = 1 << 18  # bytes of a body that are sent at once
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -48,12 +53,12 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def fits(self, authorization: str) -> bool:
-        """Whether a header `Authorization: Bearer KEY` has one of the keys; takes equally long for any wrong one."""
+    def which(self, authorization: str) -> int | None:
+        """Return which of the keys a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
         scheme, _, key = authorization.partition(" ")
         given = _digest(key.strip().encode("latin-1"))
         fitting = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(fitting)
+        return fitting.index(True) if scheme.lower() == "bearer" and any(fitting) else None
 
 
 def read_keys(path: Path) -> Keys:
@@ -85,10 +90,10 @@ class Gate:
     Args:
         app: What is behind it.
         keys: One of these is needed, but for paths that `is_open`.
-        hosts: Names that the header Host may have, which keeps pages of other sites from reaching a server on this
-            machine by a name of their own (DNS rebinding); None for any.
+        origins: Which browsers' pages may ask, and by which names.
         metrics: Where requests are counted.
-        is_open: Whether a path needs no key.
+        held: The bytes that all requests may hold together.
+        is_open: Whether a path needs no key (to be read).
     """
 
     def __init__(
@@ -96,14 +101,16 @@ class Gate:
         app: ASGIApp,
         *,
         keys: Keys,
-        hosts: Collection[str] | None,
+        origins: Origins,
         metrics: Metrics,
+        held: Pool,
         is_open: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._keys = keys
-        self._hosts = hosts
+        self._origins = origins
         self._metrics = metrics
+        self._held = held
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,49 +120,64 @@ class Gate:
             return
         began = time.perf_counter()
         status, began_to_answer = 500, False
+        request_headers = Headers(scope=scope)
 
-        async def send_with_headers(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal status, began_to_answer
             if message["type"] == "http.response.start":
                 status, began_to_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in (*_HEADERS.items(), *self._origins.answer_headers(request_headers).items()):
                     headers[name] = value
                 headers.setdefault("Cache-Control", _NO_STORE)
-            await send(message)
+                await send(message)
+            else:
+                await _send_in_parts(message, send)
 
+        held = Held(self._held)
+        key = self._keys.which(request_headers.get("authorization", ""))
+        address = scope["client"][0] if scope.get("client") else ""
+        client = network(address) if key is None else f"key {key}"  # on whose fair share it counts
+        scope.setdefault("state", {}).update(held=held, client=client)
         self._metrics.running.inc()
         try:
-            refusal = self._refusal(scope)
-            await (refusal or self._app)(scope, receive, send_with_headers)
+            refusal = self._refusal(scope, request_headers, has_key=key is not None)
+            await (refusal or self._app)(scope, receive, send_safely)
+        except ClientDisconnect:
+            status = 499  # it left while it sent its body; nobody is there to be answered
         except Exception:
             if began_to_answer:
                 raise
-            _log.exception("%s %s", scope["method"], scope["path"])
+            _log.exception("%s %s", scope["method"], shortened(scope["path"]))
             answer = error_response(scope["path"], 500, "internal error; the server's log says more")
-            await answer(scope, receive, send_with_headers)
+            await answer(scope, receive, send_safely)
         finally:
+            held.release()
             self._metrics.running.dec()
             route = _route(scope)
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers, path = Headers(scope=scope), scope["path"]
-        if self._hosts is not None and (host := _host(headers.get("host", ""))) not in self._hosts:
-            message = f"this server is not called {host!r}; name it with --allow-host"
-            return error_response(path, 421, message)
-        if self._keys and not self._is_open(path) and not self._keys.fits(headers.get("authorization", "")):
-            message = "wrong key; send the header Authorization: Bearer KEY"
-            return error_response(path, 401, message, "invalid_api_key")
+    def _refusal(self, scope: Scope, headers: Headers, *, has_key: bool) -> Response | None:
+        path, method = scope["path"], scope["method"]
+        is_open = self._is_open(path) and method in ("GET", "HEAD")
+        if refused := self._origins.refusal(headers, method, is_page=is_open):
+            return error_response(path, *refused)
+        if self._origins.is_preflight(headers, method):
+            return Response(status_code=204)  # browsers send no key with it
+        if self._keys and not is_open and not has_key:
+            what = "wrong key" if "authorization" in headers else "no key"
+            return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
         return None
 
 
-def _host(header: str) -> str:
-    """Return the name in a header Host, without a port and without the brackets of an IPv6 address."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+async def _send_in_parts(message: Message, send: Send) -> None:
+    """Send a body so that no more than a part of it waits for a client that does not read."""
+    body = message.get("body", b"")
+    last = len(body) - 1 - (len(body) - 1) % PART if body else 0  # where the last part begins
+    for start in range(0, last, PART):
+        await send({**message, "body": body[start : start + PART], "more_body": True})
+    await send({**message, "body": body[last:] if last else body})
 
 
 def _route(scope: Scope) -> str:

@@ -14,50 +14,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from starlette.responses import JSONResponse
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.server.answers import json_answer, to_json
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode
-from aveyb_retrieval.server.reading import read_json, refuse_others, take_text, take_texts
+from aveyb_retrieval.server.reading import read_json, refuse_others, take_choice, take_text, take_texts
 from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from aveyb_retrieval.indexes.types import FloatArray
 
-_FORMATS = ("float", "base64")
 _FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 _STARTED = int(time.time())
 
 
-async def embeddings(request: Request) -> JSONResponse:
+async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
     server = context(request)
-    deadline = server.deadline()
+    ticket = server.ticket(request)
     model = server.indexes.needed_model()
-    fields = await read_json(request, server.limits.max_body, deadline)
+    fields = await read_json(request, server.limits.max_body, ticket)
     _refuse_tokens(fields.get("input"))
-    texts, _ = take_texts(fields, "input", server.limits.max_batch)
     names = _model_names(model.model_name)
     name = take_text(fields, "model") or next(iter(names))
     if name not in names:
         raise _no_model(name, names)
-    encoding = take_text(fields, "encoding_format") or "float"
-    if encoding not in _FORMATS:
-        raise ConfigError(f"encoding_format={encoding!r}: must be one of {', '.join(map(repr, _FORMATS))}")
+    texts, _ = take_texts(fields, "input", server.limits.max_batch, server.limits.longest(names[name]))
+    encoding = take_choice(fields, "encoding_format", tuple(_WRITERS))
     check_dimensions(fields.pop("dimensions", None), model.dim)
     take_text(fields, "user")  # whose request it is makes no difference here
     refuse_others(fields, _FIELDS)
-    found = await server.encoding.run(lambda: encode(model, texts, names[name], deadline), deadline)
-    rows = [_base64(row) for row in found.vectors] if encoding == "base64" else found.vectors.tolist()
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
-            "model": name,
-            "usage": {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens},
-        }
-    )
+    written, n_tokens = await encode(server, texts, names[name], ticket, _WRITERS[encoding])
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    head = to_json({"object": "list", "model": name, "usage": usage})
+    return json_answer(head[:-1] + b',"data":[' + written + b"]}")
 
 
 async def models(request: Request) -> JSONResponse:
@@ -104,5 +97,18 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], int)
 
 
-def _base64(row: FloatArray) -> str:
-    return base64.b64encode(np.asarray(row, dtype="<f4").tobytes()).decode("ascii")
+def _write_floats(vectors: FloatArray, first: int) -> bytes:
+    return _write(vectors.tolist(), first)
+
+
+def _write_base64(vectors: FloatArray, first: int) -> bytes:
+    rows = np.asarray(vectors, dtype="<f4")
+    return _write([base64.b64encode(row.tobytes()).decode("ascii") for row in rows], first)
+
+
+def _write(rows: list[Any], first: int) -> bytes:
+    """Write items of a list, without its brackets."""
+    return to_json([{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows, first)])[1:-1]
+
+
+_WRITERS = {"float": _write_floats, "base64": _write_base64}

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
+from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -20,12 +21,15 @@ _log = logging.getLogger("aveyb_retrieval.server")
 # TEI's names of errors, and words of the same kind where it has none
 _KINDS = {
     401: "Unauthorized",
+    403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",
     413: "Validation",
+    415: "Validation",
     421: "Misdirected",
     422: "Validation",
     429: "Overloaded",
+    499: "ClientLeft",
     503: "Timeout",
 }
 
@@ -49,15 +53,16 @@ def refuse(request: Request, error: Exception) -> JSONResponse:
         return error_response(request.url.path, error.status_code, message, headers=dict(error.headers or {}))
     if isinstance(error, (ConfigError, InputError)):
         return error_response(request.url.path, 422, str(error))
-    _log.error("%s %s: %s", request.method, request.url.path, error)
-    return error_response(request.url.path, 500, str(error))
+    _log.error("%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000))
+    # what went wrong inside may name folders of this machine
+    return error_response(request.url.path, 500, "the index cannot be read; the server's log says why")
 
 
 def error_response(
     path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
     """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else as TEI does."""
-    headers = dict(headers or {})
+    message, headers = shortened(message), dict(headers or {})
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (429, 503):

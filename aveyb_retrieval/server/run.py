@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.server.connections import Connection, Door
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.applications import Starlette
 
-MAX_CONNECTIONS = 1000  # more are answered with 503 by uvicorn itself
+    from aveyb_retrieval.server.limits import Limits
+
+_DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each index
+_OWN_DESCRIPTORS = 300  # left for indexes
+_QUEUE = 2048  # connections that the kernel keeps until they are accepted
+_ACCEPTED_AT_ONCE = 16  # or those who open many would be served before requests are looked at
 _GRACE = 5.0  # seconds beyond the time that a request may take
 
 
@@ -35,23 +43,36 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: Starlette, listener: socket.socket, *, timeout: float, started: Callable[[], None]) -> None:
+def serve(
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    limits: Limits,
+    proxies: Sequence[str] = (),
+    started: Callable[[], None],
+) -> None:
     """Answer requests until SIGTERM or SIGINT; then take no new ones, and end when the running ones are answered.
 
     Args:
         app: What answers.
         listener: Where it listens.
-        timeout: Seconds that a request may take.
+        limits: How long a request may take, how many connections there may be.
+        proxies: Addresses whose header X-Forwarded-For says who asks.
         started: Called when requests are answered.
     """
+    most = _allow_descriptors() - _OWN_DESCRIPTORS
+    connection: Any = partial(Connection, door=Door(limits, proxies, max(1, most)))
     config = uvicorn.Config(
         app,
+        http=connection,
+        backlog=_ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
         server_header=False,
         ws="none",
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=int(timeout + _GRACE),
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+        timeout_graceful_shutdown=int(limits.timeout + _GRACE),
     )
     # uvicorn raises the signal again when it has ended; the process is to end with 0
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -62,6 +83,16 @@ def serve(app: Starlette, listener: socket.socket, *, timeout: float, started: C
             signal.signal(number, handler)
 
 
+def _allow_descriptors() -> int:
+    """Raise the limit of open files as far as this process may; return it."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        return wanted
+    return _DESCRIPTORS if now == resource.RLIM_INFINITY else now
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -70,5 +101,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and say so."""
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUE)  # asyncio takes one number for both
         if self.started:
             self._announce()

@@ -1,91 +1,134 @@
-"""Run blocking work beside the event loop: so many threads, so many that wait, so long."""
+"""Run blocking work beside the event loop: bounded threads, a bounded queue that is fair to clients, a timeout."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.ticket import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
+
+    from aveyb_retrieval.server.ticket import Ticket
 
 T = TypeVar("T")
 
 
-class Deadline:
-    """When a request has to be answered.
-
-    Attributes:
-        seconds: From now on.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds until then, at least 0."""
-        return max(0.0, self._end - time.monotonic())
-
-    def check(self) -> None:
-        """Raise Refusal once it has passed; long work calls this between its parts."""
-        if time.monotonic() >= self._end:
-            raise self.passed()
-
-    def passed(self) -> Refusal:
-        """Make the error of work that took too long."""
-        return Refusal(503, f"took longer than the {self.seconds:g} s that a request may take; ask for less at once")
-
-
 class Work:
-    """A pool of threads with a bounded queue.
+    """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
 
-    A thread cannot be stopped. Work that outlives its deadline keeps its place until it ends, so that there are never
-    more than `threads` pieces of work at once.
+    One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
+    its places. Long requests come in parts, each with a turn of its own (`run` called again and again).
+
+    A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
     """
 
     def __init__(self, name: str, threads: int, max_waiting: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._room = threads + max_waiting
-        self._admitted = 0
+        self._threads = threads
+        self._max_waiting = max_waiting
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
 
-    async def run(self, function: Callable[[], T], deadline: Deadline) -> T:
+    async def run(self, function: Callable[[], T], ticket: Ticket) -> T:
         """Run a function in a thread and return its result.
 
         Raises:
-            Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long.
+            Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if the
+                client has left.
         """
-        if self._admitted >= self._room:
-            raise Refusal(429, f"overloaded: {self._room} requests are running or waiting; try again later")
-        loop = asyncio.get_running_loop()
-        self._admitted += 1
-        future = self._pool.submit(function)
-        future.add_done_callback(lambda _: _call(loop, self._release))
+        ticket.check()
+        leaving = asyncio.ensure_future(ticket.until_client_leaves())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), deadline.left)
-        except asyncio.TimeoutError:
-            raise self._too_late(future, deadline) from None
+            await self._turn(ticket, leaving)
+            return await self._work(function, ticket, leaving)
+        finally:
+            leaving.cancel()
 
     def close(self) -> None:
         """Let running work end; nothing new is taken."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _release(self) -> None:
-        self._admitted -= 1
+    async def _turn(self, ticket: Ticket, leaving: asyncio.Future[None]) -> None:
+        """Wait for a thread; it is then counted as this client's."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(ticket.client, deque()).append(turn)
+        self._start_waiting()
+        if sum(map(len, self._waiting.values())) > self._max_waiting:
+            self._turn_away()
+        try:
+            await asyncio.wait((turn, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if turn.done() and turn.exception() is None:
+                self._release(ticket.client)
+            raise
+        finally:
+            if not turn.done():
+                self._forget(ticket.client, turn)
+        if turn.done():
+            turn.result()
+        elif leaving.done():
+            ticket.check()
+        else:
+            raise Refusal(429, f"overloaded: its turn did not come within {ticket.seconds:g} s; try again later")
 
-    @staticmethod
-    def _too_late(future: Future[T], deadline: Deadline) -> Refusal:
-        if future.cancel():  # it had not begun
-            return Refusal(429, f"overloaded: its turn did not come within {deadline.seconds:g} s; try again later")
-        return deadline.passed()
+    async def _work(self, function: Callable[[], T], ticket: Ticket, leaving: asyncio.Future[None]) -> T:
+        loop = asyncio.get_running_loop()
 
+        def work() -> T:
+            CURRENT.set(ticket)
+            try:
+                ticket.check()
+                return function()
+            finally:
+                CURRENT.set(None)
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self._release, ticket.client)
 
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    """Run a function in an event loop, from any thread; not at all once the loop has ended."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function)
+        done = asyncio.wrap_future(self._pool.submit(work))
+        await asyncio.wait((done, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
+        if done.done():
+            return done.result()
+        done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody else looks at it
+        if leaving.done():
+            ticket.check()
+        raise ticket.expire()
+
+    def _start_waiting(self) -> None:
+        """Give free threads to those who wait, one client after the other."""
+        while (client := self._next()) is not None:
+            turns = self._waiting.pop(client)
+            turns.popleft().set_result(None)
+            self._running[client] += 1
+            if turns:
+                self._waiting[client] = turns  # now the last in the order
+
+    def _next(self) -> str | None:
+        if self._running.total() >= self._threads:
+            return None
+        most = max(1, self._threads // 2)
+        return next((client for client in self._waiting if self._running[client] < most), None)
+
+    def _release(self, client: str) -> None:
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        self._start_waiting()
+
+    def _forget(self, client: str, turn: asyncio.Future[None]) -> None:
+        self._waiting[client].remove(turn)
+        if not self._waiting[client]:
+            del self._waiting[client]
+
+    def _turn_away(self) -> None:
+        """Refuse the last place of the client that waits for most."""
+        client = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        turn = self._waiting[client][-1]
+        self._forget(client, turn)
+        waiting = sum(map(len, self._waiting.values()))
+        turn.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))

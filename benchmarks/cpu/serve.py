@@ -2,6 +2,7 @@
 
     python benchmarks/cpu/serve.py                                  # this project's documentation, three minutes
     python benchmarks/cpu/serve.py INDEX --clients 32 --seconds 60  # an index of yours
+    python benchmarks/cpu/serve.py --hostile                        # one client beside attackers: hostile.py
 
 Every client keeps one connection open and asks the next question when the last one is answered. Questions are the words
 of sentences of the documents themselves, drawn with a fixed seed; after 5,000 requests they come again. Times are from
@@ -28,12 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hostile import under_attack
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.server.limits import Limits
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 12  # of the server's memory
+HOSTILE = ROOT / "benchmarks" / "results" / "cpu_serve_hostile.json"
 RESULTS = ROOT / "benchmarks" / "results" / "cpu_serve.json"
 
 
@@ -70,7 +73,7 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
         while time.monotonic() < end:
             body = json.dumps({"query": questions[position % len(questions)], "k": 10})
             began = time.perf_counter()
-            connection.request("POST", "/search", body)
+            connection.request("POST", "/search", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             answer.read()
             times[number].append(time.perf_counter() - began)
@@ -114,6 +117,47 @@ def resident(url: str) -> float:
     return round(metric(url, "process_resident_memory_bytes") / 2**20, 1)
 
 
+def start(index: Path, threads: int) -> subprocess.Popen[str]:
+    """Start a server of an index."""
+    command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), "--port", "0", "--threads", str(threads)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Write and show what was measured."""
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def measure_hostile(options: argparse.Namespace, load_before: float) -> None:
+    """Measure one client alone, beside each attack, and alone again."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = options.index or documentation(Path(folder) / "documentation")
+        questions = draw_questions(index, 5000)
+        server = start(index, options.threads)
+        try:
+            url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
+            threading.Thread(target=server.stderr.read, daemon=True).start()  # or its log fills the pipe
+            load(url, questions[::-1], 4, 5.0)  # warm
+            quiet = load(url, questions, 1, options.seconds)
+            attacks = list(under_attack(url, lambda: load(url, questions, 1, options.seconds)))
+            again = load(url, questions, 1, options.seconds)
+        finally:
+            server.terminate()
+            server.wait()
+    result = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "load_before": load_before,
+        "python": platform.python_version(),
+        "threads": options.threads,
+        "quiet": quiet,
+        "attacks": attacks,
+        "quiet_again": again,
+    }
+    write(result, options.out or HOSTILE)
+
+
 def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -121,15 +165,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=Limits.threads, help="searches that the server runs at once")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--hostile", action="store_true", help="one client alone, then beside attackers")
+    parser.add_argument("--out", type=Path, help=f"[default: {RESULTS.name} or {HOSTILE.name}]")
     options = parser.parse_args()
     load_before = os.getloadavg()[0]
+    if options.hostile:
+        measure_hostile(options, load_before)
+        return
     with tempfile.TemporaryDirectory() as folder:
         index = options.index or documentation(Path(folder) / "documentation")
         questions = draw_questions(index, 5000)
-        command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), "--port", "0"]
-        command += ["--threads", str(options.threads)]
-        server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        server = start(index, options.threads)
         try:
             url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
             load(url, questions[::-1], options.clients, 2.0)  # warm
@@ -157,8 +203,7 @@ def main() -> None:
         "many_clients": together,
         "one_client_again": again,
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=1))
+    write(result, options.out or RESULTS)
 
 
 if __name__ == "__main__":

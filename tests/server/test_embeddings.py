@@ -48,7 +48,7 @@ def test_openai_models(client):
     [
         ({"input": "a", "model": "text-embedding-3-small"}, 404, "there are 'fake-a', 'fake-a:query'"),
         ({"input": "a", "dimensions": 8}, 422, "dimensions=8: this model's vectors have 16 and cannot be shortened"),
-        ({"input": "a", "encoding_format": "int8"}, 422, "encoding_format='int8'"),
+        ({"input": "a", "encoding_format": "int8"}, 422, "encoding_format='int8': must be 'float' or 'base64'"),
         ({"input": [1, 2, 3]}, 422, "ids of tokens cannot be used"),
         ({"input": [[1, 2], [3]]}, 422, "ids of tokens cannot be used"),
         ({"input": ""}, 422, "input: empty"),
@@ -98,7 +98,7 @@ def test_tei_info_and_health(client, model):
             "/embed",
             {"inputs": "a", "prompt_name": "passage"},
             422,
-            "must be 'query' or 'document'",
+            "must be 'document' or 'query'",
         ),
         ("/embed", {"inputs": "a", "dimensions": 4}, 422, "dimensions=4"),
         ("/embed", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction='up'"),
@@ -142,3 +142,49 @@ def test_the_model_is_warm_before_the_first_request(monkeypatch):
     opened.close()
     assert opened.model is not None
     assert warmed == [opened.model.model.model]
+
+
+def test_hugging_faces_root_embeds_and_compares(client, model):
+    got = client.post("/", json={"inputs": "word1 word2"}).json()
+    np.testing.assert_array_equal(got, document_vectors(model)[:1])
+    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+    first, second = document_vectors(model)
+    for path in ("/", "/similarity"):
+        cosines = client.post(path, json={"inputs": inputs}).json()
+        assert cosines == pytest.approx([1.0, float(first @ second)], abs=1e-6)
+    as_query = client.post("/similarity", json={"inputs": inputs, "parameters": {"prompt_name": "query"}})
+    assert as_query.status_code == 200
+    for wrong in ({}, {"source_sentence": "a"}, {"source_sentence": ["a"], "sentences": ["b"]}, "a"):
+        assert client.post("/similarity", json={"inputs": wrong}).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+def test_cohere_and_jina_rerank(client, path):
+    documents = ["word9 word8", {"text": "word1 word2"}, "word1 word7"]
+    fields = {"model": "any", "query": "word1 word2", "documents": documents, "top_n": 2, "return_documents": True}
+    answer = client.post(path, json=fields).json()
+    assert [result["index"] for result in answer["results"]] == [1, 2]
+    assert answer["results"][0]["relevance_score"] == pytest.approx(1.0, abs=1e-5)
+    assert answer["results"][0]["document"] == {"text": "word1 word2"}
+    assert "document" not in client.post(path, json={"query": "a", "documents": ["b"]}).json()["results"][0]
+    for wrong in ({"documents": [{"title": "a"}]}, {"documents": "a"}, {"top_n": 0}, {"documents": [1]}):
+        refused = client.post(path, json={**fields, **wrong})
+        assert refused.status_code == 422
+
+
+def test_tei_tokenize(client):
+    (tokens,) = client.post("/tokenize", json={"inputs": "word1  word2"}).json()
+    assert [token["text"] for token in tokens] == ["", "word1", "word2"]
+    assert tokens[0] == {"id": 0, "text": "", "special": True, "start": 0, "stop": 0}
+    two = client.post("/tokenize", json={"inputs": ["word1", "word2"], "add_special_tokens": False}).json()
+    assert [[token["text"] for token in each] for each in two] == [["word1"], ["word2"]]
+
+
+def test_tokens_of_the_embedded_model_cover_the_text():
+    from aveyb_retrieval import Embedder
+
+    embedder = Embedder.load()
+    text = "The gate: Größe, 通知"
+    ids, offsets, special = embedder.tokens(text)
+    assert len(ids) == embedder.count_tokens([text], prompt="document")[0]
+    assert (offsets[0, 0], offsets[-1, 1], special.any()) == (0, len(text), False)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
+import threading
+import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -237,3 +243,166 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
     page.click("#hits h2 a")
     page.wait(OPENED)
     assert violations(page, axe) == []
+
+
+# --- other documents: right to left, links, lists, what fits badly ----------------------------------------------------
+
+
+ARABIC = "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. See section 4 of the lease."
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    documents = [
+        {
+            "_id": "عقد",
+            "title": "عقد الإيجار",
+            "text": f"{ARABIC}\n\nThe second paragraph is English.\n\n{ARABIC}",
+            "url": "https://example.org/lease?a=1",
+            "bad": "javascript:window.pwned=1",
+            "tags": ["rent", "notice"],
+            "year": 2021,
+        },
+        {"_id": "pump", "title": "Pump", "text": "Close the valve before opening the filter.", "tags": ["pump"]},
+    ]
+    path = tmp_path_factory.mktemp("mixed") / "mixed"
+    build_index(documents, path)
+    with running(path) as started:
+        yield started
+
+
+@pytest.fixture
+def mixed_page(browser, mixed):
+    opened = browser.open()
+    opened.screen(1280, 800)
+    yield opened
+    assert opened.console == []
+
+
+def direction(page, selector):
+    return page.run(f"getComputedStyle(document.querySelector({json.dumps(selector)})).direction")
+
+
+def test_text_runs_in_the_direction_of_its_language(mixed_page, mixed):
+    mixed_page.go(f"{mixed.url}/?query=%D8%B9%D9%82%D8%AF+%D8%A7%D9%84%D8%A5%D9%8A%D8%AC%D8%A7%D8%B1")
+    mixed_page.wait(f"{HITS} > 0")
+    first = "#hits li[data-id='عقد']"
+    assert direction(mixed_page, "#query") == "rtl"
+    assert direction(mixed_page, f"{first} h2") == direction(mixed_page, f"{first} .snippet") == "rtl"
+    assert direction(mixed_page, "#hits li[data-id='pump'] h2") == "ltr"
+    assert direction(mixed_page, "body") == "ltr"
+    mixed_page.click(f"{first} h2 a")
+    mixed_page.wait(OPENED)
+    assert direction(mixed_page, "#reader-title") == direction(mixed_page, "#text .current") == "rtl"
+
+
+def test_addresses_are_links_and_lists_are_shown(mixed_page, mixed):
+    mixed_page.go(f"{mixed.url}/?query=lease+section")
+    mixed_page.wait(f"{HITS} > 0")
+    links = "[...document.querySelectorAll('#hits .chips a')].map((link) => [link.href, link.target, link.rel])"
+    assert mixed_page.run(links) == [["https://example.org/lease?a=1", "_blank", "noopener noreferrer"]]
+    buttons = mixed_page.run("[...document.querySelectorAll('#hits .chips button')].map((each) => each.textContent)")
+    assert {"tags: rent", "tags: notice", "year: 2021", "bad: javascript:window.pwned=1"} <= set(buttons)
+    mixed_page.run(
+        "[...document.querySelectorAll('#hits .chips button')].find((b) => b.textContent === 'tags: rent').click()"
+    )
+    mixed_page.wait(f"{HITS} === 1")
+    filtered = json.loads(mixed_page.run("new URLSearchParams(location.search).get('filter')"))
+    assert filtered == {"tags": {"$contains": "rent"}}
+    mixed_page.click("#hits h2 a")
+    mixed_page.wait(OPENED)
+    mixed_page.click("#about summary")
+    described = mixed_page.run("document.getElementById('metadata').innerText")
+    assert all(words in described for words in ("rent, notice", "2021", "https://example.org/lease?a=1"))
+    assert mixed_page.run("document.querySelectorAll('#metadata a').length") == 1
+
+
+def test_a_link_to_a_document_alone_opens_it_at_its_place(mixed_page, mixed, server):
+    at = len(ARABIC) + 2
+    mixed_page.go(f"{mixed.url}/?doc=%D8%B9%D9%82%D8%AF&at={at}")
+    mixed_page.wait(OPENED)
+    assert mixed_page.run("document.querySelector('#text .current').textContent") == "The second paragraph is English."
+    assert mixed_page.run("document.getElementById('reader-title').textContent") == "عقد الإيجار"
+    mixed_page.press("Escape")
+    mixed_page.wait("document.getElementById('reader').hidden")
+    assert mixed_page.run("document.activeElement.id") == "query"
+    mixed_page.go(f"{mixed.url}/?doc=pump")
+    mixed_page.wait("document.getElementById('text').textContent.startsWith('Close the valve')")
+    mixed_page.go(f"{server.url}/?doc=docs/server.md&at=8000")  # far into a long document
+    mixed_page.wait(OPENED)
+    assert 0 <= mixed_page.run(SEEN) < 0.6
+
+
+def test_it_says_where_nothing_fits(page, server):
+    page.go(f"{server.url}/?query=best+pizza+dough+recipe")
+    page.wait(f"{HITS} > 0")
+    assert page.run("document.getElementById('unsure').innerText") == "Nothing fits well. These come nearest."
+    assert "fits poorly" in page.run("document.querySelector('#hits .place').textContent")
+    page.go(f"{server.url}/?query=how+is+damage+on+the+disk+found")
+    page.wait(f"{HITS} > 0")
+    assert page.run("document.getElementById('unsure').hidden")
+    assert "fit" in page.run("document.querySelector('#hits .place').textContent")
+
+
+@pytest.mark.parametrize("written", ["{}", '{"a":{}}', '{"$and":[null]}', '{"a":null}', '{"$or":[]}'])
+def test_no_filter_in_the_address_breaks_the_page(browser, server, written):
+    page = browser.open()
+    page.go(f"{server.url}/?query=index&filter={quote(written)}")
+    page.wait(
+        f"{HITS} > 0 || !document.getElementById('problem').hidden || document.getElementById('summary').textContent"
+    )
+    assert "TypeError" not in page.run("document.body.innerText")
+    assert [line for line in page.console if "422" not in line] == []
+
+
+# --- pages of other origins -------------------------------------------------------------------------------------------
+
+
+ASKS = """(async () => {
+  const said = [];
+  const json = { "Content-Type": "application/json" };
+  for (const options of [{}, { method: "POST", headers: json, body: '{"query":"index"}' }])
+    try {
+      said.push((await fetch(options.method ? `${URL}/search` : `${URL}/search?query=index`, options)).status);
+    } catch (error) {
+      said.push(error.name);
+    }
+  const blindly = (path, options) => fetch(`${URL}${path}`, { mode: "no-cors", ...options }).catch(() => null);
+  await blindly("/search", { method: "POST", body: '{"query":"index"}' });
+  await blindly("/embed", { method: "POST", body: new Blob(['{"inputs":"index"}']) });
+  await blindly("/search?query=index");
+  await new Promise((done) => {
+    const frame = Object.assign(document.createElement("iframe"), { name: "target", onload: done });
+    document.body.append(frame);
+    const form = Object.assign(document.createElement("form"),
+      { action: `${URL}/search`, method: "POST", enctype: "text/plain", target: "target" });
+    form.append(Object.assign(document.createElement("input"), { name: '{"query":"index","a":"', value: '"}' }));
+    document.body.append(form);
+    form.submit();
+    setTimeout(done, 2000);
+  });
+  return said;
+})()"""
+
+
+def answered(url):
+    """How many requests to search and embed were executed."""
+    text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
+    return sum(map(float, re.findall(r'aveyb_requests_total\{route="(?:search|embed)",status="200"\} (\S+)', text)))
+
+
+def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, tmp_path):
+    (tmp_path / "index.html").write_text("<!DOCTYPE html><title>elsewhere</title><body></body>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        origin = f"http://localhost:{elsewhere.server_port}"
+        try:
+            for options, said in (((), ["TypeError", "TypeError"]), (("--cors-origin", origin), [200, 200])):
+                with running(handbook, *options) as server:
+                    page = browser.open()
+                    page.go(f"{origin}/")
+                    assert page.run(ASKS.replace("URL", json.dumps(server.url))) == said
+                    assert answered(server.url) == (2 if options else 0)  # those that read answers, none blindly
+        finally:
+            elsewhere.shutdown()

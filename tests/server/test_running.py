@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +19,11 @@ from click.testing import CliRunner
 from aveyb_retrieval import Embedder, Retriever
 from aveyb_retrieval.cli.serve import main
 from aveyb_retrieval.server.run import listen
-from tests.server.conftest import pages_of_this_project, running
+from tests.server.conftest import ROOT, pages_of_this_project, running
+from tests.server.test_search import wait_for
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +71,10 @@ def test_search_gives_what_the_library_gives(server, handbook, embedder):
 
 
 def test_a_body_that_is_too_large_is_answered_before_it_is_read(server):
-    answer = httpx2.post(f"{server.url}/search", content=b"x" * (20 << 20), timeout=60)
+    answer = httpx2.post(f"{server.url}/search", content=b"x" * (20 << 20), headers=JSON, timeout=60)
     assert answer.status_code == 413
     chunks = (b"x" * (1 << 20) for _ in range(20))
-    assert httpx2.post(f"{server.url}/search", content=chunks, timeout=60).status_code == 413
+    assert httpx2.post(f"{server.url}/search", content=chunks, headers=JSON, timeout=60).status_code == 413
 
 
 def test_a_server_survives_what_is_no_request(server):
@@ -134,3 +141,53 @@ def test_connections_send_at_once_what_is_written():
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian package `nginx-light`)")
+def test_behind_nginx_as_documented(handbook, tmp_path):
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- nginx -->\n```text\n(.*?)```", page, re.DOTALL)
+    with running(handbook, "--allow-host", "search.example.org", "--trust-proxy", "127.0.0.1") as server:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        block = block.replace("http://127.0.0.1:8080", server.url).replace("listen 8443;", f"listen 127.0.0.1:{port};")
+        (tmp_path / "nginx.conf").write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/log; events {{}}\n"
+            f"http {{ access_log off; client_body_temp_path {tmp_path}/body; proxy_temp_path {tmp_path}/proxy;\n"
+            f"{block} }}\n"
+        )
+        command = [NGINX, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", str(tmp_path / "log")]
+        nginx = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers={"Host": "search.example.org"}) as client:
+                ours = {"Origin": "https://search.example.org", "Sec-Fetch-Site": "same-origin"}
+                found = client.post("/search", json={"query": "index"}, headers=ours, timeout=60)
+                assert (found.status_code, len(found.json()["hits"])) == (200, 10)
+                other = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+                assert client.post("/search", json={"query": "index"}, headers=other).status_code == 403
+                assert client.get("/health", headers={"Host": "evil.example"}).status_code == 421
+        finally:
+            nginx.terminate()
+            nginx.wait(timeout=30)
+
+
+def test_hugging_faces_client(server, embedder):
+    from huggingface_hub import InferenceClient
+
+    client = InferenceClient(server.url)
+    (expected,) = (encoded.vector for encoded in embedder.encode_documents([("", "the notice period")]))
+    np.testing.assert_allclose(client.feature_extraction("the notice period"), expected[None], atol=1e-5)
+    scores = client.sentence_similarity("notice period", other_sentences=["the valve", "notice period"])
+    assert scores[1] == pytest.approx(1.0, abs=1e-5)
+    assert scores[0] < 0.9
+
+
+def test_coheres_client(server):
+    cohere = pytest.importorskip("cohere")
+    texts = ["The valve is open.", "Notice period: 3 months"]
+    for make in (cohere.Client, cohere.ClientV2):
+        client = make(api_key="none needed", base_url=server.url)
+        ranked = client.rerank(model="aveyb-small-en", query="how long is the notice period?", documents=texts, top_n=1)
+        assert [result.index for result in ranked.results] == [1]

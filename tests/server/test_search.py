@@ -13,6 +13,7 @@ from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder
 
+JSON = {"Content-Type": "application/json"}
 OPTIONS = [
     {},
     {"mode": "dense", "granularity": "passage"},
@@ -102,12 +103,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("fields", "status", "message"), REFUSED, ids=[str(fields)[:60] for fields, _, _ in REFUSED])
 def test_refusals_name_the_field_and_the_value(client, fields, status, message):
-    answer = client.post("/search", content=json.dumps(fields))
+    answer = client.post("/search", content=json.dumps(fields), headers=JSON)
     assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
     assert not answer.json()["error"].endswith(".")
 
 
-OPTION_ERRORS = [{"mode": "fast"}, {"weight": 2}, {"passages": 0}, {"diversity": "much"}, {"granularity": "word"}]
+OPTION_ERRORS = [{"mode": "fast"}, {"weight": 2}, {"per_document": 0}, {"diversity": "much"}, {"granularity": "word"}]
 
 
 @pytest.mark.parametrize("options", OPTION_ERRORS, ids=str)
@@ -125,7 +126,7 @@ BODIES = [b"", b"{", b"[1]", b"null", b'{"query": NaN}', b"\xff", LONG_NUMBER, b
 
 @pytest.mark.parametrize("body", BODIES, ids=[repr(body[:20]) for body in BODIES])
 def test_a_body_that_is_no_json_object_is_refused(client, body):
-    answer = client.post("/search", content=body)
+    answer = client.post("/search", content=body, headers=JSON)
     assert answer.status_code == 422
     assert answer.json()["error"].startswith("the body is")
 
@@ -137,8 +138,8 @@ def test_a_parameter_given_twice_is_refused(client):
 
 def test_a_large_body_is_refused_whether_or_not_it_says_its_length(open_client):
     client = open_client(limits=Limits(max_body=1000))
-    told = client.post("/search", content=b"x" * 1001)
-    streamed = client.post("/search", content=(b"x" * 100 for _ in range(20)))
+    told = client.post("/search", content=b"x" * 1001, headers=JSON)
+    streamed = client.post("/search", content=(b"x" * 100 for _ in range(20)), headers=JSON)
     assert told.status_code == streamed.status_code == 413
     assert told.json()["error"] == streamed.json()["error"]
     assert "larger than the 1,000 bytes" in told.json()["error"]

@@ -1,8 +1,10 @@
 // The filters: each is a condition of the server's filter language, shown as a chip that removes it.
 
 import { Problem } from "./api.js";
+import { webAddress, webLink } from "./text.js";
 
 const SIGNS = { $eq: "is", $ne: "is not", $gt: ">", $gte: "≥", $lt: "<", $lte: "≤", $contains: "contains" };
+const CHIPS = 8; // of one hit
 const byId = (id) => document.getElementById(id);
 
 let conditions = [];
@@ -36,16 +38,27 @@ export function onFilterChange(callback) {
   changed = callback;
 }
 
-// Metadata of a hit as buttons that filter by them; lists and long texts are left out.
+// Metadata of a hit as buttons that filter by them, addresses of the web as links; long texts are left out. Of a list
+// each item is a button.
 export function metadataChips(metadata) {
   const chips = document.createElement("ul");
   chips.className = "chips";
   for (const [field, value] of Object.entries(metadata)) {
-    if (!["string", "number", "boolean"].includes(typeof value) || String(value).length > 40) continue;
-    remember(field, value);
-    if (chips.children.length >= 5) continue;
-    const title = `Only where ${field} is ${value}`;
-    chips.append(chip(`${field}: ${value}`, title, () => add({ [path(field)]: value })));
+    const address = webAddress(value);
+    if (address !== null) {
+      const item = document.createElement("li");
+      item.append(webLink(address, `${field}: ${address.length > 60 ? `${address.slice(0, 60)} …` : address}`));
+      chips.append(item);
+      continue;
+    }
+    for (const [operator, each] of Array.isArray(value) ? value.map((one) => ["$contains", one]) : [["$eq", value]]) {
+      if (!["string", "number", "boolean"].includes(typeof each) || String(each).length > 40) continue;
+      remember(field, each);
+      if (chips.children.length >= CHIPS) continue;
+      const title = `Only where ${field} ${SIGNS[operator]} ${each}`;
+      const condition = { [path(field)]: operator === "$eq" ? each : { [operator]: each } };
+      chips.append(chip(`${field}: ${each}`, title, () => add(condition)));
+    }
   }
   return chips;
 }
@@ -86,6 +99,7 @@ function chip(text, label, action) {
   const item = document.createElement("li");
   const button = document.createElement("button");
   button.type = "button";
+  button.dir = "auto";
   button.textContent = text;
   button.title = label;
   button.addEventListener("click", action);
@@ -94,11 +108,11 @@ function chip(text, label, action) {
 }
 
 function describe(condition) {
-  const [[field, value], ...others] = Object.entries(condition);
+  const [[field, value] = ["$"], ...others] = Object.entries(condition ?? {});
   if (others.length > 0 || field.startsWith("$")) return JSON.stringify(condition);
   const name = field.replaceAll("\\.", ".");
   if (value === null || typeof value !== "object") return `${name} is ${value}`;
-  const [[operator, operand], ...more] = Object.entries(value);
+  const [[operator, operand] = ["$"], ...more] = Object.entries(value);
   const plain = more.length === 0 && operator in SIGNS && typeof operand !== "object";
   return plain ? `${name} ${SIGNS[operator]} ${operand}` : JSON.stringify(condition);
 }

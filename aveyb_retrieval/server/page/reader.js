@@ -1,7 +1,7 @@
 // The document beside the hits: a window of its text around the passage, with every found passage highlighted.
 
 import { fetchText } from "./api.js";
-import { element, marked, pageName, reflowed, unitOffset } from "./text.js";
+import { element, marked, pageName, reflowed, unitOffset, webAddress, webLink, written } from "./text.js";
 
 const AROUND = 40_000; // characters that are fetched before and after the passage
 const byId = (id) => document.getElementById(id);
@@ -15,20 +15,48 @@ export async function openReader({ index, hit, current, pattern }) {
   const ticket = ++opened;
   const passages = hit.passages.filter((passage) => passage.span[1] > passage.span[0]);
   const found = passages.findIndex((passage) => passage.span[0] === current);
+  const at = passages[Math.max(0, found)]?.span[0] ?? current ?? 0;
   shown = { index, id: hit.id, passages, current: Math.max(0, found), pattern };
   byId("reader").hidden = false;
   document.body.classList.add("reading");
   setBackground();
   byId("reader-title").textContent = hit.title || hit.id;
+  byId("about").hidden = true;
   byId("text").replaceChildren("Opening…");
   describePassage();
   byId("reader-title").focus({ preventScroll: true });
-  const start = Math.max(0, (passages[shown.current]?.span[0] ?? 0) - AROUND);
+  const start = Math.max(0, at - AROUND);
   const part = await fetchText(index, hit.id, start, start + 2 * AROUND);
   if (ticket !== opened) return;
   shown.window = part;
+  if (passages.length === 0 && current !== null) passages.push(paragraphAt(part, at));
+  byId("reader-title").textContent = part.title || hit.id;
+  describeDocument(part.metadata);
   draw();
   scrollToPassage();
+}
+
+// Where no search says which passage is meant: from a character to the end of its paragraph.
+function paragraphAt({ text, span: [start] }, at) {
+  const from = unitOffset(text, at - start);
+  const end = text.indexOf("\n\n", from);
+  const length = [...text.slice(from, end < 0 ? text.length : end)].length;
+  return { span: [at, at + length], heading: "" };
+}
+
+function describeDocument(metadata) {
+  const fields = Object.entries(metadata).filter(([, value]) => value !== null);
+  byId("about").hidden = fields.length === 0;
+  byId("metadata").replaceChildren(
+    ...fields.flatMap(([field, value]) => {
+      const shownValue = written("dd", "", "");
+      const address = webAddress(value);
+      const text = typeof value === "string" ? value : JSON.stringify(value);
+      const list = Array.isArray(value) && value.every((each) => typeof each !== "object");
+      shownValue.append(address === null ? (list ? value.join(", ") : text) : webLink(address, address));
+      return [written("dt", "", field), shownValue];
+    }),
+  );
 }
 
 // Shows why a document cannot be read in place of its text.
@@ -64,7 +92,8 @@ function draw() {
     const first = Math.max(end, unitOffset(part.text, Math.max(0, from)));
     const last = unitOffset(part.text, to);
     if (last <= first) continue; // it overlaps the one before
-    const passage = element("div", number === current ? "passage current" : "passage", "");
+    const passage = written("div", number === current ? "passage current" : "passage", "");
+    passage.dataset.page = pageName(passages[number]);
     passage.append(marked(text.slice(first, last).replace(/^\n+|\s+$/g, ""), pattern));
     nodes.push(between(text.slice(end, first), end > 0, true), passage);
     end = last;

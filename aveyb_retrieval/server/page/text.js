@@ -18,6 +18,11 @@ export function element(tag, className, text) {
   return Object.assign(document.createElement(tag), { className, textContent: text });
 }
 
+// Text of a document, in the direction of its own language.
+export function written(tag, className, text) {
+  return Object.assign(element(tag, className, text), { dir: "auto" });
+}
+
 export function marked(text, pattern) {
   const nodes = document.createDocumentFragment();
   let end = 0;
@@ -60,6 +65,18 @@ export function reflowed(text) {
     out += (wrapped ? " " : "\n") + lines[i];
   }
   return out;
+}
+
+// What may be a link in a document's metadata: an address of the web, and nothing that a browser would run.
+export function webAddress(value) {
+  if (typeof value !== "string" || !/^https?:\/\/[^\s]+$/i.test(value)) return null;
+  return URL.canParse(value) ? value : null;
+}
+
+export function webLink(address, text) {
+  const link = document.createElement("a");
+  Object.assign(link, { href: address, textContent: text, target: "_blank", rel: "noopener noreferrer" });
+  return link;
 }
 
 // Offsets of the server count characters (code points); strings here count UTF-16 units.

@@ -1,0 +1,156 @@
+"""Connections that are slow on purpose: closed after a time, and not more than so many of one address."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from aveyb_retrieval.server.addresses import network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from aveyb_retrieval.server.limits import Limits
+
+
+class Door:
+    """All open connections.
+
+    Those of one address beyond its limit are not read, and closed when the time for a head is over: to close them at
+    once would have them come again at once. Where there are too many in all, the address with the most loses the one
+    that has waited longest for a request.
+
+    Args:
+        limits: How many there may be, and how long they may take.
+        proxies: Addresses of proxies, which bring the connections of many clients.
+        most: How many this process can have open; None for any number.
+    """
+
+    def __init__(self, limits: Limits, proxies: Collection[str] = (), most: int | None = None) -> None:
+        self.limits = limits
+        self._proxies = frozenset(proxies)
+        self._most = limits.max_connections if most is None else min(limits.max_connections, most)
+        self._of: dict[str, dict[Connection, None]] = {}  # by address, in the order of their last request
+        self._count = 0
+
+    def enter(self, connection: Connection) -> bool:
+        """Take a new connection in; say whether there is room."""
+        if self._count >= self._most:
+            crowd = max(self._of.values(), key=len)
+            idle = next((each for each in crowd if not each.is_answering), None)
+            if idle is None or connection.address == idle.address:
+                return False
+            self.leave(idle)
+            idle.transport.abort()
+        self._of.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+        return True
+
+    def reads(self, address: str) -> bool:
+        """Whether an address has no more connections than are read."""
+        return address in self._proxies or len(self._of[address]) <= self.limits.max_connections_each
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection, if it is known."""
+        own = self._of.get(connection.address, {})
+        if connection in own:
+            del own[connection]
+            self._count -= 1
+            if not own:
+                del self._of[connection.address]
+
+    def to_the_end(self, connection: Connection) -> None:
+        """Note that a connection has had an answer: others have waited longer now."""
+        own = self._of.get(connection.address, {})
+        if connection in own:
+            own[connection] = own.pop(connection)
+
+
+class Connection(H11Protocol):
+    """uvicorn's protocol with limits: of connections, of the time of a head, of the time that nothing is read."""
+
+    def __init__(self, *arguments: Any, door: Door, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._door = door
+        self._head = _Timer(door.limits.head_timeout, self._abort)
+        self._stalled = _Timer(door.limits.write_timeout, self._abort)
+
+    @property
+    def address(self) -> str:
+        """Where the connection comes from; of IPv6 the network of one household."""
+        return network(self.client[0] if self.client else "")
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether there is a request without its whole answer."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, or close at once where there is no room."""
+        super().connection_made(transport)
+        if not self._door.enter(self):
+            transport.abort()
+            return
+        self._await_head()
+        if not self._door.reads(self.address):
+            transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._door.leave(self)
+        self._head.stop()
+        self._stalled.stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a request."""
+        super().data_received(data)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        self._door.to_the_end(self)
+        self._await_head()
+
+    def pause_writing(self) -> None:
+        """Stop sending while the client does not read; it has so much time to go on."""
+        super().pause_writing()
+        self._stalled.start()
+
+    def resume_writing(self) -> None:
+        """Send again."""
+        self._stalled.stop()
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        """Start the time of a request's head, or stop it where the request has come."""
+        if self.is_answering or self.transport.is_closing():
+            self._head.stop()
+        else:
+            self._head.start()
+
+    def _abort(self) -> None:
+        self.transport.abort()
+
+
+class _Timer:
+    """Closes a connection some seconds after `start`, unless it is stopped before."""
+
+    def __init__(self, seconds: float, close: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._close = close
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start, if it does not run already."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_later(self._seconds, self._close)
+
+    def stop(self) -> None:
+        """Stop, if it runs."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None

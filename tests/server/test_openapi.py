@@ -1,0 +1,143 @@
+"""`/openapi.json` is true: it has every route; they take what it declares, refuse the rest, and answer as it says."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import jsonschema
+import pytest
+
+from aveyb_retrieval.indexes.search.options import SearchOptions
+from aveyb_retrieval.server import page
+from aveyb_retrieval.server.gate import Keys
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.openapi import document
+
+DOCUMENT = document(Limits())
+OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations]
+POSTS = [path for path, method in OPERATIONS if method == "post"]
+PLACES = {"id": "doc-3", "name": "fake-a"}
+# a value of each declared field, by which it is asked for; a field of two routes that means two things has a path
+VALUES = {
+    "query": "word1", "index": "words", "k": 3, "offset": 1, "text": True, "filter": {"year": {"$gte": 2000}},
+    "mode": "dense", "granularity": "passage", "fusion": "rrf", "weight": 0.4, "rerank": "maxsim", "unit": "document",
+    "per_document": 1, "diversity": 0.3, "fold": False, "min_score": 0.0, "passages": 2, "context": 1,
+    "candidates": 50, "exact": True, "start": 2, "stop": 9, "input": ["word1", "word2"], "model": "fake-a:query",
+    "encoding_format": "base64", "dimensions": 16, "user": "me", "inputs": ["word1", "word2 word3"],
+    "prompt_name": "query", "normalize": True, "truncate": True, "truncation_direction": "Left", "raw_scores": True,
+    "return_text": True, "texts": ["word1", "word2"], "documents": ["word1", {"text": "word2"}], "top_n": 1,
+    "return_documents": True, "add_special_tokens": False, "parameters": {"prompt_name": "query"},
+}  # fmt: skip
+OF_PASSAGES = ("per_document", "diversity", "fold")
+SIMILAR = {"source_sentence": "word1", "sentences": ["word1 word2", "word3"]}
+
+
+def is_valid(schema, value):
+    whole = {"components": DOCUMENT["components"], **schema}
+    return jsonschema.Draft202012Validator(whole).is_valid(value)
+
+
+def check_answer(operation, answer):
+    declared = operation["responses"][str(answer.status_code)]["content"]
+    ((kind, content),) = declared.items()
+    assert answer.headers["content-type"].startswith(kind)
+    if kind == "application/json":
+        whole = {"components": DOCUMENT["components"], **content["schema"]}
+        jsonschema.Draft202012Validator(whole).validate(answer.json())
+
+
+def body_schema(path):
+    schema = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    return schema["anyOf"][0] if "anyOf" in schema else schema
+
+
+def value_of(path, name):
+    return SIMILAR if (path, name) == ("/similarity", "inputs") else VALUES[name]
+
+
+def least(path):
+    return {name: value_of(path, name) for name in body_schema(path)["required"]}
+
+
+def test_every_route_is_declared_and_nothing_else(client):
+    routes = {
+        (route.path.replace(":path", ""), method.lower())
+        for route in client.app.routes
+        for method in route.methods - {"HEAD"}
+        if not (route.path in page.PATHS and method == "GET")
+    }
+    assert routes == set(OPERATIONS)
+    assert client.get("/openapi.json").json() == json.loads(json.dumps(DOCUMENT))
+
+
+def test_it_has_every_option_of_a_search():
+    declared = set(body_schema("/search")["properties"])
+    assert declared == {*SearchOptions.__annotations__, "query", "index", "k", "offset", "text"}
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=str)
+def test_routes_answer_as_declared(client, path, method):
+    operation = DOCUMENT["paths"][path][method]
+    if method == "post":
+        for fields in (least(path), {**least(path), "no such field": 1}, {}):
+            answer = client.post(path, json=fields)
+            assert is_valid(body_schema(path), fields) is (answer.status_code == 200), fields
+            check_answer(operation, answer)
+        return
+    needed = {parameter["name"]: parameter for parameter in operation["parameters"] if parameter["required"]}
+    asked = path.format(**PLACES)
+    params = {name: VALUES[name] for name, parameter in needed.items() if parameter["in"] == "query"}
+    answer = client.get(asked, params=params)
+    assert answer.status_code == 200
+    check_answer(operation, answer)
+    if operation["parameters"]:
+        answer = client.get(asked, params={**params, "no such field": "1"})
+        if path != "/v1/models/{name}":
+            assert answer.status_code == 422
+            check_answer(operation, answer)
+
+
+FIELDS = [(path, name) for path in POSTS for name in body_schema(path)["properties"]]
+
+
+@pytest.mark.parametrize(("path", "name"), FIELDS, ids=str)
+def test_every_declared_field_is_taken_and_checked(client, path, name):
+    schema, fields = body_schema(path), least(path)
+    fields[name] = value_of(path, name)
+    if name in OF_PASSAGES:
+        fields["unit"] = "passage"
+    assert is_valid(schema, fields)
+    answer = client.post(path, json=fields)
+    assert answer.status_code == 200, answer.text
+    check_answer(DOCUMENT["paths"][path]["post"], answer)
+    for wrong in ([], {}, 10**9, -1, "", True, 1.5, "no such value"):
+        given = {**fields, name: wrong}
+        if not is_valid(schema, given) and not (path == "/" and name == "inputs"):
+            refused = client.post(path, json=given)
+            assert refused.status_code in (404, 413, 422), (wrong, refused.text)
+            check_answer(DOCUMENT["paths"][path]["post"], refused)
+
+
+def test_parameters_of_a_url_are_those_of_a_body(client):
+    operation = DOCUMENT["paths"]["/search"]["get"]
+    for parameter in operation["parameters"]:
+        name = parameter["name"]
+        value = VALUES[name] if isinstance(VALUES[name], str) else json.dumps(VALUES[name])
+        given = {"query": "word1", name: value} | ({"unit": "passage"} if name in OF_PASSAGES else {})
+        answer = client.get("/search", params=given)
+        assert answer.status_code == 200, (name, answer.text)
+        check_answer(operation, answer)
+    part = client.get("/documents/" + quote("doc-3"), params={"start": 2, "stop": 9, "index": "words"})
+    check_answer(DOCUMENT["paths"]["/documents/{id}"]["get"], part)
+
+
+def test_keys_are_declared_where_there_are_some(open_client):
+    client = open_client(keys=Keys(["key"]))
+    declared = client.get("/openapi.json").json()
+    assert declared["security"] == [{"key": []}]
+    for path, method in OPERATIONS:
+        operation = declared["paths"][path][method]
+        answer = client.request(method, path.format(**PLACES), json={} if method == "post" else None)
+        assert (answer.status_code == 401) is ("security" not in operation), (path, method)
+        check_answer(operation, answer)
