@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 DEFAULT_TOKENS = 256
 SMALLEST, LARGEST = 16, 8192
 
-_LINE = regex.compile(r"(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*(?=\S)")
+# Each begins where a run of blanks does, or where the search does: one that may begin anywhere in it takes n^2.
+_LINE = regex.compile(r"(?:\G|(?<!\s))[^\S\n\r\v\f\x85\u2028\u2029]*+[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)")
 _CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(?=\S)")  # noqa: RUF001  # other scripts
-_WORD = regex.compile(r"\s+(?=\S)")
+_WORD = regex.compile(r"(?:\G|(?<!\s))\s++(?=\S)")
 _BETWEEN_WORDS = regex.compile(r"(?w)\b(?=\w)")
 _CHARACTER = regex.compile(r"\X")
 _LONGEST_CHARACTER = 4096  # code points

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 
 from aveyb_retrieval.indexes.input.readers.base import FileText, decode, one_line
 
@@ -10,8 +11,8 @@ _YAML = re.compile(
     r"---[ \t]*\r?\n(?P<inside>(?:\s*[\w\"'-]+\s*:|#).*?\r?\n|)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
 )
 _TOML = re.compile(r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-_TITLE = re.compile(r"^title\s*[:=][ \t]*(?P<quote>[\"']?)(?P<title>.+?)(?P=quote)[ \t]*\r?$", re.MULTILINE)
-_HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\n]*[^\s#])")
+_TITLE = re.compile(r"^title[ \t]*[:=](?P<title>[^\r\n]+)", re.MULTILINE)
+_HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
 
 
 def read_text(data: bytes, encoding: str | None) -> FileText:
@@ -26,8 +27,12 @@ def read_markdown(data: bytes, encoding: str | None) -> FileText:
     if front := _YAML.match(text) or _TOML.match(text):
         text = text[front.end() :].lstrip()
         named = _TITLE.search(front["inside"])
-        title = named["title"] if named else ""
+        title = _unquoted(named["title"].strip()) if named else ""
     heading = _HEADING.match(text)
     if not title and heading:
-        title = heading["title"]
+        title = heading["title"].rstrip(f"{string.whitespace}#")
     return FileText(one_line(title), text)
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

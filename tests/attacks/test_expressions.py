@@ -1,0 +1,91 @@
+"""No regular expression of the package takes more than about linear time, whatever the text."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import regex
+
+import aveyb_retrieval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCES = [path.read_text(encoding="utf-8") for path in Path(aveyb_retrieval.__path__[0]).rglob("*.py")]
+SMALL, FACTOR = 2_000, 4
+ENOUGH = 0.03  # seconds: what the larger text may take without being compared
+WORST = 8.0  # times as long for a text FACTOR times as long; 16 would be quadratic
+
+# Expressions that only ever see a text of bounded length.
+BOUNDED = {
+    "aveyb_retrieval.indexes.store.store_check._CONTENT": "a statement of SQL, limited by SQLite",
+    "aveyb_retrieval.encoder.avey_model._RELEASED_NAME": "the name of a tensor",
+    "aveyb_retrieval.encoder.checkpoints._ENCODER_NAME": "the name of a tensor",
+}
+
+
+def expressions() -> Iterator[tuple[str, Any]]:
+    """Every compiled expression that a module of the package holds, by its name."""
+    for module in pkgutil.walk_packages(aveyb_retrieval.__path__, "aveyb_retrieval."):
+        try:
+            loaded = importlib.import_module(module.name)
+        except ImportError:  # of an extra that is not installed
+            continue
+        for name, value in vars(loaded).items():
+            if isinstance(value, (re.Pattern, regex.Pattern)) and f"{module.name}.{name}" not in BOUNDED:
+                yield f"{module.name}.{name}", value
+
+
+def pieces(pattern: Any) -> list[str]:
+    """Short texts that an expression may begin with and never get through: its own literals, and what repeats."""
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    literals = re.findall(r"[A-Za-z<?+§#-]{2,}", source)
+    return [*" \n\ta1#-=,)|", "\u4e00", "a ", "a\n", "1.", "i.", ", ", "# ", "\n ", *literals[:12]]
+
+
+def hostile(pattern: Any, length: int) -> Iterator[Any]:
+    found = pieces(pattern)
+    heads = ["", "# ", "a", "---\n", "+++\n", "title: a", "\n", "<meta ", *(word for word in found if len(word) > 2)]
+    for head in heads:
+        for piece in found:
+            for tail in ("", "a\x00"):
+                text = head + piece * (length // len(piece)) + tail
+                yield text if isinstance(pattern.pattern, str) else text.encode("utf-8")
+
+
+def uses(name: str) -> list[str]:
+    """How the package uses an expression: one that is only matched at a text's beginning is not searched for here."""
+    pattern = re.compile(rf"\b{name.rpartition('.')[2]}\.(match|fullmatch|search|finditer|findall|sub|split)\(")
+    return sorted({use for source in SOURCES for use in pattern.findall(source)}) or ["finditer"]
+
+
+def seconds(pattern: Any, ways: list[str], text: Any) -> float:
+    began = time.process_time()
+    for way in ways:
+        if way == "sub":
+            pattern.sub(text[:0], text)
+        elif way == "finditer":
+            deque(pattern.finditer(text), maxlen=0)
+        else:
+            getattr(pattern, way)(text)
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), list(expressions()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_an_expression_takes_linear_time(name: str, pattern: Any) -> None:
+    ways = uses(name)
+    for small, large in zip(hostile(pattern, SMALL), hostile(pattern, SMALL * FACTOR), strict=True):
+        if seconds(pattern, ways, large) <= ENOUGH:
+            continue
+        before = min(seconds(pattern, ways, small) for _ in range(3))
+        after = min(seconds(pattern, ways, large) for _ in range(3))
+        assert after <= max(ENOUGH, WORST * before), f"{name}: {before:.3f} s, then {after:.3f} s for {large[:40]!r}..."
