@@ -212,8 +212,9 @@ def _language_model(model: str, device: str) -> tuple[AveyForCausalLM, AveyBToke
     """Open an Avey language model and its tokenizer."""
     from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.device import check_device
-    from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
+    from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
 
     folder = model_folder(model)
-    loaded = AveyForCausalLM.from_pretrained(folder).eval().to(check_device(device))
+    check_device(device)
+    loaded = AveyForCausalLM.from_pretrained(folder).eval().to(device)
     return loaded, load_tokenizer(folder, loaded.config.vocab_size)

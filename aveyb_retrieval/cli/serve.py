@@ -83,7 +83,7 @@ def main(
     opened = Indexes.open(
         named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
     )
-    app = create_app(opened, limits=bounds, keys=keys, hosts=names, counters=counters, precision=precision)
+    app = create_app(opened, limits=bounds, keys=keys, hosts=names, counters=counters)
     address = f"[{host}]" if ":" in host else host
     serve(app, listener, timeout=bounds.timeout, started=_announcer(opened, address, listener.getsockname()[1]))
 

@@ -39,7 +39,6 @@ def create_app(
     keys: Keys | None = None,
     hosts: Collection[str] | None = None,
     counters: Metrics | None = None,
-    precision: str = "float32",
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
@@ -49,7 +48,6 @@ def create_app(
         keys: What opens it; none: it is open to everybody who reaches it.
         hosts: Names that it answers to; None for any.
         counters: Where it counts.
-        precision: What the model computes in, for `/info`.
     """
     limits, counters = limits or Limits(), counters or Metrics()
     counters.watch(indexes)
@@ -59,7 +57,6 @@ def create_app(
         searching=Work("search", limits.threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
         metrics=counters,
-        precision=precision,
     )
     gate = Middleware(Gate, keys=keys or Keys(), hosts=hosts, metrics=counters, is_open=lambda path: path in _OPEN)
     app = Starlette(

@@ -27,7 +27,6 @@ class Context:
         encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
             there, and searches do not wait for them.
         metrics: What is counted.
-        precision: What the model computes in.
     """
 
     indexes: Indexes
@@ -35,7 +34,6 @@ class Context:
     searching: Work
     encoding: Work
     metrics: Metrics
-    precision: str
 
     def deadline(self) -> Deadline:
         """Start the time of a request."""
