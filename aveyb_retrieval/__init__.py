@@ -17,6 +17,7 @@ from aveyb_retrieval.errors import (
     ModelError,
     OptionalDependencyError,
 )
+from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.avey_config import AveyConfig
@@ -135,7 +136,8 @@ def __getattr__(name: str) -> Any:
         return package_version()
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    with extra_for(name):
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -106,7 +106,7 @@ def main() -> None:
     torch.manual_seed(0)
     random = AveyBModel(AveyBConfig.paper_base(hidden_size=64, num_hidden_layers=6, split_size=32)).eval()
     compare("random model of the paper's settings", random, torch.randint(0, random.config.vocab_size, (500,)))
-    embedder = Embedder.load()
+    embedder = Embedder.load(precision="float32")
     ids = torch.from_numpy(embedder.tokenizer.encode_ids(Path(__file__).read_text("utf-8"))).long()
     compare("embedded model", embedder.model, ids)
 

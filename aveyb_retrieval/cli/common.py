@@ -41,10 +41,10 @@ def make_console() -> Console:
 
 PRECISION = click.option(
     "--precision",
-    type=click.Choice(["float32", "bfloat16", "float16", "float8"]),
-    default="float32",
+    type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16", "float8"]),
+    default="auto",
     show_default=True,
-    help="Precision of the model's arithmetic: bfloat16 on CPUs that support it, float8 on GPUs.",
+    help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form), float8 on GPUs.",
 )
 MODE = click.option(
     "--mode",

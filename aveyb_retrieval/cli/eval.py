@@ -79,7 +79,7 @@ def main() -> None:
     "--precision",
     default="float32",
     show_default=True,
-    help="Compute in float32, bfloat16 or float16; Avey-B models also in float8.",
+    help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Torch device of the model and of an index's search.")
 @click.option(

@@ -212,12 +212,13 @@ def _language_model(model: str, device: str) -> tuple[AveyForCausalLM, AveyBToke
     """Open an Avey language model and its tokenizer."""
     from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.device import check_device
-    from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
+    from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
     from aveyb_retrieval.errors import ModelError
 
     folder = model_folder(model)
-    loaded = AveyForCausalLM.from_pretrained(folder).eval().to(check_device(device))
+    check_device(device)
+    loaded = AveyForCausalLM.from_pretrained(folder).eval().to(device)
     tokenizer = load_tokenizer(folder, loaded.config.vocab_size)
     if not isinstance(tokenizer, AveyBTokenizer):
         raise ModelError(

@@ -115,7 +115,7 @@ def main(
     opened = Indexes.open(
         named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
     )
-    app = create_app(opened, limits=allowed, keys=keys, origins=origins, counters=counters, precision=precision)
+    app = create_app(opened, limits=allowed, keys=keys, origins=origins, counters=counters)
     address = f"[{host}]" if ":" in host else host
     started = _announcer(opened, address, listener.getsockname()[1])
     serve(app, listener, limits=allowed, proxies=proxies, started=started)

@@ -1,4 +1,4 @@
-"""`aveyb-train`: vocabulary, pre-training, mining, fine-tuning, distillation, heads.
+"""`aveyb-train`: vocabulary, pre-training, mining, fine-tuning, distillation, heads, export.
 
 All logic is in `training`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from aveyb_retrieval.cli.common import Commands
+from aveyb_retrieval.cli.export import export
 from aveyb_retrieval.cli.fine_tuning import contrastive, distill, funnel, mine
 from aveyb_retrieval.cli.heads import answer, classify, tag
 from aveyb_retrieval.cli.pretraining import clm, mlm, tokenizer
@@ -19,11 +20,11 @@ from aveyb_retrieval.cli.sweep import sweep
 def main() -> None:
     """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
 
-    sweep tries learning rates and seeds, funnel makes a trained model faster.
+    sweep tries learning rates and seeds; funnel and export make a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, sweep):
+for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, sweep, export):
     main.add_command(command)
 
 

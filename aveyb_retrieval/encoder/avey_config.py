@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.encoder.settings_file import config_errors, is_released, required_fields
+from aveyb_retrieval.encoder.loading_errors import config_errors
+from aveyb_retrieval.encoder.settings_file import is_released, required_fields
 from aveyb_retrieval.errors import ConfigError
 
 RELEASED_FIELDS = ("vocab_size", "d_embed", "n_blocks", "expansion_factor", "chunk_size", "k", "context_proportion")

@@ -11,7 +11,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from aveyb_retrieval.encoder.settings_file import config_errors, is_released, required_fields
+from aveyb_retrieval.encoder.loading_errors import config_errors
+from aveyb_retrieval.encoder.settings_file import is_released, required_fields
 from aveyb_retrieval.errors import ConfigError
 
 _CHOICES = {

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-
 from aveyb_retrieval.errors import BackendError, ConfigError
+from aveyb_retrieval.optional import extra_for
 
 
-def check_device(device: str) -> torch.device:
-    """Return the torch device of this name.
+def check_device(device: str) -> None:
+    """Check that this machine has the torch device of this name; the CPU needs no torch.
 
     Raises:
         ConfigError: torch has no device of this name.
         BackendError: this machine, or this build of torch, has none.
+        OptionalDependencyError: torch is not installed.
     """
+    if device == "cpu":
+        return
+    with extra_for(f"device {device!r}"):
+        import torch
     try:
         found = torch.device(device)
     except RuntimeError as error:
@@ -25,4 +29,3 @@ def check_device(device: str) -> torch.device:
         raise BackendError(f"device {device!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise BackendError(f"device {device!r}: this machine has none; use cpu")
-    return found

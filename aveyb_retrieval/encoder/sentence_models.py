@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import safe_open
 from transformers.utils import logging
 
-from aveyb_retrieval.encoder.settings_file import LOADING_ERRORS, first_line
+from aveyb_retrieval.encoder.loading_errors import LOADING_ERRORS, first_line
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:

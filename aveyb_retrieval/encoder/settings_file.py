@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-
-from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
+from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-
-# what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
-LOADING_ERRORS = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    RuntimeError,
-    MemoryError,
-    SafetensorError,
-    StrictDataclassError,
-)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, "" where it has none."""
-    return next(iter(str(error).strip().splitlines()), "")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -72,14 +49,3 @@ def required_fields(settings: Mapping[str, Any], names: tuple[str, ...], family:
     if missing := [name for name in names if name not in settings]:
         raise ModelError(f"{where}: a released {family} configuration must have {', '.join(names)}; lacks {missing}")
     return {name: settings[name] for name in names}
-
-
-@contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise `ConfigError` for what transformers raises about the fields that it adds to a configuration."""
-    try:
-        yield
-    except AveyBError:
-        raise
-    except LOADING_ERRORS as error:
-        raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error

@@ -6,6 +6,7 @@ which only encodes. The second is for searches: importing transformers' model cl
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from aveyb_retrieval.encoder.batches import BatchEncoder
 from aveyb_retrieval.encoder.checkpoints import (
     check_complete,
     check_shapes,
@@ -28,8 +30,9 @@ from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.encoder.funnel import Funnel
 from aveyb_retrieval.encoder.inference import Float8Layer, FusedLayer, InferenceLayer, InferenceLayers, PackedLayer
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.layout import group_widths
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.splits import SplitTable, group_widths, padded_table, split_table
+from aveyb_retrieval.encoder.splits import SplitTable, padded_table, split_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
 from aveyb_retrieval.kernels.dispatch import fuses_passes
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
@@ -50,7 +53,7 @@ else:
 _CPU_GROUP_TOKENS = 2048
 
 
-class SplitEncoder(_Module):
+class SplitEncoder(BatchEncoder, _Module):
     """Token ids to token vectors: the ranker on documents, the layers on splits, in groups of similar length."""
 
     config: Any  # an AveyBConfig; transformers declares another type
@@ -124,6 +127,17 @@ class SplitEncoder(_Module):
             if enabled
             else None
         )
+
+    def with_funnel(self, after: int) -> Self:
+        """Return the same model with a funnel behind its first layers; it shares the parameters.
+
+        Raises:
+            ConfigError: `after` does not fit the model's layers.
+        """
+        other = copy.copy(self)
+        other.config = AveyBConfig.from_dict(self.config.to_dict() | {"funnel_after": after})
+        other.funnel = Funnel.of(other.config)
+        return other
 
     def warm_up(self) -> int:
         """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
@@ -363,6 +377,14 @@ class InferenceModel(SplitEncoder, nn.Module):
     def device(self) -> torch.device:  # type: ignore[override]  # read-only, as in transformers
         """The device of the parameters."""
         return self.embed.weight.device
+
+    def compute_in(self, precision: str, device: str) -> None:
+        """Move the model to a device and to "float32", "bfloat16", "float16" or "float8".
+
+        With "float8" the linear maps multiply in float8 and everything else is bfloat16.
+        """
+        self.to(device=device, dtype=getattr(torch, "bfloat16" if precision == "float8" else precision))
+        self.use_float8(precision == "float8")
 
     @classmethod
     def load(cls, folder: Path) -> InferenceModel:

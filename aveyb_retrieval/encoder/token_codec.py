@@ -32,6 +32,7 @@ STORAGES = ("int8", "1bit")
 WIDTH = 128  # dimensions that are kept, where the model has as many
 _LEVELS = 127
 _BYTE = 8  # bits
+_MIN_NORM = 1e-12
 _SIGNS = (
     2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int8) - 1
 )  # of each byte, [256, 8]
@@ -106,12 +107,16 @@ class TokenCodec:
         """Return room for the codes of some tokens, zeros `[count, row_bytes]`."""
         return np.zeros((count, self.row_bytes), dtype=self.dtype)
 
-    def encode(self, vectors: torch.Tensor) -> npt.NDArray[np.integer]:
+    def encode(self, vectors: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.integer]:
         """Make token vectors `[T, d]` small: codes `[T, row_bytes]`."""
-        kept = self._kept(vectors)
+        if isinstance(vectors, np.ndarray):
+            kept = vectors @ self.projection.T
+            kept /= np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), _MIN_NORM)
+        else:
+            kept = self._kept(vectors).cpu().numpy()
         if self.storage == "int8":
-            return (kept * _LEVELS).round().cpu().numpy().astype(np.int8)
-        return np.packbits((kept >= 0).cpu().numpy(), axis=1)
+            return np.rint(kept * _LEVELS).astype(np.int8)
+        return np.packbits(kept >= 0, axis=1)
 
     def concatenate(self, parts: Sequence[TokenCodes]) -> TokenCodes:
         """Return the codes of all passages of some parts, in order."""

@@ -294,7 +294,7 @@ class LoadOptions:
 
     Attributes:
         device: A torch device.
-        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8".
+        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8" and "int8".
         max_tokens: Read at most this many tokens of a text; None is the model's own limit (ours has none).
     """
 

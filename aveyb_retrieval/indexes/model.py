@@ -31,7 +31,7 @@ def load_model(
     model: Model,
     *,
     device: str = "cpu",
-    precision: str = "float32",
+    precision: str = "auto",
     max_tokens: int | None = None,
     batch_tokens: int | None = None,
 ) -> EmbedderLike:
@@ -148,14 +148,14 @@ def check_loaded(
             f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
             "its methods)"
         )
-    given = {
+    given: dict[str, tuple[Any, ...]] = {  # each with its defaults
         "device": (device, "cpu"),
-        "precision": (precision, "float32"),
+        "precision": (precision, "auto", "float32"),
         "max_tokens": (max_tokens, None),
         "batch_tokens": (batch_tokens, None),
     }
-    for name, (value, default) in given.items():
-        if value != default:
+    for name, (value, *defaults) in given.items():
+        if value not in defaults:
             raise ConfigError(
                 f"{name}={value!r} beside the loaded model {model.model_name}: give it to Embedder.load instead"
             )

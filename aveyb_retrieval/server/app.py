@@ -41,7 +41,6 @@ def create_app(
     keys: Keys | None = None,
     origins: Origins | None = None,
     counters: Metrics | None = None,
-    precision: str = "float32",
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
@@ -51,7 +50,6 @@ def create_app(
         keys: What opens it; none: it is open to everybody who reaches it.
         origins: Names that it answers to, and which browsers' pages may ask; None: any name, only its own page.
         counters: Where it counts.
-        precision: What the model computes in, for `/info`.
     """
     limits, counters = limits or Limits(), counters or Metrics()
     counters.watch(indexes)
@@ -61,7 +59,6 @@ def create_app(
         searching=Work("search", limits.threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
         metrics=counters,
-        precision=precision,
         has_keys=bool(keys),
     )
     gate = Middleware(

@@ -27,7 +27,6 @@ class Context:
         encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
             there, and searches do not wait for them.
         metrics: What is counted.
-        precision: What the model computes in.
         has_keys: Whether requests need a key.
     """
 
@@ -36,7 +35,6 @@ class Context:
     searching: Work
     encoding: Work
     metrics: Metrics
-    precision: str
     has_keys: bool
 
     def ticket(self, request: Request) -> Ticket:

@@ -41,7 +41,7 @@ class Indexes:
         *,
         model: str | Path | ServedModel | None = None,
         device: str = "cpu",
-        precision: str = "float32",
+        precision: str = "auto",
         observe: Callable[[int], None] = lambda size: None,
     ) -> Indexes:
         """Open indexes and load their model.
@@ -50,7 +50,7 @@ class Indexes:
             paths: Folders of indexes by name.
             model: Where the model is, or a loaded one; None: where it was when the first index was built.
             device: Where the model runs and vectors are searched.
-            precision: What the model computes in.
+            precision: What the model computes in, as in `Embedder.load`.
             observe: Called with the size of each batch of queries.
 
         Raises:

@@ -163,7 +163,7 @@ async def info(request: Request) -> JSONResponse:
         {
             "model_id": Path(model.model_name).name,
             "model_sha": model.fingerprint,
-            "model_dtype": server.precision,
+            "model_dtype": getattr(model.model, "precision", "float32"),
             "model_type": {"embedding": {"pooling": "mean"}},
             "max_concurrent_requests": limits.threads + limits.max_waiting,
             # a text is read whole; it has no more tokens than bytes, of which a character has at most 4

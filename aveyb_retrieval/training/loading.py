@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
+from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import load_tokenizer, model_folder
+from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
 from aveyb_retrieval.encoder.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,

@@ -106,7 +106,7 @@ class Rows:
 
 def with_funnel(funnel: Funnel | None) -> Embedder:
     """Return the embedded model with this funnel; its fingerprint says so, for the caches of evaluation."""
-    embedder = Embedder.load()
+    embedder = Embedder.load(precision="float32")
     embedder.model.funnel = funnel
     embedder.fingerprint += repr(funnel)
     return embedder

@@ -112,7 +112,7 @@ def late_and_alone(
     """Return ours on passages that have seen their document, on the same ones one by one, and what cuts them."""
     late = EmbedderEncoder(Embedder.load(passage_size=size))
     chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
-    alone = EmbedderEncoder(Embedder.load(), chunker=chunker, chunks=what)
+    alone = EmbedderEncoder(Embedder.load(precision="float32"), chunker=chunker, chunks=what)
     return VectorScorer(late, task.corpus, cache), VectorScorer(alone, task.corpus, cache), chunker
 
 

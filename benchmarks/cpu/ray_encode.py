@@ -82,7 +82,7 @@ class CountedModel:
         if self._model is None:
             from aveyb_retrieval import Embedder
 
-            self._model = Embedder.load()
+            self._model = Embedder.load(precision="float32")
         return getattr(self._model, name)
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Any]:
@@ -183,7 +183,7 @@ class Steps:
         corpus_digest(item for item in read_corpus(self.corpus))  # type: ignore[misc]
         reading = time.process_time() - started
         some = [item for _, item in zip(range(2000), read_corpus(self.corpus), strict=False)]
-        embedder = Embedder.load()
+        embedder = Embedder.load(precision="float32")
         started = time.process_time()
         tokens = sum(len(embedder._cut(item.prefix, item.text).ids) for item in some)  # type: ignore[union-attr]
         cutting = time.process_time() - started

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    ours, minilm = Embedder.load(), SentenceTransformer(args.minilm or minilm_folder(), device="cpu")
+    ours, minilm = Embedder.load(precision="float32"), SentenceTransformer(args.minilm or minilm_folder(), device="cpu")
     minilm.max_seq_length = WINDOW
     table, rows = Table("tokens of a text", ours.model_name, "all-MiniLM-L6-v2", "ratio", title="tokens/s"), []
     for length in args.lengths:

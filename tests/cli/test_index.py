@@ -28,7 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the fake model in place of the embedded one."""
 
     def load(model: Any = None, **options: Any) -> FakeEmbedder:
-        assert options["precision"] == ("bfloat16" if asked else "float32")
+        assert options["precision"] == ("bfloat16" if asked else "auto")
         return FakeEmbedder(seed=str(model or "a"), max_tokens=options.get("max_tokens"))
 
     asked = False

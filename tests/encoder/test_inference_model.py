@@ -24,7 +24,7 @@ SEARCH = """
 import sys
 from aveyb_retrieval import Embedder
 import aveyb_retrieval.indexes.search.retriever
-assert Embedder.load().encode_queries(["which notice period applies?"]).shape == (1, 256)
+assert Embedder.load(precision="float32").encode_queries(["which notice period applies?"]).shape == (1, 256)
 print(*[name for name in ("torch._dynamo", "torch.distributed.tensor", "sympy", "transformers.modeling_utils")
         if name in sys.modules])
 """
@@ -57,7 +57,7 @@ def test_a_masked_language_model_gives_its_encoder(tmp_path: Path) -> None:
 
 
 def test_the_embedded_model_in_float16_becomes_float32() -> None:
-    model = Embedder.load().model
+    model = Embedder.load(precision="float32").model
     assert isinstance(model, InferenceModel)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     ids = torch.arange(300)[None]

@@ -45,7 +45,15 @@ def retriever(root: Path) -> Retriever:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("torch", "faiss", "transformers", "numpy", "datasets", "sqlite3", "aveyb_retrieval.indexes.search.retriever")
+    heavy = (
+        "torch",
+        "faiss",
+        "transformers",
+        "numpy",
+        "datasets",
+        "sqlite3",
+        "aveyb_retrieval.indexes.search.retriever",
+    )
     code = f"import sys, aveyb_retrieval, aveyb_retrieval.cli.index; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

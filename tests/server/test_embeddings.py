@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
-from aveyb_retrieval.encoder.split_encoder import SplitEncoder
+from aveyb_retrieval.encoder.onnx.model import OnnxModel
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits
 
@@ -137,7 +137,7 @@ def test_indexes_of_foreign_vectors_are_searched_by_words_and_serve_no_model(tmp
 
 def test_the_model_is_warm_before_the_first_request(monkeypatch):
     warmed = []
-    monkeypatch.setattr(SplitEncoder, "warm_up", lambda self: warmed.append(self))
+    monkeypatch.setattr(OnnxModel, "warm_up", lambda self: warmed.append(self))
     opened = Indexes.open({}, model=DEFAULT_MODEL)
     opened.close()
     assert opened.model is not None

@@ -53,7 +53,7 @@ def test_an_index_is_searched_with_the_embedded_model_that_made_it(
 ) -> None:
     build_index([{"_id": str(i), "text": text} for i, text in enumerate(TEXTS)], tmp_path / "index")
     # another default, which is not even there: the index finds its own by name
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedder.DEFAULT_MODEL", tmp_path / "another")
+    monkeypatch.setattr("aveyb_retrieval.encoder.folders.DEFAULT_MODEL", tmp_path / "another")
     with pytest.raises(ModelError, match="another: the embedded model is missing"):
         Embedder.load()
     retriever = Retriever.load(tmp_path / "index")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +35,10 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
 
     For each token of the query the highest cosine with any token of the text, averaged; 0 for a text without tokens.
     """
-    import torch
+    with extra_for("rerank='maxsim'"):
+        import torch
 
-    from aveyb_retrieval.kernels.late_interaction import late_interaction
+        from aveyb_retrieval.kernels.late_interaction import late_interaction
 
     if not texts:
         return []
@@ -57,9 +59,10 @@ def stored_maxsim(
 
     As `maxsim`, but with rounded token vectors (`aveyb_retrieval.encoder.token_codec`); 0 for one without tokens.
     """
-    import torch
+    with extra_for("rerank='maxsim'"):
+        import torch
 
-    from aveyb_retrieval.kernels.late_interaction import late_interaction
+        from aveyb_retrieval.kernels.late_interaction import late_interaction
 
     (wanted,) = embedder.token_vectors([query], prompt="query")
     if not len(wanted):
@@ -96,7 +99,8 @@ def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
     Raises:
         ConfigError: nothing can be loaded from there.
     """
-    from sentence_transformers import CrossEncoder
+    with extra_for(f"the cross-encoder {name}"):
+        from sentence_transformers import CrossEncoder
 
     try:
         return CrossEncoder(name, device=device)

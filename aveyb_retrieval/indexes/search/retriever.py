@@ -58,7 +58,7 @@ class Retriever:
         *,
         model: Model = None,
         device: str = "cpu",
-        precision: str = "float32",
+        precision: str = "auto",
         mapped: bool = True,
         verify: bool = False,
         partial: bool = False,
@@ -72,7 +72,7 @@ class Retriever:
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
-            precision: What the model computes in, as in `build_index`.
+            precision: What the model computes in, as in `Embedder.load`; an index is searched in any.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
             partial: With several servers: search without those that do not answer. Hits are `PartialHits` then, whose

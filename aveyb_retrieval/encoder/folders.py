@@ -1,0 +1,63 @@
+"""Where a model's files are, and the tokenizer among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED, MODELS
+from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, holds_wordpiece, read_vocabulary
+from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.optional import extra_for
+
+MODEL_FILES = ("config.json", "model.safetensors")
+_HUB_FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.tiktoken",
+    "*.txt",
+    "*.model",
+    "*.jinja",
+    "*.onnx",
+]  # nothing pickled, no code
+
+
+def model_folder(model: str | Path | None) -> Path:
+    """Return the local folder of a model: an embedded one, a folder, or a snapshot from the Hugging Face hub.
+
+    Raises:
+        ModelError: nothing is there, locally or on the hub.
+    """
+    folder = DEFAULT_MODEL if model is None else Path(model)
+    if folder.is_dir():
+        return folder
+    if model in EMBEDDED:
+        return MODELS / str(model)
+    if model is None:
+        raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
+    if folder.is_absolute() or str(model).count("/") != 1:
+        raise ModelError(f"{model}: no such model folder, and not a hub name of the form owner/name")
+    with extra_for("models of the Hugging Face hub"):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
+
+    Args:
+        folder: the model folder.
+        vocab_size: rows of the model's embedding.
+
+    Raises:
+        ModelError: the tokenizer does not fit the model's vocabulary.
+    """
+    own = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
+    tokenizer = read_vocabulary(folder) if own else AveyBTokenizer.p50k_base()
+    tokenizer.check_embeddings(vocab_size, str(folder))
+    return tokenizer

@@ -1,0 +1,166 @@
+"""Read an ONNX file without trusting it: what it holds is checked before ONNX Runtime sees it.
+
+The file must be a whole one, made by our export: of the operators that it uses, without functions, subgraphs or data in
+other files, and no larger than a form of its weights can be. A few lines read protobuf's wire format, so that the
+package onnx is needed by the export alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
+from aveyb_retrieval.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OPERATORS = frozenset(
+    [
+        "Abs",
+        "Add",
+        "Cast",
+        "Concat",
+        "Div",
+        "Erf",
+        "Gather",
+        "GreaterOrEqual",
+        "Identity",
+        "MatMul",
+        "MatMulIntegerToFloat",
+        "Max",
+        "Mul",
+        "Pad",
+        "QuantizeLinear",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceMax",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Relu",
+        "Reshape",
+        "Shape",
+        "Slice",
+        "Softmax",
+        "Sqrt",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    ]
+)
+_LARGEST_FACTOR = 4  # float32 weights, of ones in a byte
+_GRAPH_BYTES = 1 << 24  # more than any graph takes beside its weights
+# Field numbers of onnx.proto.
+_MODEL_GRAPH, _MODEL_METADATA, _MODEL_TRAINING, _MODEL_FUNCTIONS = 7, 14, 20, 25
+_GRAPH_NODE, _GRAPH_TENSOR, _GRAPH_SPARSE = 1, 5, 15
+_NODE_OPERATOR, _NODE_ATTRIBUTE = 4, 5
+_ATTRIBUTE_CONTENT = {5, 6, 10, 11, 22, 23}  # tensors, graphs and sparse tensors inside an attribute
+_TENSOR_EXTERNAL, _TENSOR_PLACE = 13, 14
+
+
+def read_onnx(path: Path, weights_bytes: int) -> tuple[bytes, OnnxSettings]:
+    """Read and check an ONNX file.
+
+    Args:
+        path: the file.
+        weights_bytes: size of the checkpoint that it must be a form of.
+
+    Returns:
+        Its content, and what it says about itself.
+
+    Raises:
+        ModelError: it is cut, damaged, too large, of another kind of model, or holds what the export never writes.
+    """
+    limit = _LARGEST_FACTOR * weights_bytes + _GRAPH_BYTES
+    size = path.stat().st_size
+    if size > limit:
+        raise ModelError(
+            f"{path}: {size:,} bytes, a form of these weights has at most {limit:,}; remove it, or export it again"
+        )
+    content = path.read_bytes()
+    metadata: dict[str, str] = {}
+    graphs = 0
+    try:
+        for number, value in _fields(content):
+            if number == _MODEL_METADATA:
+                entry = dict(_fields(_message(value)))
+                metadata[_text(entry[1])] = _text(entry[2])
+            elif number == _MODEL_GRAPH:
+                graphs += 1
+                _check_graph(_message(value), path)
+            elif number in (_MODEL_TRAINING, _MODEL_FUNCTIONS):
+                raise _foreign(path, "functions of its own")
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"{path}: damaged or cut short ({error}); copy it or export it again") from error
+    if graphs != 1:
+        raise ModelError(f"{path}: damaged or cut short ({graphs} graphs); copy it or export it again")
+    return content, OnnxSettings.read(metadata, path)
+
+
+def _check_graph(graph: memoryview, path: Path) -> None:
+    for number, value in _fields(graph):
+        if number == _GRAPH_NODE:
+            _check_node(_message(value), path)
+        elif number == _GRAPH_TENSOR:
+            for field, _ in _fields(_message(value)):
+                if field in (_TENSOR_EXTERNAL, _TENSOR_PLACE):
+                    raise _foreign(path, "data in another file")
+        elif number == _GRAPH_SPARSE:
+            raise _foreign(path, "sparse tensors")
+
+
+def _check_node(node: memoryview, path: Path) -> None:
+    for number, value in _fields(node):
+        if number == _NODE_OPERATOR and _text(value) not in OPERATORS:
+            raise _foreign(path, f"the operator {_text(value)!r}")
+        if number == _NODE_ATTRIBUTE and any(field in _ATTRIBUTE_CONTENT for field, _ in _fields(_message(value))):
+            raise _foreign(path, "a graph or tensor inside an operator")
+
+
+def _foreign(path: Path, what: str) -> ModelError:
+    return ModelError(f"{path}: holds {what}, which our export never writes; make the file with aveyb-train export")
+
+
+def _fields(data: bytes | memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Yield the number and value of each field of a message."""
+    view, position = memoryview(data), 0
+    while position < len(view):
+        key, position = _varint(view, position)
+        number, kind = key >> 3, key & 7
+        value: memoryview | int
+        if kind == 0:
+            value, position = _varint(view, position)
+        else:
+            if kind not in (1, 2, 5):
+                raise ValueError(f"field {number} has wire type {kind}")
+            size = {1: 8, 5: 4}.get(kind, 0)
+            if kind == 2:
+                size, position = _varint(view, position)
+            if position + size > len(view):
+                raise ValueError(f"field {number} ends behind the end")
+            value, position = view[position : position + size], position + size
+        yield number, value
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it."""
+    number = shift = 0
+    while position < len(view) and shift < 70:
+        byte = view[position]
+        number |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return number, position
+    raise ValueError("a number does not end")
+
+
+def _message(value: memoryview | int) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a number where a message should be")
+    return value
+
+
+def _text(value: memoryview | int) -> str:
+    return bytes(_message(value)).decode("utf-8")

@@ -1,0 +1,180 @@
+"""An Avey-B encoder run by ONNX Runtime on a CPU: what `Embedder` asks of a model, without torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.encoder.fingerprint import file_digest
+from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
+from aveyb_retrieval.encoder.onnx.file import read_onnx
+from aveyb_retrieval.encoder.onnx.ranker import Choice, retrieve
+from aveyb_retrieval.encoder.onnx.table import EmbeddingTable
+from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
+
+FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+WEIGHTS = "model.safetensors"
+_GROUP_TOKENS = 2048  # in one run: groups that stay in the cache are faster, and memory is bounded
+_MIN_NORM = 1e-12
+
+
+class OnnxModel:
+    """Token ids to token vectors: the ranker in NumPy, everything else in ONNX Runtime.
+
+    Attributes:
+        folder: where it was loaded from.
+        config: what the file says about its model.
+    """
+
+    def __init__(self, folder: Path, session: Any, config: OnnxSettings, table: EmbeddingTable) -> None:
+        """Take an open session; `load` makes one."""
+        self.folder, self.config = folder, config
+        self._session, self._table = session, table
+
+    @classmethod
+    def load(cls, folder: Path, precision: str) -> OnnxModel:
+        """Open the ONNX form of a model folder.
+
+        Args:
+            folder: holds the file and the checkpoint that it was made from.
+            precision: "float32" or "int8".
+
+        Raises:
+            ModelError: there is no such form, it is damaged, of other weights than those in the folder, or holds what
+                our export never writes.
+            OptionalDependencyError: ONNX Runtime is not installed.
+        """
+        path, weights = folder / FILES[precision], folder / WEIGHTS
+        for needed in (path, weights):
+            if not needed.is_file():
+                raise ModelError(
+                    f"{needed}: no such file; make the ONNX form with aveyb-train export, beside the weights"
+                )
+        content, settings = read_onnx(path, weights.stat().st_size)
+        if settings.precision != precision:
+            raise ModelError(f"{path}: holds the {settings.precision} form, not {precision}; export it again")
+        if settings.weights != file_digest(weights):
+            raise ModelError(
+                f"{path}: made from other weights than {weights.name} beside it; export it again, or remove it"
+            )
+        table = EmbeddingTable(weights, settings.vocab_size, settings.hidden_size)
+        return cls(folder, _session(content, path), settings, table)
+
+    def eval(self) -> OnnxModel:
+        """Return the model, which only encodes."""
+        return self
+
+    def warm_up(self) -> int:
+        """Run one batch of each kind of length, so that the first text does not pay for what is made once.
+
+        Returns:
+            How many batches.
+        """
+        size = self.config.split_size
+        counts = [[width] for width in (*group_widths(size), size)] + [[2 * size]]
+        for batch in counts:
+            for _ in self._outputs(np.zeros(sum(batch), np.int32), batch, None):
+                pass
+        return len(counts)
+
+    def token_sums(
+        self,
+        ids: np.ndarray,
+        counts: list[int],
+        runs: np.ndarray,
+        *,
+        first_needed: list[int],
+        funnel: bool,
+        codec: TokenCodec | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `BatchEncoder.token_sums`."""
+        owner = np.repeat(np.arange(len(runs)), runs)
+        sums = np.zeros((len(runs), self.config.hidden_size), np.float32)
+        codes = codec.empty(len(ids)) if codec else None
+        for tokens, vectors in self._outputs(ids, counts, first_needed):
+            owners = owner[tokens]
+            starts = np.flatnonzero(np.diff(owners, prepend=-1))  # of runs of tokens that are summed together
+            np.add.at(sums, owners[starts], np.add.reduceat(vectors, starts, axis=0))
+            if codec and codes is not None:
+                codes[tokens] = codec.encode(vectors)
+        return sums, codes
+
+    def token_rows(self, ids: np.ndarray, counts: list[int], *, funnel: bool) -> np.ndarray:
+        """See `BatchEncoder.token_rows`."""
+        out = np.zeros((len(ids), self.config.hidden_size), np.float32)
+        for tokens, vectors in self._outputs(ids, counts, None):
+            out[tokens] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM)
+        return out
+
+    def _outputs(
+        self, ids: np.ndarray, counts: list[int], first_needed: list[int] | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield positions in `ids` int64 `[t]` and the vectors `[t, D]` of the tokens there, group by group."""
+        config = self.config
+        layout = SplitLayout.of(counts, config.split_size)
+        splits = np.full((len(layout.lengths), config.split_size), -1, dtype=np.int32)
+        present = np.arange(config.split_size) < layout.lengths[:, None]
+        splits[present] = ids
+        position = np.zeros(splits.shape, dtype=np.int64)
+        position[present] = np.arange(len(ids))
+        needed = None if first_needed is None else layout.needed(first_needed)
+        choice = retrieve(layout, splits, self._table, config)
+        full_width = config.tail != "masked"
+        for group, width in layout.groups(needed, full_width=full_width, max_tokens=_GROUP_TOKENS):
+            for rows in self._by_candidates(group, choice):
+                vectors = self._run(splits, rows, width, choice)
+                taken = present[rows, :width]
+                yield position[rows, :width][taken], vectors[taken]
+
+    def _by_candidates(self, group: np.ndarray, choice: Choice) -> Iterator[np.ndarray]:
+        """Cut a group so that all splits of a part retrieve equally many."""
+        found = (choice.rows[group] >= 0).sum(axis=1)
+        if self.config.compressor == "none":  # there every split has k places
+            found[:] = self.config.num_retrieved
+        for number in np.unique(found):
+            yield group[found == number]
+
+    def _run(self, splits: np.ndarray, rows: np.ndarray, width: int, choice: Choice) -> np.ndarray:
+        """Encode some splits that retrieve equally many: `[m, T, D]`."""
+        feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
+        k = self.config.num_retrieved
+        if k:
+            used = k if self.config.compressor == "none" else int((choice.rows[rows[0]] >= 0).sum())
+            retrieved = choice.rows[rows, k - used :]
+            feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
+            feed["weights"] = choice.weights[rows, k - used :]
+        vectors: np.ndarray = self._session.run(None, feed)[0]
+        return vectors
+
+
+def _session(content: bytes, path: Path) -> Any:
+    """Open a session on one processor or as many as OMP_NUM_THREADS says; its threads wait as OMP_WAIT_POLICY says."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise OptionalDependencyError("onnxruntime", "cpu", "the ONNX form of a model") from error
+    options = onnxruntime.SessionOptions()
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
+    options.log_severity_level = 4
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ModelError(f"{path}: ONNX Runtime cannot read it ({_first_line(error)}); export it again") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200].rstrip(".")

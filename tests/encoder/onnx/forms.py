@@ -1,0 +1,54 @@
+"""Model folders with ONNX forms, for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.onnx.export import export_onnx
+from aveyb_retrieval.encoder.onnx.model import OnnxModel
+from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from tests.encoder.models import small_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRECISIONS = ("float32", "int8")
+
+
+def byte_tokenizer() -> AveyBTokenizer:
+    """A vocabulary of single bytes."""
+    return AveyBTokenizer.from_ranks([bytes([byte]) for byte in range(256)])
+
+
+def save_model(folder: Path, preset: str = "paper", *, forms: tuple[str, ...] = PRECISIONS, **overrides: Any) -> Path:
+    """Save a small random model with its tokenizer and ONNX forms."""
+    tokenizer = byte_tokenizer()
+    model = small_model(preset, **{"vocab_size": len(tokenizer), **overrides})
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    for precision in forms:
+        export_onnx(folder, precision=precision)
+    return folder
+
+
+def with_form(folder: Path, precision: str) -> Embedder:
+    """Return the model of a folder in an ONNX form, also in float32."""
+    embedder = Embedder.load(folder, precision="int8")
+    embedder.model, embedder.precision = OnnxModel.load(folder, precision), precision
+    return embedder
+
+
+def texts(lengths: list[int], seed: int = 0) -> list[tuple[str, str]]:
+    """Texts of so many tokens, that is, ASCII characters."""
+    rng = np.random.default_rng(seed)
+    letters = np.array(list("abcdefghij klmnopqrstu.\n"))
+    return [("", "".join(rng.choice(letters, length))) for length in lengths]
+
+
+def cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Row by row."""
+    found: np.ndarray = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    return found

@@ -1,0 +1,180 @@
+"""An ONNX file that is cut, foreign or dangerous is refused in one line before ONNX Runtime sees it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.onnx import file
+from aveyb_retrieval.encoder.onnx.export import export_onnx
+from aveyb_retrieval.encoder.onnx.settings import METADATA
+from aveyb_retrieval.errors import ConfigError, ModelError
+from tests.encoder.onnx.forms import save_model
+from tests.encoder.test_switches import SWITCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy; ONNX Runtime must not be reached."""
+    copy = tmp_path / "model"
+    shutil.copytree(saved, copy)
+    monkeypatch.setattr("aveyb_retrieval.encoder.onnx.model._session", lambda *_: pytest.fail("was given to run"))
+    return copy
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        Embedder.load(folder)
+    message = str(caught.value)
+    assert "\n" not in message and "model_int8.onnx" in message and not message.endswith(".")
+    return message
+
+
+def change(folder: Path, edit: Callable[[Any], None]) -> None:
+    path = folder / "onnx/model_int8.onnx"
+    model = onnx.load_from_string(path.read_bytes())
+    edit(model)
+    path.write_bytes(model.SerializeToString())
+
+
+def test_one_that_is_cut_anywhere(folder: Path) -> None:
+    path = folder / "onnx/model_int8.onnx"
+    whole = path.read_bytes()
+    for length in [0, 1, 5, *range(100, len(whole), len(whole) // 40)]:
+        path.write_bytes(whole[:length])
+        assert refusal(folder)
+
+
+def test_one_of_noise(folder: Path) -> None:
+    path = folder / "onnx/model_int8.onnx"
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        path.write_bytes(rng.bytes(500))
+        assert refusal(folder)
+
+
+def test_one_of_other_weights(folder: Path, tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", seed=1)
+    shutil.copy(other / "onnx/model_int8.onnx", folder / "onnx/model_int8.onnx")
+    assert "made from other weights than model.safetensors beside it; export it again, or remove it" in refusal(folder)
+
+
+def test_one_of_another_precision(folder: Path) -> None:
+    shutil.copy(folder / "onnx/model.onnx", folder / "onnx/model_int8.onnx")
+    assert "holds the float32 form, not int8" in refusal(folder)
+
+
+def test_one_of_another_kind_of_model(folder: Path) -> None:
+    change(folder, lambda model: model.ClearField("metadata_props"))
+    assert "not an ONNX file of an Avey-B model" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('{"format": 2}', "format 2, this version of aveyb-retrieval reads 1"),
+        ('{"format": 1}', "its settings are damaged"),
+        ("[]", "not an ONNX file of an Avey-B model"),
+        ("{", "not an ONNX file of an Avey-B model"),
+    ],
+)
+def test_one_whose_settings_are_damaged(folder: Path, settings: str, said: str) -> None:
+    def edit(model: Any) -> None:
+        helper.set_model_props(model, {METADATA: settings})
+
+    change(folder, edit)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize(("field", "value"), [("split_size", -1), ("hidden_size", 1 << 40), ("weight_norm", 3)])
+def test_one_with_sizes_that_cannot_be(folder: Path, field: str, value: object) -> None:
+    import json
+
+    def edit(model: Any) -> None:
+        content = json.loads(model.metadata_props[0].value)
+        helper.set_model_props(model, {METADATA: json.dumps({**content, field: value})})
+
+    change(folder, edit)
+    assert "its settings are damaged" in refusal(folder)
+
+
+def test_one_with_data_in_another_file(folder: Path) -> None:
+    def edit(model: Any) -> None:
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="/etc/passwd")
+
+    change(folder, edit)
+    assert "holds data in another file, which our export never writes" in refusal(folder)
+
+
+def test_one_with_an_operator_that_is_not_ours(folder: Path) -> None:
+    change(folder, lambda model: model.graph.node.append(helper.make_node("Loop", ["ids"], ["x"])))
+    assert "holds the operator 'Loop'" in refusal(folder)
+
+
+def test_one_with_a_graph_or_tensor_inside(folder: Path) -> None:
+    inner = helper.make_graph([], "inner", [], [])
+    change(folder, lambda model: model.graph.node.append(helper.make_node("Abs", ["ids"], ["x"], body=inner)))
+    assert "a graph or tensor inside an operator" in refusal(folder)
+    value = numpy_helper.from_array(np.zeros(2, np.float32))
+    change(folder, lambda model: model.graph.node.append(helper.make_node("Abs", ["ids"], ["x"], value=value)))
+    assert "a graph or tensor inside an operator" in refusal(folder)
+
+
+def test_one_with_functions(folder: Path) -> None:
+    function = helper.make_function("own", "F", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [])
+    change(folder, lambda model: model.functions.append(function))
+    assert "functions of its own" in refusal(folder)
+
+
+def test_one_that_is_larger_than_its_weights_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "_GRAPH_BYTES", 0)
+    path = folder / "onnx/model_int8.onnx"
+    path.write_bytes(path.read_bytes() + bytes(10 * (folder / "model.safetensors").stat().st_size))
+    assert "a form of these weights has at most" in refusal(folder)
+
+
+def test_one_that_onnx_runtime_refuses(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(saved, folder)
+    change(folder, lambda model: model.graph.node[0].ClearField("input"))
+    assert "ONNX Runtime cannot read it" in refusal(folder)
+
+
+@pytest.mark.parametrize("switch", [name for name in SWITCHES if "funnel" not in name])
+def test_the_operators_of_every_variant_are_known(switch: str, tmp_path: Path) -> None:
+    used = set()
+    for preset in ("paper", "released"):
+        folder = save_model(tmp_path / preset, preset, **SWITCHES[switch])
+        for path in (folder / "onnx").iterdir():
+            used |= {node.op_type for node in onnx.load(path).graph.node}
+    assert used <= file.OPERATORS
+
+
+def test_a_graph_is_a_valid_one(saved: Path) -> None:
+    onnx.checker.check_model(onnx.load(saved / "onnx/model.onnx"), full_check=True)
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="funnel_after is 1; the ONNX form has no funnel"):
+        save_model(tmp_path, funnel_after=1)
+    with pytest.raises(ConfigError, match="precision is 'int4'; an ONNX form has one of float32, int8"):
+        export_onnx(tmp_path, precision="int4")
+    assert not (tmp_path / "onnx").exists()

@@ -1,0 +1,91 @@
+"""The ranker in NumPy chooses what the one in torch chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from aveyb_retrieval.encoder.onnx import ranker
+from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
+from aveyb_retrieval.encoder.onnx.table import EmbeddingTable
+from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.errors import ModelError
+from tests.encoder.models import small_config, small_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNTS = [0, 5, 16, 500, 33, 2100, 17]  # tokens of documents in splits of 16
+CHOICES = (
+    {},
+    {"weight_norm": "min", "retrieved_order": "score"},
+    {"ranker_direction": "both"},
+    {"num_retrieved": 1},
+    {"max_split_weight": 1.01, "weight_norm": "min"},
+)
+
+
+def settings_of(**overrides: object) -> OnnxSettings:
+    config = small_config("paper", **overrides)
+    fields = {name: getattr(config, name) for name in OnnxSettings.__dataclass_fields__ if hasattr(config, name)}
+    return OnnxSettings(precision="int8", weights="", **fields)
+
+
+@pytest.mark.parametrize("overrides", CHOICES, ids=lambda overrides: " ".join(map(str, overrides.values())) or "plain")
+@pytest.mark.parametrize("distinct", [97, 20], ids=["many ids", "few ids"])
+def test_the_choice_is_that_of_torch(overrides: dict[str, object], distinct: int, tmp_path: Path) -> None:
+    model = small_model("paper", **overrides)
+    model.save_pretrained(tmp_path)
+    ids = np.random.default_rng(distinct).integers(0, distinct, sum(COUNTS))
+    table = split_table(ids, COUNTS, 16)
+    with torch.inference_mode():
+        expected = model.ranker.retrieve(table, model.embed.weight)
+    settings = settings_of(**overrides)
+    embeddings = EmbeddingTable(tmp_path / "model.safetensors", 97, 32)
+    found = ranker.retrieve(table.layout, table.ids.numpy(), embeddings, settings)
+    same = (found.rows == expected.rows.numpy()).all(axis=1)
+    assert same.mean() == 1 if distinct == 97 else same.mean() > 0.97  # of few ids, scores are equal but for rounding
+    np.testing.assert_allclose(found.weights[same], expected.weights.numpy()[same], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.sort(found.weights), expected.weights.sort().values, rtol=1e-5, atol=1e-6)
+
+
+def test_equal_splits_go_to_the_lower_one_also_across_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = small_model("paper")
+    model.save_pretrained(tmp_path)
+    embeddings = EmbeddingTable(tmp_path / "model.safetensors", 97, 32)
+    same = [np.arange(16) for _ in range(20)]
+    whole = ranker.best_splits(same, embeddings, 1e-12, 3)
+    monkeypatch.setattr(ranker, "BLOCK", 4)
+    blocks = ranker.best_splits(same, embeddings, 1e-12, 3)
+    for best, chosen in (whole, blocks):
+        np.testing.assert_array_equal(chosen[-1], [0, 1, 2])
+        np.testing.assert_allclose(best[-1], 16, rtol=1e-5)
+        assert np.isneginf(best[0]).all()
+    np.testing.assert_array_equal(whole[1][3:], blocks[1][3:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_table_has_the_rows_of_the_checkpoint(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = small_model("paper").to(dtype)
+    model.save_pretrained(tmp_path)
+    table = EmbeddingTable(tmp_path / "model.safetensors", 97, 32)
+    ids = np.array([3, 96, 3, 0])
+    np.testing.assert_array_equal(table[ids], model.embed.weight[torch.from_numpy(ids)].detach().float().numpy())
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    small_model("paper").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    with pytest.raises(ModelError, match="no embedding of 96 x 32"):
+        EmbeddingTable(path, 96, 32)
+    for length in (0, 7, 40, len(whole) // 2):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"model\.safetensors: .*(cut short|different models)"):
+            EmbeddingTable(path, 97, 32)
+    path.write_bytes((1 << 40).to_bytes(8, "little") + whole[8:])
+    with pytest.raises(ModelError):
+        EmbeddingTable(path, 97, 32)
