@@ -23,7 +23,6 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cu
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.wordpiece import Tokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.optional import extra_for
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
+    from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 _MIN_NORM = 1e-12
 AUTO = "auto"

@@ -57,8 +57,9 @@ class EncodeOptions(TypedDict, total=False):
     Attributes:
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         device: Where the model runs. Default "cpu".
-        precision: What it computes in: "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents
-            and queries may differ in it.
+        precision: What it computes in: "auto" (default: "int8" by ONNX Runtime on a CPU where the model has that form,
+            else "float32"), "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents and queries
+            may differ in it.
         granularity: "document", "passage" or "both" (default): which vectors are searched.
         storage_dtype: How vectors are kept on disk: "float32" (default), or "float16" for half the size and an error
             below 1e-3.
@@ -169,7 +170,7 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
     embedder = load_model(
         model,
         device=options.get("device", "cpu"),
-        precision=options.get("precision", "float32"),
+        precision=options.get("precision", "auto"),
         max_tokens=options.get("max_tokens"),
         batch_tokens=batch_tokens,
     )

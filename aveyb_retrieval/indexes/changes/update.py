@@ -153,7 +153,7 @@ def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any])
     loaded = isinstance(wanted, (str, Path)) or wanted is None
     limit = encoding.max_tokens if loaded else None
     embedder = load_model(
-        wanted, device=options.get("device", "cpu"), precision=options.get("precision", "float32"), max_tokens=limit
+        wanted, device=options.get("device", "cpu"), precision=options.get("precision", "auto"), max_tokens=limit
     )
     embedder = pooling(cutting(embedder, encoding.passage_size), encoding.funnel)
     return ModelSource(keeping_tokens(embedder, encoding.token_codec))
