@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval import Retriever, build_index, publish_index
+from aveyb_retrieval.indexes.search.export import export_index, stored_documents
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.parts import Reach
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.shard_writer import ShardWriter
-from aveyb_retrieval.indexes.search.export import export_index, stored_documents
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

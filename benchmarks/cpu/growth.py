@@ -22,12 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 DIM = 256
 PASSAGES = 8  # of a document
@@ -43,7 +45,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def passages(paths: Iterable[Path], count: int) -> Iterator[str]:
-    """The first `count` passages of some files, and again from the beginning (in other company) where there are fewer."""
+    """The first `count` passages of some files, and again from the beginning (cut elsewhere) where there are fewer."""
     import zstandard
 
     made, round_ = 0, 0
@@ -89,7 +91,7 @@ class Given:
 
 
 class GivenVectors:
-    """A model that knows the vectors of its documents and queries beforehand: the passages of document i are rows 8 i ff."""
+    """A model that knows all vectors beforehand: the passages of document i are the rows from 8 i on."""
 
     dim, model_name, fingerprint = DIM, "given", "given"
 
@@ -253,7 +255,9 @@ def read(path: Path, asked: Path) -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 
-def lance_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+def lance_alone(
+    paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path
+) -> dict[str, Any]:
     """Passages in one Lance dataset, by words; with Lance's own English."""
     import lance
     import pyarrow as pa
@@ -267,8 +271,10 @@ def lance_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Q
         for text in passages(paths, count):
             texts.append(text)
             if len(texts) == 8192 or first + len(texts) == count:
-                rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors[first : first + len(texts)].reshape(-1)), type=kind)
-                yield pa.record_batch({"number": pa.array(range(first, first + len(texts))), "text": texts, "vector": rows})
+                flat = pa.array(vectors[first : first + len(texts)].reshape(-1))
+                rows = pa.FixedSizeListArray.from_arrays(flat, type=kind)
+                numbers = pa.array(range(first, first + len(texts)))
+                yield pa.record_batch({"number": numbers, "text": texts, "vector": rows})
                 first, texts = first + len(texts), []
 
     def build() -> None:
@@ -288,7 +294,8 @@ def lance_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Q
 
     def add(i: int) -> None:
         nonlocal data
-        data = lance.write_dataset(pa.Table.from_pylist([{**row, "number": count + i}], schema=data.schema), data, mode="append")
+        more = pa.Table.from_pylist([{**row, "number": count + i}], schema=data.schema)
+        data = lance.write_dataset(more, data, mode="append")
 
     out["changes"] = {"add": _change(add), "delete": _change(lambda i: data.delete(f"number = {i}"))}
     return out
@@ -359,7 +366,9 @@ def tantivy_alone(paths: list[Path], count: int, questions: Questions, folder: P
     return out
 
 
-def lancedb_alone(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+def lancedb_alone(
+    paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path
+) -> dict[str, Any]:
     """LanceDB's own hybrid search: its vector index and words, fused by reciprocal ranks."""
     import lancedb
     import pyarrow as pa
@@ -376,7 +385,8 @@ def lancedb_alone(paths: list[Path], count: int, vectors: np.ndarray, questions:
             if len(texts) == 8192 or first + len(texts) == count:
                 flat = vectors[first : first + len(texts)].astype(np.float32).reshape(-1)
                 rows = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
-                yield pa.record_batch({"number": pa.array(range(first, first + len(texts))), "text": texts, "vector": rows})
+                numbers = pa.array(range(first, first + len(texts)))
+                yield pa.record_batch({"number": numbers, "text": texts, "vector": rows})
                 first, texts = first + len(texts), []
 
     def build() -> None:

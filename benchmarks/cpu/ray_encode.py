@@ -173,11 +173,11 @@ class Steps:
     def parts(self) -> dict[str, Any]:
         """What an encoding does beside the model: reading, cutting into tokens and passages, writing."""
         from aveyb_retrieval import Embedder
+        from aveyb_retrieval.indexes.input.corpus import read_corpus
         from aveyb_retrieval.indexes.shards import shard_writer
         from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
         from aveyb_retrieval.indexes.shards.parts import Reach, write_part
         from aveyb_retrieval.indexes.shards.shard_encoder import corpus_digest
-        from aveyb_retrieval.indexes.input.corpus import read_corpus
 
         started = time.process_time()
         corpus_digest(item for item in read_corpus(self.corpus))  # type: ignore[misc]
