@@ -35,7 +35,7 @@ CALLS = (
 )  # fmt: skip
 CODES = ("ENOSPC", "EIO")
 ROUNDS = 40  # commands of one process and index
-DEEP_EVERY = 10**9
+DEEP_EVERY = 10
 _INJECTED = re.compile(r"(\w+)\((.*)\(INJECTED\)")
 
 

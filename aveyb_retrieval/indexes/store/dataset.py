@@ -12,7 +12,7 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.indexes.store.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 
 WORDS = "words"
-
-CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
-"""Memory in which Lance keeps opened indexes and metadata, for all indexes of a process together."""
 
 SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
 UNINDEXED_ROWS = 1000  # so many are looked through by every search of words, in about a millisecond
@@ -87,7 +85,7 @@ class Dataset:
         import lance
 
         with damage(path):
-            opened = lance.dataset(str(path), version=version, session=session())
+            opened = lance.dataset(str(path), version=version, session=session(path, version))
         return cls(path, key, opened, before)
 
     @classmethod
@@ -96,7 +94,7 @@ class Dataset:
         import lance
 
         lance.write_dataset(schema.empty_table(), str(path), mode="overwrite", data_storage_version="stable")
-        return cls(path, key, lance.dataset(str(path), session=session()))
+        return cls(path, key, lance.dataset(str(path), session=session(path)))
 
     @property
     def version(self) -> int:
@@ -325,14 +323,6 @@ class Dataset:
                 folder = self.path / "_indices" / str(segment.uuid)
                 found.update(f"_indices/{segment.uuid}/{each.name}" for each in folder.iterdir())
         return found
-
-
-@cache
-def session() -> lance.Session:
-    """The caches that all datasets of this process share."""
-    import lance
-
-    return lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
 
 
 _SOURCE = re.compile(r",? \S+\.rs:\d+:\d+")  # where in Lance's source an error arose
