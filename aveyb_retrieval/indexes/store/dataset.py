@@ -155,7 +155,7 @@ class Dataset:
                 columns=["_score"],
                 with_row_id=True,
                 full_text_query=MatchQuery(" ".join(words), WORDS),
-                limit=k,
+                limit=min(k, len(self)),
                 **limits,
             ).to_table()
         numbers, scores = self._numbers(found["_rowid"].to_numpy()), found["_score"].to_numpy().astype(np.float32)
