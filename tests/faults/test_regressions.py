@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index, upsert_documents
+from aveyb_retrieval import Index, Retriever, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
@@ -117,3 +117,19 @@ def _deleted(root: Path) -> list[bool]:
 
 def _is_open(fd: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lance puts a fragment that it writes again behind others, and `verify --deep` compared codes with other vectors."""
+    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 3)
+    build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), index="HNSW8")
+    upsert_documents(make_documents(40, first=20), tmp_path / "ix", model=FakeEmbedder())
+    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(12)])
+    for number in range(6):
+        upsert_documents(make_documents(1, first=60 + number), tmp_path / "ix", model=FakeEmbedder())
+    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
+    assert not tables.texts.ascends, "the test no longer makes what it is about"
+    blocks = [numbers.tolist() for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)]
+    joined = sum(blocks, [])
+    assert joined == sorted(joined) == list(range(13, 50))
+    assert verify_index(tmp_path / "ix", deep=True).problems == []

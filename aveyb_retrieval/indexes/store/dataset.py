@@ -13,6 +13,7 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,15 @@ class Dataset:
         share = tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / max(lengths, 1e-9)))
         ratio = float(np.expm1(found["_score"][0].as_py() / share))
         return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
+
+    @property
+    def ascends(self) -> bool:
+        """Whether rows stand in the order of their numbers: not where Lance put a fragment that it merged behind others."""
+        found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
+        if any(rows.order is not None for rows in found):
+            return False
+        ends = [(rows.numbers[0], rows.numbers[-1]) for rows in found if len(rows.numbers)]
+        return all(before[1] < after[0] for before, after in pairwise(ends))
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
