@@ -39,7 +39,7 @@ def write(connection: Connection, root: Path, seed: int, first: int, documents: 
     workload.small_steps()
     interrupted = workload.draw(seed, first, documents)
     seen = held(root)
-    before, after = wanted(documents) if documents else None, wanted(interrupted.after(documents))
+    before, after = wanted(documents) if first else None, wanted(interrupted.after(documents))
     assert seen in (before, after), f"{interrupted}: neither as before nor as after; {_both(seen, before, after)}"
     number = first
     while True:
