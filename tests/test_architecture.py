@@ -14,9 +14,14 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
-FLOORS = ["kernels", "encoder", "index", "training", "eval", "server", "integrations", "cli"]
+FLOORS = ["kernels", "encoder", "indexes", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
-WINGS = ["input", "storage", "nearest", "exchange", "engines", "write", "search"]
+# The same of the rooms of `indexes`, and of the files beside them.
+ROOMS = [
+    "pages", "types", "encoding", "model", "input", "store", "encode_options", "nearest", "shards", "engines",
+    "changes", "search", "index",
+]  # fmt: skip
+APART = {("search", "changes")}
 
 
 def imports(path: Path) -> set[str]:
@@ -65,16 +70,20 @@ def test_a_file_imports_only_what_is_below_it(module: str) -> None:
         assert (floor, below) not in BESIDE, f"{module} imports {imported}"
 
 
-def test_inside_the_index_reading_storing_and_finding_know_nothing_of_writing_and_searching() -> None:
-    def wing(module: str) -> str:
-        parts = module.split(".")
-        return parts[2] if parts[1] == "index" and len(parts) > 3 else ""
+def room(module: str) -> str:
+    """The room of a file of `indexes`, or the file's own name where it is in none."""
+    return module.split(".")[2]
 
-    for module, imported in ((m, i) for m in GRAPH if folder(m) == "index" for i in GRAPH[m] if folder(i) == "index"):
-        above, below = wing(module), wing(imported)
-        if above and below and above != below:
-            assert WINGS.index(below) < WINGS.index(above), f"{module} imports {imported}"
-            assert (above, below) != ("search", "write"), f"{module} imports {imported}"
+
+def test_inside_indexes_imports_run_one_way_too() -> None:
+    mine = [module for module in GRAPH if folder(module) == "indexes" and module not in packages()]
+    assert {room(module) for module in mine} == set(ROOMS)
+    for module in mine:
+        for imported in GRAPH[module]:
+            if folder(imported) != "indexes" or room(imported) == room(module):
+                continue
+            assert ROOMS.index(room(imported)) < ROOMS.index(room(module)), f"{module} imports {imported}"
+            assert (room(module), room(imported)) not in APART, f"{module} imports {imported}"
 
 
 def test_no_circle_of_files() -> None:

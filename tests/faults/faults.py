@@ -35,7 +35,7 @@ CALLS = (
 )  # fmt: skip
 CODES = ("ENOSPC", "EIO")
 ROUNDS = 40  # commands of one process and index
-DEEP_EVERY = 10**9
+DEEP_EVERY = 10
 _INJECTED = re.compile(r"(\w+)\((.*)\(INJECTED\)")
 
 
@@ -106,7 +106,7 @@ class Faults:
     def one(self, *, deep: bool) -> tuple[str, str] | None:
         """Give the next command with a fault, check, and give it again; the call that failed, and what came of it."""
         command = workload.draw(self.seed, self.number, self.documents)
-        before, after = wanted(self.documents) if self.documents else None, wanted(command.after(self.documents))
+        before, after = wanted(self.documents) if self.number else None, wanted(command.after(self.documents))
         calls, code, when = self.rng.choice(CALLS), self.rng.choice(CODES), int(2 ** self.rng.uniform(0, 3.5))
         self.log.write_text("")
         inject = ["-e", f"trace={calls}", "-e", f"inject={calls}:error={code}:when={when}"]

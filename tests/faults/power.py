@@ -382,7 +382,7 @@ def check_disk(
     """Say what is wrong with an index after a cut, and after the command was given again; "" where nothing is."""
     quiet()
     workload.small_steps()
-    before = wanted(documents) if documents else None
+    before = wanted(documents) if command.number else None
     documents = command.after(documents)
     after = wanted(documents)
     try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index
+from aveyb_retrieval import Index, Retriever, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
-from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.store import dataset, files, session
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -88,3 +89,47 @@ def test_the_name_of_a_new_index_is_durable(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(files, "fsync_folder", noted)
     build_index(make_documents(3), tmp_path / "new" / "ix", model=FakeEmbedder())
     assert {tmp_path, tmp_path / "new"} <= set(flushed)
+
+
+def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance's caches kept each index of words that was ever opened, with its file."""
+    monkeypatch.setattr(session, "MOST_VERSIONS", 6)
+    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 2)
+    build_index(make_documents(30), tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        for number in range(40):
+            upsert_documents(make_documents(2, seed=number, first=2 * number), tmp_path / "ix", model=FakeEmbedder())
+            retriever.reopen()
+            retriever.search("word1 word2", mode="lexical")
+        deleted = sum(_deleted(tmp_path))
+    assert deleted <= 6, "of each index of words that was merged since the caches were begun anew, one"
+
+
+def _deleted(root: Path) -> list[bool]:
+    """Of the files below a folder that this process has open: which were deleted."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("no /proc to look into")
+    names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+    return [name.endswith(" (deleted)") for name in names if str(root) in name]
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lance puts a fragment that it writes again behind others, and `verify --deep` compared codes with other vectors."""
+    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 3)
+    build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), index="HNSW8")
+    upsert_documents(make_documents(40, first=20), tmp_path / "ix", model=FakeEmbedder())
+    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(12)])
+    for number in range(6):
+        upsert_documents(make_documents(1, first=60 + number), tmp_path / "ix", model=FakeEmbedder())
+    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
+    assert not tables.texts.ascends, "the test no longer makes what it is about"
+    blocks = [numbers.tolist() for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)]
+    joined = sum(blocks, [])
+    assert joined == sorted(joined) == list(range(13, 50))
+    assert verify_index(tmp_path / "ix", deep=True).problems == []

@@ -138,7 +138,7 @@ def draw(seed: int, number: int, before: Documents, kinds: tuple[str, ...] = KIN
             for name in some:
                 old = before[name]
                 given[name] = rng.choice((old, Document(old.text + " " + _text(rng), old.title, 1), _document(rng)))
-            given = given if kind == "upsert" else dict(list(given.items())[: len(given) // 2])
+            given = {f"one-{number}": _document(rng), **given}
         case "sync":
             files = {name: each for name, each in before.items() if each.file and rng.random() < 0.7}
             texts = [each.text for name, each in before.items() if each.file and name not in files]

@@ -1,4 +1,4 @@
-"""Attacks on an open index and on its folder: queries, filters, manifests, stores, vectors, FAISS files."""
+"""Attacks on an open index and on its folder: queries, filters, manifests, journals, Lance's files and FAISS's."""
 
 from __future__ import annotations
 
@@ -7,70 +7,110 @@ import hashlib
 import json
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-import numpy as np
-
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.store.vectors import open_shard
+from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from tests.faults.commands import FACTORIES, forked_checks
-from tests.faults.forks import forked
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 DOCUMENTS = 40
+FACTORIES = ("Flat", "HNSW8", "SQ8", "IVF4,Flat", "PQ4x4", "PCA8,IVF4_HNSW4,SQ8", "IVF4,RaBitQfs")
+_ADDED = make_documents(20, seed=5, first=DOCUMENTS)
 
 
 @cache
 def sound(folder: Path, factory: str = "Flat") -> Path:
-    """An index in order, made once in a folder of the process."""
+    """An index in order, with a few changes behind it, made once in a folder of the process."""
     root = folder / f"sound-{factory.replace(',', '-')}"
     build_index(make_documents(DOCUMENTS), root, model=FakeEmbedder(), index=factory)
+    upsert_documents(make_documents(5, seed=3), root, model=FakeEmbedder())
+    delete_documents(root, ["doc-7"])
+    return root
+
+
+@cache
+def interrupted(folder: Path) -> Path:
+    """An index that a change has left unfinished, with its journal."""
+    root = folder / "interrupted"
+    shutil.copytree(sound(folder), root)
+    full = mock.patch.object(IndexDirectory, "publish", side_effect=OSError(28, "No space left on device"))
+    with full, mock.patch.object(ingest, "BATCH_DOCUMENTS", 7), contextlib.suppress(AveyBError):
+        add_documents(_ADDED, root, model=FakeEmbedder())
+    assert IndexDirectory(root).journal.exists()
     return root
 
 
 @contextlib.contextmanager
-def damaged(folder: Path, factory: str = "Flat") -> Any:
-    """A copy of the index to damage."""
-    root = folder / "damaged"
-    shutil.copytree(sound(folder, factory), root)
+def damaged(folder: Path, rng: random.Random, of: Path) -> Iterator[Path]:
+    """A copy of an index to damage, never twice at the same place; nothing beside it may be touched."""
+    place = folder / f"try-{rng.randrange(1 << 60):x}"
+    root, outside = place / "ix", place / "outside.json"
+    shutil.copytree(of, root)
+    outside.write_text("precious")
     try:
         yield root
     finally:
-        shutil.rmtree(root)
+        beside = sorted(path.name for path in place.iterdir())
+        untouched = beside == ["ix", "outside.json"] and outside.read_text() == "precious"
+        shutil.rmtree(place)
+        assert untouched, f"beside the index: {beside}"
 
 
-def seal(version: Path, change: Callable[[dict[str, Any]], Any] = lambda body: body) -> None:
-    """Change a manifest, give it the hashes that its files now have, and itself the checksum that fits."""
-    path = version / "manifest.json"
+def version(root: Path) -> Path:
+    """The manifest of the visible version."""
+    index_dir = IndexDirectory(root)
+    return index_dir.manifest(index_dir.visible())
+
+
+def seal(root: Path, change: Callable[[dict[str, Any]], Any] = lambda body: body) -> None:
+    """Change the manifest, give it the hashes that its files now have, and itself the checksum that fits."""
+    path = version(root)
     body = json.loads(path.read_bytes())
     body.pop("checksum")
     for name in body["files"]:
-        data = (version / name).read_bytes()
+        data = (root / name).read_bytes()
         body["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     body = change(body)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     path.write_text(json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **body}))
 
 
+def listed(root: Path, part: str = "") -> list[str]:
+    """The files of the visible version whose names hold `part`."""
+    return [name for name in json.loads(version(root).read_bytes())["files"] if part in name]
+
+
 def use(root: Path) -> None:
+    """What a reader does with an index."""
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         for mode in ("dense", "lexical", "hybrid"):
-            retriever.search("word1 word2", k=5, mode=mode, filter={"year": {"$gte": 2001}}, context=1)
+            retriever.search("word1 word2", k=5, mode=mode, filter={"year": {"$gte": 2001}}, context=1)  # type: ignore[arg-type]
+        retriever.get(["doc-1"], missing_ok=True)
+        list(retriever.documents())
 
 
-def verified(root: Path) -> list[str]:
-    """What `verify --deep` finds."""
-    with forked_checks():
-        return verify_index(root, deep=True).problems
+def change(root: Path) -> None:
+    """What a writer does with it."""
+    upsert_documents(make_documents(3, seed=9, first=DOCUMENTS - 2), root, model=FakeEmbedder())
+    delete_documents(root, ["doc-2"], missing_ok=True)
+
+
+def attempt(*steps: Callable[[], object]) -> None:
+    """Each of them may end with an error of ours."""
+    for step in steps:
+        with contextlib.suppress(AveyBError):
+            step()
 
 
 @cache
@@ -118,50 +158,69 @@ def filter_(rng: random.Random, folder: Path) -> None:
         hit.id for hit in retriever(folder).search("word1", k=DOCUMENTS, mode="dense", filter={"$not": condition})
     }
     assert not found & others, "a document satisfies a filter and its opposite"
-    assert len(found | others) == DOCUMENTS, "a document satisfies neither a filter nor its opposite"
+    assert len(found | others) == DOCUMENTS - 1, "a document satisfies neither a filter nor its opposite"
 
 
 def manifest(rng: random.Random, folder: Path) -> None:
-    with damaged(folder) as root:
-        seal(root / "v000001", lambda body: mutate.mutate_json(rng, body))
-        if rng.random() < 0.2:
-            path = root / "v000001" / "manifest.json"
-            path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
-        use(root)
+    with damaged(folder, rng, sound(folder)) as root:
+        if rng.random() < 0.8:
+            seal(root, lambda body: mutate.mutate_json(rng, body))
+        else:
+            version(root).write_bytes(mutate.mutate_bytes(rng, version(root).read_bytes()))
+        attempt(lambda: use(root), lambda: verify_index(root), lambda: change(root))
 
 
-def store(rng: random.Random, folder: Path) -> None:
-    with damaged(folder) as root:
-        path = root / "v000001" / "store.sqlite"
+def pointer(rng: random.Random, folder: Path) -> None:
+    with damaged(folder, rng, sound(folder)) as root:
+        path = root / "current"
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
-        seal(root / "v000001")
-        with contextlib.suppress(AveyBError):
-            use(root)
-        verified(root)
+        attempt(lambda: use(root), lambda: verify_index(root, repair=True), lambda: change(root))
 
 
-def shard(rng: random.Random, folder: Path) -> None:
-    data = next((sound(folder) / "v000001" / "vectors").iterdir()).read_bytes()
-    path = folder / "shard.safetensors"
-    path.write_bytes(mutate.mutate_bytes(rng, data))
-    for view in open_shard(path, 16).values():
-        np.array(view.rows).sum()
+def journal(rng: random.Random, folder: Path) -> None:
+    """Of a change that was interrupted: what it continues must be what it was, and the visible version stays."""
+    with damaged(folder, rng, interrupted(folder)) as root:
+        path = root / "journal.json"
+        if rng.random() < 0.8:
+            path.write_text(json.dumps(mutate.mutate_json(rng, json.loads(path.read_bytes()))))
+        else:
+            path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
+        before = version(root)
+        with contextlib.suppress(AveyBError), mock.patch.object(ingest, "BATCH_DOCUMENTS", 7):
+            add_documents(_ADDED, root, model=FakeEmbedder())
+        use(root)
+        if version(root) != before:
+            problems = verify_index(root, deep=True).problems
+            assert problems == [], f"continued to something unsound: {problems}"
+
+
+def lance_file(rng: random.Random, folder: Path) -> None:
+    """Any file of Lance's: rows, versions, indexes, deletions."""
+    with damaged(folder, rng, sound(folder)) as root:
+        part = rng.choice((".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/"))
+        path = root / rng.choice(listed(root, part))
+        path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
+        if rng.random() < 0.8:
+            seal(root)
+        else:
+            changed = path.read_bytes() != (sound(folder) / path.relative_to(root)).read_bytes()
+            assert verify_index(root).problems or not changed, "a change without its hash was not found"
+        attempt(lambda: use(root), lambda: change(root), lambda: verify_index(root, deep=rng.random() < 0.5))
 
 
 def faiss_file(rng: random.Random, folder: Path) -> None:
     """For `verify`, which reads it in another process, where a crash is a finding like any other."""
-    with damaged(folder, rng.choice(FACTORIES)) as root:
-        path = root / "v000001" / "document.faiss"
+    with damaged(folder, rng, sound(folder, rng.choice(FACTORIES))) as root:
+        path = root / rng.choice(listed(root, "faiss/"))
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
-        seal(root / "v000001")
-        verified(root)
+        seal(root)
+        verify_index(root, deep=rng.random() < 0.5)
 
 
 def faiss_open(rng: random.Random, folder: Path) -> None:
     """For a reader: `Retriever.load` checks the structure of the file before FAISS reads it in this process."""
-    with damaged(folder, rng.choice(FACTORIES)) as root:
-        path = root / "v000001" / "document.faiss"
+    with damaged(folder, rng, sound(folder, rng.choice(FACTORIES))) as root:
+        path = root / rng.choice(listed(root, "faiss/"))
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
-        seal(root / "v000001")
-        _, _, died = forked(lambda: [use(root)])
-        assert not died, f"signal {died} while a reader opened or searched it"
+        seal(root)
+        attempt(lambda: use(root))

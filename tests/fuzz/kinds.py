@@ -7,27 +7,34 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import indexes, inputs, models
-
 Attack = Callable[[Random, Path], None]
 
-KINDS: dict[str, Attack] = {
-    "corpus": inputs.corpus,
-    "query": indexes.query,
-    "filter": indexes.filter_,
-    "manifest": indexes.manifest,
-    "store": indexes.store,
-    "shard": indexes.shard,
-    "vectors": inputs.vectors,
-    "faiss": indexes.faiss_file,
-    "faiss-open": indexes.faiss_open,
-    "tokenizer": models.tokenizer,
-    "model": models.model,
-    "qrels": inputs.qrels,
-    "run": inputs.run,
-    "report": inputs.report,
-    "page": inputs.page,
+KINDS = {
+    "corpus": "tests.fuzz.inputs.corpus",
+    "query": "tests.fuzz.indexes.query",
+    "filter": "tests.fuzz.indexes.filter_",
+    "manifest": "tests.fuzz.indexes.manifest",
+    "pointer": "tests.fuzz.indexes.pointer",
+    "journal": "tests.fuzz.indexes.journal",
+    "lance": "tests.fuzz.indexes.lance_file",
+    "vectors": "tests.fuzz.inputs.vectors",
+    "faiss": "tests.fuzz.indexes.faiss_file",
+    "faiss-open": "tests.fuzz.indexes.faiss_open",
+    "tokenizer": "tests.fuzz.models.tokenizer",
+    "model": "tests.fuzz.models.model",
+    "qrels": "tests.fuzz.inputs.qrels",
+    "run": "tests.fuzz.inputs.run",
+    "report": "tests.fuzz.inputs.report",
+    "page": "tests.fuzz.inputs.page",
 }
+
+
+def attack(kind: str) -> Attack:
+    """The function of a kind, or the one with a dotted name; what it needs is imported only now."""
+    module, _, name = KINDS.get(kind, kind).rpartition(".")
+    found: Attack = getattr(import_module(module), name)
+    return found

@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sentence_transformers  # noqa: F401  # loaded before the rig forks
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig

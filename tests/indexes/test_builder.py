@@ -10,25 +10,28 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import (
+    Retriever,
+    add_documents,
+    build_index,
+    compact_index,
+    delete_documents,
+    update_metadata,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import writer_lock
-from aveyb_retrieval.indexes.store.manifest import Manifest
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.store.lock import writer_lock
 from tests.indexes.conftest import assert_best, make_documents, true_scores
+from tests.indexes.disk import files_of, files_of_one_version
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-
-def manifest_of(root: Path) -> Manifest:
-    name = IndexDirectory(root).current()
-    assert name is not None
-    return Manifest.read(root / name)
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -88,7 +91,7 @@ def test_an_error_in_the_corpus_leaves_no_trace(
     build_index([{"_id": "old", "text": "x"}], tmp_path / "ix", model=embedder)
     with pytest.raises(InputError, match="line 2"):
         build_index(bad, tmp_path / "ix", model=embedder, overwrite=True)
-    assert sorted(p.name for p in (tmp_path / "ix").iterdir()) == ["current", "lock", "v000001"]
+    assert files_of(tmp_path / "ix") == files_of_one_version(tmp_path / "ix")
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert [h.id for h in retriever.search("x")] == ["old"]
 
@@ -138,7 +141,12 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"recall": 1.5}, "recall=1.5"),
         ({"index": "NoSuchIndex7"}, "NoSuchIndex7"),
         ({"index": "PQ7"}, "dimension 16"),
-        ({"index_fields": [""]}, "cannot be a field"),
+        ({"index_fields": ["year"]}, "no option 'index_fields'"),
+        ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
+        ({"language": "latin"}, "language='latin': must be one of english"),
+        ({"token_vectors": "int4"}, "token_vectors='int4'"),
+        ({"funnel": 1}, "funnel=1: only Avey-B models"),
+        ({"late": True}, "cuts passages in its own way only"),
         ({"corpus": None}, "no corpus and no vectors"),
     ],
 )
@@ -184,6 +192,8 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
     assert report.resumed
     assert report.documents == len(documents)
     assert 0 < embedder.encoded_words < 0.65 * whole.encoded_words
+    assert files_of(tmp_path / "ix") == files_of_one_version(tmp_path / "ix")
+    assert verify_index(tmp_path / "ix", deep=True).problems == []
     queries = [row["text"] for row in documents if row["text"]]
     with (
         Retriever.load(tmp_path / "ix", model=whole) as a,
@@ -209,6 +219,58 @@ def test_an_interrupted_build_refuses_other_arguments_and_another_input(
         build_index(documents[:20], tmp_path / "ix", model=FakeEmbedder())
     corrected = [*documents[:80], {**documents[80], "text": "corrected"}, *documents[81:]]
     assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, "what was not read yet may change"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_other_commands_are_told_what_is_unfinished(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+    root = tmp_path / "ix"
+    build_index(documents[:30], root, model=FakeEmbedder())
+    before = (root / "current").read_text()
+    with pytest.raises(KeyboardInterrupt):
+        add_documents(documents[30:], root, model=Interrupted(after=57))
+    others: list[Callable[[], object]] = [
+        lambda: upsert_documents(documents, root, model=FakeEmbedder()),
+        lambda: delete_documents(root, ["doc-1"]),
+        lambda: update_metadata(root, {"a": 1}, where={}),
+        lambda: compact_index(root),
+        lambda: build_index(documents, root, model=FakeEmbedder(), overwrite=True),
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match=r"interrupted change with other arguments is waiting .*'add'.*--restart"):
+            other()
+    assert describe(root)["unfinished"]
+    assert (root / "current").read_text() == before
+    with Retriever.load(root, model=FakeEmbedder()) as reader:
+        assert (len(reader), reader.is_stale) == (30, False)
+    report = add_documents(documents[30:], root, model=FakeEmbedder())
+    assert (report.resumed, report.documents, report.added) == (True, 120, 90)
+    assert verify_index(root, deep=True).problems == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_unfinished_change_can_be_thrown_away_by_another(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+    root = tmp_path / "ix"
+    build_index(documents[:30], root, model=FakeEmbedder())
+    with pytest.raises(KeyboardInterrupt):
+        add_documents(documents[30:], root, model=Interrupted(after=57))
+    assert delete_documents(root, ["doc-1"], restart=True).documents == 29
+    assert verify_index(root, deep=True).problems == []
+    assert compact_index(root).documents == 29
+    assert files_of(root) == files_of_one_version(root)
+    assert verify_index(root, deep=True).problems == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_was_left_out_before_an_interruption_is_listed_once(tmp_path: Path) -> None:
+    rows: list[Any] = [row for i, good in enumerate(make_documents(60)) for row in (good, {"_id": f"bad-{i}"})]
+    with pytest.raises(KeyboardInterrupt):
+        build_index(rows, tmp_path / "ix", model=Interrupted(after=45), on_error="skip")
+    report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(), on_error="skip")
+    assert (report.resumed, report.documents, report.rejected) == (True, 60, 60)
+    assert report.rejected_file is not None
+    lines = report.rejected_file.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["line"] for line in lines] == list(range(2, 121, 2))
+    assert delete_documents(tmp_path / "ix", ["doc-1"]).rejected_file is None, "it is of the change that made it"
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -14,13 +14,12 @@ import pytest
 
 from aveyb_retrieval import Embedder, EngineError, OptionalDependencyError, RayCluster, encode_corpus
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.model import load_model
 from aveyb_retrieval.indexes.shards import ray_cluster, ray_workers, shard_writer
 from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
 from aveyb_retrieval.indexes.shards.job import EncodeJob
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.ray_workers import RayWorkers
-from aveyb_retrieval.indexes.input.reading import Reading
-from aveyb_retrieval.indexes.model import load_model
 from aveyb_retrieval.indexes.types import silent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -36,11 +35,7 @@ OF = 6
 
 
 def make_job(out: Path, rows: list[dict[str, Any]], embedder: FakeEmbedder) -> EncodeJob:
-    return EncodeJob(
-        corpus=rows, reading=Reading(types={}), out=str(out), of=OF, model=embedder, device="cpu", precision="float32",
-        batch_tokens=None, max_tokens=None, passage_tokens=None, passage_overlap=0, late=None, granularity="both",
-        storage_dtype="float32", on_error="stop", restart=False,
-    )  # fmt: skip
+    return EncodeJob(rows, str(out), OF, {"model": embedder})
 
 
 class Here:
@@ -58,7 +53,7 @@ class Here:
         self.assigned.append(shard)
         after = self.dies(worker, shard)
         embedder = Interrupted(after) if after is not None else FakeEmbedder()
-        started = replace(self.job, model=embedder).start(silent)
+        started = replace(self.job, options={"model": embedder}).start(silent)
         try:
             manifest = started.encode(shard, log=False)
         except KeyboardInterrupt:
@@ -371,4 +366,7 @@ def test_batch_tokens_reach_the_model(embedder: FakeEmbedder) -> None:
 
 def test_a_job_checks_itself(tmp_path: Path, embedder: FakeEmbedder) -> None:
     with pytest.raises(ConfigError, match="on_error='fix'"):
-        replace(make_job(tmp_path, [], embedder), on_error="fix")
+        encode_corpus([], tmp_path, model=embedder, on_error="fix")  # type: ignore[arg-type]
+    for of, words in ((True, "must be a whole number"), (1.5, "must be a whole number"), (0, "counted from 1/N")):
+        with pytest.raises(ConfigError, match=words):
+            replace(make_job(tmp_path, [], embedder), of=of)  # type: ignore[arg-type]

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Hit,
-    Passage,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    hits_to_prompt,
-    verify_index,
-)
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.search import relevance, word_scores
+from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search import relevance
 from aveyb_retrieval.indexes.search.prompt import estimate_tokens
 from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.language import language
-from aveyb_retrieval.indexes.store.manifest import FORMAT
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
-from aveyb_retrieval.indexes.changes.maintain import upgrade_index
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.search.options import Mode
-    from aveyb_retrieval.indexes.types import EmbedderLike
+    from pathlib import Path
 
-FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
+    from aveyb_retrieval.indexes.search.options import Mode
+
 RUST = (
     "Ships corrode at sea quickly every single year. " + "Zinc anodes protect the hull from all rust. " + "word1 " * 30
 )
@@ -44,7 +29,6 @@ ROWS: list[dict[str, Any]] = [
     *make_documents(60),
     {"_id": "rust", "title": "", "text": RUST, "year": 1900},
     {"_id": "copy", "title": "", "text": RUST, "year": 1901},
-    {"_id": "cjk", "title": "", "text": "甲方应当在书面通知解除本合同。 ニッポンの夏 한국어 문서", "year": 1902},
 ]
 
 
@@ -81,15 +65,14 @@ def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> N
     (vector,) = FakeEmbedder().encode_queries([query])
     snapshot = retriever._engine.snapshot
     hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
-    with snapshot.store() as store:
-        ids = store.passage_ids()
-        stored = store.some_passages(ids.tolist())
-        names = {doc.doc: doc for doc in store.documents(np.unique(ids >> PASSAGE_BITS).tolist()).values()}
+    ids = snapshot.passage_numbers(snapshot.all_documents().tolist())
+    stored = snapshot.passages(ids.tolist())
+    names = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
     texts = [names[i >> PASSAGE_BITS].text[slice(*stored[i].span)].lower().split() for i in ids.tolist()]
     holding = {w: [any(t.strip(".") == w for t in text) for text in texts] for w in ("zinc", "hull", "word1")}
     weights = {w: np.log(1 + (len(ids) - sum(h) + 0.5) / (sum(h) + 0.5)) for w, h in holding.items()}
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
-    cosine = snapshot.tables["passage"].gather(ids) @ vector
+    cosine = snapshot.vectors("passage", ids) @ vector
     own = relevance.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
     expected = {}
     for row, i in enumerate(ids.tolist()):
@@ -119,34 +102,6 @@ def test_a_document_shows_the_passage_that_is_best_for_its_document(retriever: R
 def test_nothing_ties_at_zero(retriever: Retriever) -> None:
     hits = retriever.search("quantum chromodynamics", k=40, filter={"year": {"$gte": 2000}})
     assert len({round(h.score, 9) for h in hits}) > 30
-
-
-def test_frequent_words_are_looked_up_one_by_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queries = ["zinc word1 word2", "word1 word7 hull"]
-    with Retriever.load(root, model=FakeEmbedder()) as remembering:
-        expected = [remembering.search(queries, k=9), remembering.search(queries, k=9, unit="passage")]
-    monkeypatch.setattr(word_scores, "FREQUENT", 2)
-    with Retriever.load(root, model=FakeEmbedder()) as counting:
-        assert [counting.search(queries, k=9), counting.search(queries, k=9, unit="passage")] == expected
-    monkeypatch.setattr(word_scores, "KEPT", 0)
-    with Retriever.load(root, model=FakeEmbedder()) as forgetting:
-        assert [forgetting.search(queries, k=9), forgetting.search(queries, k=9, unit="passage")] == expected
-
-
-def test_words_that_no_passage_holds_are_not_remembered_without_end(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(word_scores, "KEPT", 20 * word_scores.WORD)
-    snapshot, postings = Snapshot.open(root), word_scores.Postings()
-    none = np.empty(0, dtype=np.int64)
-    with snapshot.store() as store:
-        for number in range(500):
-            counts, _ = postings.look_up(store, [f'"unheard{number}"'], none)
-            assert counts.tolist() == [0]
-            assert len(postings._known) <= 21
-        postings.look_up(store, ['"' + "x" * 10_000 + '"', '"zinc"'], none)
-    assert list(postings._known) == ['"zinc"']  # the long one was too much to keep
-    snapshot.close()
 
 
 def test_near_copies_are_folded(retriever: Retriever) -> None:
@@ -196,37 +151,6 @@ def test_vectors_find_passages(retriever: Retriever) -> None:
     query = "zinc anodes protect the hull"
     found = retriever.search_vectors(FakeEmbedder().encode_queries([query]), k=4, unit="passage")
     assert found == [retriever.search(query, k=4, unit="passage", mode="dense")]
-
-
-def test_unspaced_scripts_are_found_by_words(retriever: Retriever) -> None:
-    for query in ("书面通知", "解除", "通", "ニッポン", "한국어"):
-        assert [h.id for h in retriever.search(query, mode="lexical")] == ["cjk"], query
-        assert [h.id for h in retriever.search(query, mode="lexical", unit="passage")][:1] == ["cjk"], query
-    assert retriever.search("面书", mode="lexical") == []
-
-
-def test_another_language_is_stemmed_by_its_own_rules(tmp_path: Path) -> None:
-    pytest.importorskip("Stemmer")
-    rows = [{"_id": "a", "text": "Die Häuser der Stadt"}, {"_id": "b", "text": "the running houses"}]
-    build_index(rows, tmp_path / "de", model=FakeEmbedder(), language="german")
-    build_index(rows, tmp_path / "plain", model=FakeEmbedder(), language="none")
-    with Retriever.load(tmp_path / "de") as german, Retriever.load(tmp_path / "plain") as plain:
-        assert [h.id for h in german.search("das Haus", mode="lexical")] == ["a"]
-        assert plain.search("Haus", mode="lexical") == []
-        assert [h.id for h in plain.search("häuser", mode="lexical")] == ["a"]
-    add_documents([{"_id": "c", "text": "ein Haus"}], tmp_path / "de", model=FakeEmbedder())
-    compact_index(tmp_path / "de")
-    with Retriever.load(tmp_path / "de") as german:
-        assert {h.id for h in german.search("Häusern", mode="lexical")} == {"a", "c"}
-    with pytest.raises(ConfigError, match="language='klingon': must be one of english, arabic"):
-        build_index(rows, tmp_path / "new", model=FakeEmbedder(), language="klingon")
-
-
-def test_words_are_found_as_they_were_indexed() -> None:
-    rules = language("english")
-    assert rules.words("the 书面通知 of Zürich") == ["书面", "面通", "通知", "zürich"]
-    assert rules.index_text("a书面b") == "a 书面 面 b"
-    assert rules.terms('書 "x"') == ['"書"*', '"x"']
 
 
 @pytest.mark.parametrize(
@@ -299,38 +223,3 @@ def test_a_prompt_keeps_to_its_budget(retriever: Retriever) -> None:
     assert hits_to_prompt([], max_tokens=10) == ""
     with pytest.raises(ConfigError, match="none of the 8 hits fits; the smallest has"):
         hits_to_prompt(hits, max_tokens=3)
-
-
-# --- older indexes ---------------------------------------------------------------------------------------------------
-
-
-class Stranger(FakeEmbedder):
-    """A model that passes for the one of another index."""
-
-    def __init__(self, like: Retriever) -> None:
-        super().__init__(dim=like._engine.snapshot.manifest.dim)
-        self.fingerprint = like._engine.snapshot.manifest.model["fingerprint"]  # type: ignore[index]
-
-
-@pytest.mark.parametrize("name", ["flat", "hnsw"])
-def test_an_index_of_format_1_is_upgraded_without_encoding(name: str, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(FORMAT1 / name, tmp_path / name))
-    with Retriever.load(root) as old:
-        model: EmbedderLike = Stranger(old)
-        documents = len(old)
-        words = [[(h.id, h.score) for h in old.search(q, k=9, mode="lexical")] for q in ("the", "model", "passage")]
-        with pytest.raises(IndexFormatError, match="aveyb-index upgrade"):
-            old.search("word", unit="passage", mode="lexical")
-    with Retriever.load(root, model=model) as old:
-        assert old.search("word", unit="passage", mode="dense")
-    assert upgrade_index(root).documents == documents
-    assert verify_index(root).problems == []
-    with Retriever.load(root, model=model) as new:
-        assert new._engine.snapshot.manifest.format == FORMAT
-        again = [[(h.id, h.score) for h in new.search(q, k=9, mode="lexical")] for q in ("the", "model", "passage")]
-        # not the same to the last digit: characters of unspaced scripts are counted as pairs now
-        assert again == [[(name, pytest.approx(score, rel=1e-3)) for name, score in hits] for hits in words]
-        (best, *_) = new.search("word", k=1)
-        found = new.search(best.passage or "", k=5, unit="passage", mode="lexical")
-        assert (best.id, best.span) in [(hit.id, hit.span) for hit in found]
-    assert upgrade_index(root).version == upgrade_index(root).version, "nothing is left to do"

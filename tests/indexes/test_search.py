@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +13,14 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import retriever as retriever_module
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
-from aveyb_retrieval.indexes.store import directory
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aveyb_retrieval.indexes.types import EmbedderLike
 
-FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
 ROWS = [{**row, "title": ""} for row in make_documents(80)]  # without titles, a passage's text gives its vector
 
 
@@ -46,19 +44,6 @@ def test_the_least_score_leaves_out_hits_before_the_best_are_taken(retriever: Re
     expected = [hit.id for hit in everything if (hit.confidence or 0.0) >= least]
     assert [hit.id for hit in everything[:2]] != expected[:2]
     assert [hit.id for hit in retriever.search("word1 word2 word3", k=2, min_score=least)] == expected[:2]
-
-
-def test_an_index_without_words_of_passages_has_no_confidence_to_compare(tmp_path: Path) -> None:
-    root = Path(shutil.copytree(FORMAT1 / "flat", tmp_path / "flat"))
-    with Retriever.load(root) as old:
-        manifest = old._engine.snapshot.manifest
-        model: Any = FakeEmbedder(dim=manifest.dim)
-        assert manifest.model is not None
-        model.fingerprint = manifest.model["fingerprint"]
-    with Retriever.load(root, model=model) as old:
-        assert old.search("word", min_score=-1.0, mode="dense")
-        with pytest.raises(IndexFormatError, match="aveyb-index upgrade"):
-            old.search("word", min_score=0.0)
 
 
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
@@ -102,38 +87,24 @@ def _without_its_model(rows: list[dict[str, Any]], folder: Path) -> Path:
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("unit", ["document", "passage"])
-@pytest.mark.parametrize("mode", ["dense", "hybrid"])
-def test_passages_that_the_store_has_lost_are_an_error(root: Path, tmp_path: Path, unit: Any, mode: Any) -> None:
-    damaged = _damage(root, tmp_path, "DELETE FROM passages")
-    lost = pytest.raises(IndexFormatError, match=r"passage number \d+, which the store does not have")
-    with Retriever.load(damaged, model=FakeEmbedder()) as retriever, lost:
-        retriever.search("word1", k=3, unit=unit, mode=mode)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_documents_that_the_store_has_lost_are_an_error(root: Path, tmp_path: Path) -> None:
-    damaged = _damage(root, tmp_path, "DELETE FROM documents WHERE doc % 2")
-    lost = pytest.raises(IndexFormatError, match=r"document number \d+, which the store does not have")
-    with Retriever.load(damaged, model=FakeEmbedder()) as retriever, lost:
-        retriever.rank(["word1"], k=20, mode="dense", granularity="document")
-
-
 @pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open files without comparing their hashes, as those of a large index are."""
+def unchecked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the index, of whose files no hash is compared when it is opened, as of a large one."""
     monkeypatch.setattr(snapshot_module, "check_files", lambda *_, **__: None)
+    return shutil.copytree(root, tmp_path / "copy")
 
 
-def _damage(root: Path, folder: Path, sql: str) -> Path:
-    copy = Path(shutil.copytree(root, folder / "damaged"))
-    with Retriever.load(copy) as retriever:
-        store = retriever._engine.snapshot.folder / directory.STORE
-    db = sqlite3.connect(store, isolation_level=None)
-    db.execute(sql)
-    db.close()
-    return copy
+@pytest.mark.parametrize("mode", ["dense", "hybrid"])
+@pytest.mark.parametrize("unit", ["document", "passage"])
+@pytest.mark.parametrize("lost", ["documents", "texts", "passages"])
+def test_files_that_are_lost_under_a_reader_are_one_error(unchecked: Path, lost: str, unit: Any, mode: Any) -> None:
+    for path in (unchecked / f"{lost}.lance").glob("data/*"):
+        path.write_bytes(b"nothing")
+    one_error = pytest.raises(
+        IndexFormatError, match=f"copy/{lost}.lance: files of the version that is open are missing or"
+    )
+    with one_error, Retriever.load(unchecked, model=FakeEmbedder()) as retriever:
+        retriever.search("word1", k=3, unit=unit, mode=mode)
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.nearest import faiss_check
 from aveyb_retrieval.indexes.changes.maintain import compact_index
 from aveyb_retrieval.indexes.changes.metadata import update_metadata
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.nearest import faiss_check
 from tests.indexes.conftest import assert_best, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -56,7 +56,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(rows=UNIQUE_ROWS, index=st.sampled_from(["Flat", "IVF1,Flat", "SQ8"]))
     def build(self, rows: list[dict[str, Any]], index: str) -> None:
-        build_index(rows, self.root, model=self.embedder, index=index, index_fields=["year"])
+        build_index(rows, self.root, model=self.embedder, index=index)
         self.model = {row["_id"]: row for row in rows}
         self.reader = Retriever.load(self.root, model=self.embedder)
 

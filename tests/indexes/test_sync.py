@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, encode_corpus, export_index, hits_to_prompt, sync_index
-from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
-from aveyb_retrieval.indexes.input import folders
-from aveyb_retrieval.indexes.store import origins
-from aveyb_retrieval.indexes.store.store import Store
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes import ingest, watch
 from aveyb_retrieval.indexes.changes.sync import plan_sync
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.input import folders
+from aveyb_retrieval.indexes.pages import Pages
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
+from tests.indexes.test_builder import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytest.importorskip("pypdfium2")
@@ -129,19 +127,8 @@ def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
         (folder / f"{number:02}.txt").write_text(f"other text {number}")
     (folder / "b.md").rename(folder / "renamed.md")
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
-    read = folders._read
-    calls = 0
-
-    def dying(*arguments: object) -> Iterator[object]:
-        nonlocal calls
-        calls += 1
-        if calls == 14:
-            raise KeyboardInterrupt
-        yield from read(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(folders, "_read", dying)
     with pytest.raises(KeyboardInterrupt):
-        sync_index(folder, root, model=FakeEmbedder())
+        sync_index(folder, root, model=Interrupted(after=13))
     assert "text number 3" in {text for _, text, _ in contents(root).values()}
     (folder / "00.txt").write_text("changed once more")
     (folder / "01.txt").unlink()
@@ -166,19 +153,22 @@ def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
     assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
 
 
-def test_damaged_pages_are_told(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pages", ['{"starts": [5], "labels": []}', "nothing", "5", '{"starts": [0]}'])
+def test_damaged_pages_are_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: str) -> None:
+    monkeypatch.setattr(Pages, "to_json", lambda self: pages)
     build_index(folder, tmp_path / "ix", model=FakeEmbedder())
-    path = tmp_path / "ix" / "v000001" / "store.sqlite"
-    for bad in ('{"starts": [0, 9999], "labels": []}', '{"starts": [5], "labels": []}', "nothing", "5"):
-        with sqlite3.connect(path) as db:
-            db.execute("UPDATE origins SET pages = ? WHERE pages IS NOT NULL", (bad,))
-        db.close()
-        store = Store.open_for_reading(path)
-        assert len(origins.origin_problems(store)) == 1, bad
-        if "9999" not in bad:
-            with pytest.raises(AveyBError, match="damaged"):
-                store.documents([1, 2, 3])
-        store.close()
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        assert len(retriever.get(["a.txt", "b.md"])) == 2
+        with pytest.raises(IndexFormatError, match=r"the pages of document 'sub/c\.pdf' are damaged"):
+            retriever.get(["sub/c.pdf"])
+    assert any("'sub/c.pdf' are damaged" in problem for problem in verify_index(tmp_path / "ix", deep=True).problems)
+
+
+def test_pages_outside_their_text_are_found(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pages, "to_json", lambda self: '{"starts": [0, 9999], "labels": []}')
+    build_index(folder, tmp_path / "ix", model=FakeEmbedder())
+    (problem,) = verify_index(tmp_path / "ix", deep=True).problems
+    assert "'sub/c.pdf': a page begins behind the end of its text" in problem
 
 
 def test_a_folder_is_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

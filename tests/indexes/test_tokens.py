@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 
 from aveyb_retrieval import (
     Embedder,
@@ -27,8 +25,6 @@ from aveyb_retrieval.encoder.token_codec import WIDTH, TokenCodec
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
-from aveyb_retrieval.indexes.store.manifest import Manifest
-from aveyb_retrieval.indexes.changes.maintain import upgrade_index
 from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -49,15 +45,15 @@ def snapshot(retriever: Retriever) -> Snapshot:
 
 def stored(root: Path, embedder: Any) -> dict[str, list[np.ndarray]]:
     """The codes of every passage of every document, by its id, as an index keeps them."""
-    with Retriever.load(root, model=embedder) as retriever, snapshot(retriever).store() as store:
-        tokens = snapshot(retriever).tokens
-        assert tokens is not None
-        found: dict[str, list[np.ndarray]] = {}
-        for doc in store.ids("document").tolist():
-            ids = store.passage_ids(np.array([doc]))
-            block = tokens.gather(ids)
-            found[store.documents([doc])[doc].id] = [block.codes[a:b] for a, b in block.ranges.tolist()]
-        return found
+    found: dict[str, list[np.ndarray]] = {}
+    with Retriever.load(root, model=embedder) as retriever:
+        opened = snapshot(retriever)
+        assert opened.tokens is not None
+        for doc, document in opened.documents(opened.all_documents().tolist()).items():
+            numbers = [doc] if opened.info.granularity == "document" else opened.passage_numbers([doc])
+            block = opened.tokens.gather(np.array(numbers, dtype=np.int64))
+            found[document.id] = [block.codes[a:b] for a, b in block.ranges.tolist()]
+    return found
 
 
 def expected(rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str) -> dict[str, list[np.ndarray]]:
@@ -142,16 +138,12 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     delete_documents(root, [row["_id"] for row in rows[5:15]])
     del rows[5:15]
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
+    compact_index(root)
     before = answers(root, embedder)
     tune_index(root, 0.9)
     compact_index(root)
-    upgrade_index(root)
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
     assert answers(root, embedder) == before
-    with Retriever.load(root, model=embedder) as retriever:
-        tokens = snapshot(retriever).tokens
-        assert tokens is not None
-        assert tokens.rows == sum(len(codes) for found in stored(root, embedder).values() for codes in found)
     assert verify_index(root, deep=True).problems == []
 
 
@@ -192,14 +184,12 @@ def test_a_build_that_dies_is_resumed_with_the_same_token_vectors(
 def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows, root = make_documents(30), tmp_path / "ix"
     build_index(rows, root, model=embedder, granularity="document", token_vectors="int8")
+    whole = {
+        name: [np.concatenate([np.zeros((0, 16), np.int8), *passages])]
+        for name, passages in expected(rows, embedder, "int8").items()
+    }
+    assert_same(stored(root, embedder), whole)
     with Retriever.load(root, model=embedder) as retriever:
-        tokens = snapshot(retriever).tokens
-        assert tokens is not None
-        whole = [
-            np.concatenate([np.zeros((0, 16), np.int8), *each]) for each in expected(rows, embedder, "int8").values()
-        ]
-        block = tokens.gather(tokens.ids)
-        np.testing.assert_array_equal(block.codes, np.concatenate(whole))
         (hit, *_) = retriever.search(rows[3]["text"], k=3, rerank="token-vectors")
         assert hit.id == rows[3]["_id"]
     delete_documents(root, ["doc-3"])
@@ -292,66 +282,23 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
     assert not (tmp_path / "no").exists()
 
 
-def edit_shard(root: Path, change: Any) -> None:
-    """Change the tensors of an index's shard, and make its hash fit again everywhere, as a hostile hand would."""
-    from dataclasses import replace
-
-    from aveyb_retrieval.indexes.store.files import FileInfo, hash_file
-    from aveyb_retrieval.indexes.store.store import Store
-
-    folder = root / (root / "current").read_text().strip()
-    manifest = Manifest.read(folder)
-    (name,) = [name for name in manifest.files if name.startswith("vectors/")]
-    tensors = {key: value.copy() for key, value in load_file(folder / name).items()}
-    change(tensors)
-    save_file(tensors, folder / name)
-    shard: FileInfo = hash_file(folder / name)
-    store = Store.open_for_writing(folder / "store.sqlite")
-    store.db.execute("UPDATE shards SET bytes = ?, sha256 = ?", (shard.bytes, shard.sha256))
-    store.close()
-    files = {**manifest.files, name: shard, "store.sqlite": hash_file(folder / "store.sqlite")}
-    replace(manifest, files=files).write(folder)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason", "opens"),
-    [
-        (lambda t: [t.pop(name) for name in ("token", "token_ids", "token_ranges")], "no tensor 'token_ids'", False),
-        (lambda t: t.update(token=t["token"][:, :8].copy()), "not 16 bytes of int8", False),
-        (lambda t: t.update(token=t["token"].astype(np.uint8)), "not 16 bytes of int8", False),
-        (lambda t: t["token_ranges"].__setitem__((0, 1), 1 << 40), "leads outside", False),
-        (lambda t: t.update(token_ids=t["token_ids"][1:].copy()), "not a range for each", False),
-        (lambda t: t["token_ids"].__setitem__(0, t["token_ids"][1]), "do not ascend", True),
-        (lambda t: t["token_ids"].__setitem__(-1, 1 << 40), "are not those of the passages", True),
-        (lambda t: t["token_ranges"].__setitem__(3, 0), "of no passage", True),
-    ],
-)
-def test_shards_that_do_not_fit_are_found(
-    change: Any, reason: str, opens: bool, tmp_path: Path, embedder: FakeEmbedder
+@pytest.mark.parametrize("granularity", ["document", "both"])
+def test_codes_that_are_not_whole_rows_are_found(
+    tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch, granularity: Any
 ) -> None:
-    root = tmp_path / "ix"
-    build_index(make_documents(12), root, model=embedder, token_vectors="int8")
-    edit_shard(root, change)
-    assert any(reason in problem for problem in verify_index(root).problems), verify_index(root).problems
-    if not opens:
-        with pytest.raises(IndexFormatError, match=re.escape(reason)):
-            Retriever.load(root, model=embedder)
-
-
-def test_token_vectors_that_the_manifest_denies_are_found(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    with_tokens, without = tmp_path / "with", tmp_path / "without"
-    rows = make_documents(12)
-    build_index(rows, with_tokens, model=embedder, token_vectors="1bit")
-    build_index(rows, without, model=embedder)
-    extra = load_file(next(with_tokens.glob("v*/vectors/*")))
-    edit_shard(without, lambda tensors: tensors.update({k: v for k, v in extra.items() if k.startswith("token")}))
-    assert any("the manifest says that there are none" in problem for problem in verify_index(without).problems)
+    root, encode = tmp_path / "ix", TokenCodec.encode
+    monkeypatch.setattr(TokenCodec, "encode", lambda self, vectors: encode(self, vectors)[:, :7].copy())
+    build_index(make_documents(12), root, model=embedder, token_vectors="int8", granularity=granularity)
+    monkeypatch.undo()
+    assert any("codes of tokens that are not whole rows" in problem for problem in verify_index(root).problems)
+    with Retriever.load(root, model=embedder) as retriever, pytest.raises(IndexFormatError, match="damaged codes"):
+        retriever.search(QUERY, rerank="token-vectors")
 
 
 def test_a_faiss_file_is_repaired_beside_token_vectors(tmp_path: Path, embedder: FakeEmbedder) -> None:
     root, rows = tmp_path / "ix", make_documents(30)
-    build_index(rows, root, model=embedder, token_vectors="1bit")
-    (damaged,) = root.glob("v*/passage.faiss")
+    build_index(rows, root, model=embedder, token_vectors="1bit", index="SQ8")
+    (damaged,) = root.glob("faiss/passage-*")
     damaged.write_bytes(b"nothing")
     verdict = verify_index(root, repair=True)
     assert verdict.problems and verdict.repaired
@@ -412,10 +359,7 @@ def test_passages_that_overlap_survive_compaction(tmp_path: Path) -> None:
 
 
 def token_rows(root: Path, model: Any) -> int:
-    with Retriever.load(root, model=model) as retriever:
-        tokens = snapshot(retriever).tokens
-        assert tokens is not None
-        return tokens.rows
+    return sum(len(codes) for passages in stored(root, model).values() for codes in passages)
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,17 +15,15 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.manifest import Manifest
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.store.info import describe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
 
-NEW_SETTINGS = ("passage_tokens", "passage_overlap", "late", "titled")
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
 
 
@@ -98,24 +95,18 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
         assert verify_index(index).problems == []
     default = tmp_path / "default"
     build_index(rows, default, model=folder)
-    settings = Manifest.read(default / str(IndexDirectory(default).current())).settings
-    assert settings["passage_tokens"] == DEFAULT_SIZE.tokens
+    assert describe(default)["passage_tokens"] == DEFAULT_SIZE.tokens
     with pytest.raises(ConfigError, match="passage_tokens is 3"):
         build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
     with pytest.raises(ConfigError, match="late=False"):
         build_index(rows, tmp_path / "bad", model=folder, late=False)
 
 
-def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(folder: Path, tmp_path: Path) -> None:
-    """As such an index was built: the model's splits are the passages, and the manifest says nothing about it."""
-    index = tmp_path / "ix"
+def test_a_model_that_cuts_in_its_own_way_does_so_in_later_changes_too(folder: Path, tmp_path: Path) -> None:
+    """Its splits are the passages."""
+    index, grown = tmp_path / "ix", LOG + "24:00 the pump stopped\n"
     build_index([{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None))
-    version = index / str(IndexDirectory(index).current())
-    manifest = Manifest.read(version)
-    kept = {name: value for name, value in manifest.settings.items() if name not in NEW_SETTINGS}
-    assert len(kept) == len(manifest.settings) - len(NEW_SETTINGS)
-    dataclasses.replace(manifest, settings=kept).write(version)
-    grown = LOG + "24:00 the pump stopped\n"
+    assert describe(index)["passage_tokens"] is None
     upsert_documents([{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder)
     before = len("text: ")
     for document, text in (("log", grown), ("new", LOG)):
@@ -128,34 +119,23 @@ def test_an_index_of_the_time_before_passages_of_sentences_goes_on_with_splits(f
     assert verify_index(index).problems == []
 
 
-def test_an_index_of_the_time_before_titles_were_repeated_goes_on_without(folder: Path, tmp_path: Path) -> None:
-    """Its manifest says nothing about titles; an index that is built today repeats them."""
-    plain = Embedder.load(folder, passage_size=PassageSize(24, titled=False))
+def test_later_changes_repeat_titles_if_the_index_does(folder: Path, tmp_path: Path) -> None:
     rows = [{"_id": "log", "title": "Pump 7", "text": LOG}, {"_id": "other", "title": "Pump 8", "text": LOG[99:]}]
-    grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
-    index = tmp_path / "ix"
-    build_index(rows, index, model=plain)
-    version = index / str(IndexDirectory(index).current())
-    manifest = Manifest.read(version)
-    assert manifest.settings["titled"] is False
-    dataclasses.replace(
-        manifest, settings={name: value for name, value in manifest.settings.items() if name != "titled"}
-    ).write(version)
-    upsert_documents([grown, rows[1] | {"_id": "new"}], index, model=folder)
-    now = [grown, rows[1], rows[1] | {"_id": "new"}]
-    build_index(now, tmp_path / "anew", model=plain)
-    build_index(now, tmp_path / "today", model=folder, passage_tokens=24)
-    today = tmp_path / "today"
-    assert Manifest.read(today / str(IndexDirectory(today).current())).settings["titled"] is True
-    scores = []
-    for path in (index, tmp_path / "anew", today):
-        with Retriever.load(path, model=folder) as retriever:
-            hits = retriever.search("the pump stopped", k=500, mode="dense", unit="passage")
-        scores.append({(hit.id, hit.span): hit.score for hit in hits})
-    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
-    shared = scores[0].keys() & scores[2].keys()
-    assert max(abs(scores[0][key] - scores[2][key]) for key in shared) > 1e-3
-    assert verify_index(index).problems == []
+    now = [{**rows[0], "text": LOG + "24:00 the pump stopped\n"}, rows[1], rows[1] | {"_id": "new"}]
+    scores = {}
+    for titled in (True, False):
+        model = Embedder.load(folder, passage_size=PassageSize(24, titled=titled))
+        build_index(rows, tmp_path / f"{titled}", model=model)
+        assert describe(tmp_path / f"{titled}")["titled"] is titled
+        upsert_documents([now[0], now[2]], tmp_path / f"{titled}", model=folder)
+        build_index(now, tmp_path / f"{titled} anew", model=model)
+        for path in (tmp_path / f"{titled}", tmp_path / f"{titled} anew"):
+            with Retriever.load(path, model=folder) as retriever:
+                hits = retriever.search("the pump stopped", k=500, mode="dense", unit="passage")
+            scores[path.name] = {(hit.id, hit.span): hit.score for hit in hits}
+        assert scores[f"{titled}"] == pytest.approx(scores[f"{titled} anew"], abs=1e-5)
+    shared = scores["True"].keys() & scores["False"].keys()
+    assert max(abs(scores["True"][key] - scores["False"][key]) for key in shared) > 1e-3
 
 
 def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
     mine = [tier for tier in state.tiers if tier.kind == kind]
     due = build.plan(mine, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
     if not due:
+        if rebuild:  # what is left is searched exactly
+            state.tiers = [tier for tier in state.tiers if tier.kind != kind]
         return
     transaction.save()  # what was encoded is not lost where FAISS takes its time
     (transaction.root / FAISS).mkdir(exist_ok=True)

@@ -344,6 +344,7 @@ class Transaction:
             files.remove_tree(self.root)
         elif visible is not None:
             self._discard_beyond(Manifest.read(self.index_dir.manifest(visible)).tables)
+            delete_unused(self.index_dir)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.indexes.store.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 
 WORDS = "words"
-
-CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
-"""Memory in which Lance keeps opened indexes and metadata, for all indexes of a process together."""
 
 SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
 UNINDEXED_ROWS = 1000  # so many are looked through by every search of words, in about a millisecond
@@ -87,7 +86,7 @@ class Dataset:
         import lance
 
         with damage(path):
-            opened = lance.dataset(str(path), version=version, session=session())
+            opened = lance.dataset(str(path), version=version, session=session(path, version))
         return cls(path, key, opened, before)
 
     @classmethod
@@ -96,7 +95,7 @@ class Dataset:
         import lance
 
         lance.write_dataset(schema.empty_table(), str(path), mode="overwrite", data_storage_version="stable")
-        return cls(path, key, lance.dataset(str(path), session=session()))
+        return cls(path, key, lance.dataset(str(path), session=session(path)))
 
     @property
     def version(self) -> int:
@@ -157,7 +156,7 @@ class Dataset:
                 columns=["_score"],
                 with_row_id=True,
                 full_text_query=MatchQuery(" ".join(words), WORDS),
-                limit=k,
+                limit=min(k, len(self)),
                 **limits,
             ).to_table()
         numbers, scores = self._numbers(found["_rowid"].to_numpy()), found["_score"].to_numpy().astype(np.float32)
@@ -185,6 +184,15 @@ class Dataset:
         share = tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / max(lengths, 1e-9)))
         ratio = float(np.expm1(found["_score"][0].as_py() / share))
         return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
+
+    @property
+    def ascends(self) -> bool:
+        """Whether rows stand in the order of their numbers: not where Lance put a fragment that it merged behind others."""
+        found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
+        if any(rows.order is not None for rows in found):
+            return False
+        ends = [(rows.numbers[0], rows.numbers[-1]) for rows in found if len(rows.numbers)]
+        return all(before[1] < after[0] for before, after in pairwise(ends))
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
@@ -325,14 +333,6 @@ class Dataset:
                 folder = self.path / "_indices" / str(segment.uuid)
                 found.update(f"_indices/{segment.uuid}/{each.name}" for each in folder.iterdir())
         return found
-
-
-@cache
-def session() -> lance.Session:
-    """The caches that all datasets of this process share."""
-    import lance
-
-    return lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
 
 
 _SOURCE = re.compile(r",? \S+\.rs:\d+:\d+")  # where in Lance's source an error arose

@@ -32,6 +32,12 @@ class StoredVectors:
         """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
         shift = PASSAGE_BITS if self.kind == "passage" else 0
         dataset = self.tables.of(self.kind)
+        if not dataset.ascends:
+            numbers = ids_of(self.tables, self.kind)
+            numbers = numbers[(numbers >= first << shift) & (numbers < stop << shift)]
+            for start in range(0, len(numbers), rows):
+                yield self.live(numbers[start : start + rows])
+            return
         for batch in dataset.batches([dataset.key, VECTOR], after=(first << shift) - 1, rows=rows):
             numbers = batch[dataset.key].to_numpy()
             wanted = numbers < stop << shift

@@ -1,0 +1,162 @@
+"""Words: in every language what is asked for is found however it is inflected, spaced, or written."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval import Index, Retriever, build_index
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.store.words import LANGUAGES, language
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# a word of a text, another form of it in a query
+FORMS = {
+    "english": ("the running horses", "horse runs"),
+    "arabic": ("الكتاب", "كتاب"),
+    "danish": ("hestene løber", "hest"),
+    "dutch": ("de boeken", "een boek"),
+    "finnish": ("talossa on valo", "talo"),
+    "french": ("les chevaux couraient", "courait"),
+    "german": ("Die Häuser der Stadt", "das Haus"),
+    "greek": ("τα σπίτια", "σπίτι"),
+    "hungarian": ("a házakban", "ház"),
+    "italian": ("i gatti dormono", "gatto"),
+    "norwegian": ("hestene løper", "hest"),
+    "portuguese": ("os gatos dormiram", "gato"),
+    "romanian": ("casele sunt mari", "casa"),
+    "russian": (
+        "книги на полке",
+        "книга",
+    ),
+    "spanish": ("los gatos durmieron", "gato"),
+    "swedish": ("hästarna springer", "häst"),
+    "turkish": ("evlerin kap\u0131lar\u0131", "evler"),
+    "none": ("the running horses", "horses"),
+}
+CJK = "甲方应当在书面通知解除本合同。 ニッポンの夏 한국어 문서"
+
+
+def found(reader: Retriever, query: str, **options: object) -> list[str]:
+    return [hit.id for hit in reader.search(query, mode="lexical", **options)]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_another_form_of_a_word_is_found_in_every_language(tmp_path: Path, name: str) -> None:
+    text, query = FORMS[name]
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), language=name) as index:
+        index.add([{"_id": "other", "text": "zzz qqq 123"}, {"_id": "a", "text": text}])
+        assert found(index, query) == found(index, text) == ["a"]
+        assert [hit.id for hit in index.search(query, mode="lexical", unit="passage")] == ["a"]
+        assert found(index, text.upper()) == ["a"] or name in ("turkish", "greek"), "whose capitals lose a mark"
+        index.upsert([{"_id": "a", "text": "nothing of it"}, {"_id": "b", "text": text, "title": "word1"}])
+        index.compact()
+        assert found(index, query) == ["b"]
+        assert index.verify(deep=True).problems == []
+
+
+def test_rules_of_one_language_are_not_those_of_another(tmp_path: Path) -> None:
+    rows = [{"_id": "a", "text": "Die Häuser der Stadt"}, {"_id": "b", "text": "the running houses"}]
+    for name in ("german", "none", "english"):
+        build_index(rows, tmp_path / name, model=FakeEmbedder(), language=name)
+    with Retriever.load(tmp_path / "german") as german, Retriever.load(tmp_path / "none") as plain:
+        assert (found(german, "das Haus"), found(plain, "Haus"), found(plain, "häuser")) == (["a"], [], ["a"])
+        assert found(plain, "the") == ["b"]
+        assert german.words("das Haus der Stadt") == ["haus", "stadt"]
+    with Retriever.load(tmp_path / "english") as english:
+        assert (found(english, "ran house"), found(english, "run")) == (["b"], ["b"])
+    with pytest.raises(ConfigError, match="language='klingon': must be one of english, arabic"):
+        build_index(rows, tmp_path / "new", model=FakeEmbedder(), language="klingon")
+    assert not (tmp_path / "new").exists()
+
+
+def test_stop_words_count_where_there_are_no_others(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": "a", "text": "to be or not to be"}, {"_id": "b", "text": "the zinc anode"}])
+        assert found(index, "the") == ["b"]
+        assert found(index, "the or not") == ["b", "a"] or set(found(index, "the or not")) == {"a", "b"}
+        assert found(index, "not the zinc") == ["b"]
+
+
+@pytest.mark.parametrize("name", ["english", "german", "none"])
+def test_scripts_without_spaces_are_found_inside_a_sentence(tmp_path: Path, name: str) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), language=name) as index:
+        index.add([{"_id": "cjk", "text": CJK}, {"_id": "other", "text": "面书 声明 word1"}])
+        for query in (
+            "书面通知",
+            "解除",
+            "通",
+            "ニッポン",
+            "한국어",
+        ):
+            assert found(index, query) == ["cjk"], query
+            assert found(index, query, unit="passage")[:1] == ["cjk"], query
+        assert found(index, "面书") == ["other"], "the other way round"
+        assert set(found(index, "面")) == {"cjk", "other"}
+        assert found(index, "猫咪") == []
+
+
+def test_words_and_characters_in_one_run_are_both_found(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": "a", "text": "Python3プログラミングGPU"}])
+        for query in ("python3", "プログラミング", "gpu", "GPU python3"):
+            assert found(index, query) == ["a"], query
+
+
+@pytest.mark.parametrize("text", ["ünïcødé", "각한국", "ṩ", "йога"])
+def test_words_are_found_however_their_marks_are_written(tmp_path: Path, text: str) -> None:
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    for number, stored in enumerate(forms):
+        with Index.create(tmp_path / f"{number}", model=FakeEmbedder(), language="none") as index:
+            index.add([{"_id": "a", "text": stored}])
+            assert [found(index, query) for query in forms] == [["a"], ["a"]]
+
+
+def test_what_is_between_words_is_never_one(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add(
+            [
+                {
+                    "_id": "a",
+                    "text": "snake_case, “quoted” e-mail; C++ 3.14 \U0001f600 ٣٤ don't ½ x²",
+                }
+            ]
+        )
+        for query in ("snake", "case", "quoted", "mail", "14", "٣٤", "don"):
+            assert found(index, query) == ["a"], query
+        for query in ("\U0001f600", "++", "_", "...", "\u200b"):
+            assert found(index, query) == [], query
+
+
+def test_titles_and_headings_are_words_too(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": "a", "title": "Anodes", "text": "zinc"}, {"_id": "b", "title": "Zinc", "text": ""}])
+        assert found(index, "anodes") == ["a"]
+        assert set(found(index, "zinc")) == {"a", "b"}
+        assert found(index, "anodes", unit="passage") == [], "a title belongs to the document"
+
+
+def test_a_long_text_and_a_long_word_are_found(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(split_size=1000), language="none") as index:
+        index.add([{"_id": "a", "text": " ".join(f"w{i}" for i in range(20_000))}, {"_id": "b", "text": "x" * 10_000}])
+        assert found(index, "w19999") == ["a"]
+        assert found(index, "x" * 10_000) == ["b"]
+        assert found(index, "x" * 9_999) == []
+
+
+def test_a_query_gives_each_word_once_without_stop_words() -> None:
+    rules = language("english")
+    assert rules.words("the 书面通知 of Zürich ZÜRICH") == [
+        "书面",
+        "面通",
+        "通知",
+        "zürich",
+    ]
+    assert rules.words("the of") == ["the", "of"]
+    assert rules.words("?! ...") == []
+    assert rules.stored("a 书面b") == " a 书 面 书面 b "
