@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
+SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
 BoolArray = npt.NDArray[np.bool_]
 Selection = Any
 """What `EngineView.select` made of a filter; only the view that made it reads it."""
