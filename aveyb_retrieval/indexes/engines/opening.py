@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aveyb_retrieval.errors import ConfigError
@@ -36,6 +36,11 @@ class EngineKind(Protocol):
     def open_writer(self, address: str) -> CollectionWriter:
         """Connect to write the collection at an address."""
         ...
+
+
+def register_engine(scheme: str, kind: EngineKind) -> None:
+    """Add an engine for this process, as an entry point does for all."""
+    _others()[scheme] = kind
 
 
 def is_address(path: object) -> bool:
@@ -81,7 +86,8 @@ def _kind(address: str) -> EngineKind:
     if scheme in _OURS:
         found = import_module(_OURS[scheme])
     elif scheme in _others():
-        found = _others()[scheme].load()
+        found = _others()[scheme]
+        found = found.load() if isinstance(found, EntryPoint) else found
     else:
         known = ", ".join([*_OURS, *_others()])
         raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {known}")
@@ -91,5 +97,5 @@ def _kind(address: str) -> EngineKind:
 
 @cache
 def _others() -> dict[str, Any]:
-    """The entry points of other packages, by scheme."""
+    """The engines of other packages, by scheme: entry points, loaded when they are needed, or what was added."""
     return {point.name: point for point in entry_points(group=GROUP)}

@@ -1,8 +1,9 @@
 """Metadata filters as expressions of Milvus.
 
 Milvus has no conditions on any element of a list, and its comparisons with a missing field are neither true nor
-false. So a row keeps its metadata in a form that needs none: `facts`, an array of hashes such as that of "the field
-`year` is 2004", and `bounds`, a JSON object of the least and greatest number and string of each field, a list's included.
+false. So a row keeps its metadata in a form that needs neither: `facts`, an array of hashes such as that of "the field
+`year` is 2004", and `bounds`, a JSON object of the least and greatest number and string of each field, a list's
+included.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def _fitting(words: str, record: Record, where: str) -> str:
     if len(words) <= LONGEST:
         return words
     logger.warning(
-        "%s: document %r has %d bytes of words, of which Milvus keeps %d: a search of documents by words finds it by its "
-        "beginning only, one of passages by all of it",
+        "%s: document %r has %d bytes of words, of which Milvus keeps %d: a search of documents by words finds it by "
+        "its beginning only, one of passages by all of it",
         where, record.id, len(words), LONGEST,
     )  # fmt: skip
     return words[: words.rfind(" ", 0, LONGEST)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph loses recall or takes longer than scoring them all
-FEW_DOCUMENTS = 20_000  # that a filter leaves: their numbers are read, and words are looked for among them alone
+FEW_DOCUMENTS = 2_000  # that a filter leaves: their numbers are read, and words are looked for among them alone
 EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
 MOST_EF = 1000
 
@@ -245,9 +245,9 @@ class PostgresView:
         if selection is not None and selection.documents <= FEW_DOCUMENTS:
             allowed = self.matching(selection) if kind == "document" else self._passages_of(selection)
         elif selection is not None:
-            number = "number" if kind == "document" else f"number >> {PASSAGE_BITS}"
+            number = "r.number" if kind == "document" else f"r.number >> {PASSAGE_BITS}"
             sql, parameters = selection.condition
-            among = f"AND {number} IN (SELECT number FROM {self._schema}.documents WHERE {sql})"
+            among = f"AND EXISTS (SELECT FROM {self._schema}.documents AS d WHERE d.number = {number} AND ({sql}))"
         return self._words.best(kind, words, k, statistics, allowed, among, parameters)
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:

@@ -90,6 +90,7 @@ class WordSearch:
     def _there(self, kind: Kind, numbers: IntArray, among: str, parameters: tuple[Any, ...]) -> BoolArray:
         """Which of some numbers `[n]` documents or passages have that satisfy a condition: `[n]`."""
         rows = self._db.execute(
-            f"SELECT number FROM {self._schema}.{kind}s WHERE number = ANY(%s) {among}", (numbers.tolist(), *parameters)
+            f"SELECT number FROM {self._schema}.{kind}s AS r WHERE number = ANY(%s) {among}",
+            (numbers.tolist(), *parameters),
         ).fetchall()
         return np.isin(numbers, np.array([number for (number,) in rows], dtype=np.int64))
