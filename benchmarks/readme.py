@@ -345,36 +345,6 @@ def funnel() -> str:
     return f"### {tables.strip()}".replace("\n## ", "\n### ")
 
 
-def engines() -> str:
-    """Return the table of engines.json: the same passages in every engine."""
-    found = results("engines.json")
-    rows = []
-    for name, row in found.items():
-        if not isinstance(row, dict):
-            continue
-        here = max(row["client_bytes"], row["client_bytes_with_filter"])
-        rows.append(
-            [
-                name,
-                f"{row['recall']:.3f}",
-                *(f"{row[kind]['p50_ms']:.0f}, {row[kind]['p99_ms']:.0f}" for kind in ("dense", "filtered", "lexical")),
-                f"{row['seconds']:,.0f}",
-                *(f"{size / 2**20:,.0f}" for size in (row["disk_bytes"], here, row["server_bytes"])),
-            ]
-        )
-    head = ["engine", "recall@10", "vectors, p50, p99", "with a filter", "words", "built in, s"]
-    head += ["disk, MiB", "memory here, MiB", "of servers, MiB"]
-    documents = found["index directory"]["documents"]
-    return "\n".join(
-        [
-            f"{found['passages']:,} passages of {documents:,} documents, 256 dimensions, 200 sentences of them as",
-            "queries, one after the other, without the model's work (`benchmarks/cpu/engines.py`); milliseconds:",
-            "",
-            table(head, rows),
-        ]
-    )
-
-
 def needle() -> str:
     """Return the table of needle.json: shares of the needles by length, all depths together."""
     found = results("needle.json")
@@ -506,7 +476,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "extras": extras,
     "files": files,
     "server": server,
-    "engines": engines,
     "ablations": ablations,
     "funnel": funnel,
     "needle": needle,

@@ -76,7 +76,6 @@ for command in (
 @click.option("--passages", default=1, show_default=True, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
-@click.option("--partial", is_flag=True, help="With several servers: search without those that do not answer.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
 @PRECISION
@@ -87,7 +86,6 @@ def search(
     query: str,
     k: int,
     filter_text: str | None,
-    partial: bool,
     model: str | None,
     device: str,
     precision: str,
@@ -101,7 +99,7 @@ def search(
     where = parse_filter(filter_text)
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    with Retriever.load(directory, model=model, device=device, precision=precision, partial=partial) as retriever:
+    with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value is not None}
         hits = retriever.search(query, k, filter=where, **given)
         words = retriever.words(query)
@@ -112,8 +110,6 @@ def search(
             _print_hit(number, hit, words)
     if not hits and not as_json:
         click.echo("nothing found", err=True)
-    for reason in getattr(hits, "missing", ()):
-        click.echo(f"without a part of the documents: {reason}", err=True)
 
 
 @main.command()

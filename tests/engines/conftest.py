@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engines.stands import LocalStand, MilvusLiteStand, MilvusStand, PostgresStand
+from tests.engines.stands import LACKS, LocalStand, MilvusLiteStand, PostgresStand
 from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 STANDS: dict[str, Callable[[Path], Stand]] = {
     "local": LocalStand,
-    "pgvector": lambda folder: PostgresStand(1),
-    "two-pgvector": lambda folder: PostgresStand(2),
+    "pgvector": lambda folder: PostgresStand(),
     "milvus-lite": MilvusLiteStand,
-    "milvus": lambda folder: MilvusStand(),
 }
 SERVERS = [pytest.param(name, id=name, marks=pytest.mark.engine) for name in STANDS if name != "local"]
 LIBRARY = 120
@@ -72,7 +70,11 @@ def collection(stand: Stand) -> Collection:
 
 
 @pytest.fixture
-def words(stand: Stand) -> None:
-    """Skip where the engine has no words."""
-    if "words" in stand.lacks:
-        pytest.skip("the engine ranks by vectors only")
+def needs(stand: Stand) -> Callable[[str], None]:
+    """Skip, by name, where the engine does something otherwise than our own files."""
+
+    def check(name: str) -> None:
+        if name in stand.lacks:
+            pytest.skip(f"{name}: {LACKS[name]}")
+
+    return check

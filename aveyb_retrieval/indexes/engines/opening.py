@@ -1,86 +1,101 @@
-"""From the address of an engine to what reads or writes it."""
+"""From the address of an engine to what reads or writes it.
+
+Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is the scheme of their
+addresses, its object (a module, say) has the two functions of `EngineKind`.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from aveyb_retrieval.indexes.engines.base import VectorEngine
     from aveyb_retrieval.indexes.engines.collection import CollectionWriter
-    from aveyb_retrieval.indexes.engines.several import ServerEngine
 
-_POSTGRES = ("postgresql", "postgres")
-_MILVUS = ("milvus",)
-_SCHEMES = (*_POSTGRES, *_MILVUS)
-_BETWEEN = re.compile(r",(?=[a-z][a-z0-9+.-]*:)")
-
-
-def engine_addresses(path: str | Path | Sequence[str]) -> list[str]:
-    """Return the addresses of the servers that a name stands for, several with commas between; none for a directory."""
-    if isinstance(path, (list, tuple)):
-        return [address for each in path for address in engine_addresses(each)]
-    if not isinstance(path, str) or not path.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES)):
-        return []
-    return _BETWEEN.split(path)
+GROUP = "aveyb_retrieval.engines"
+_POSTGRES = "aveyb_retrieval.indexes.engines.postgres.engine"
+_OURS = {
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+    "milvus": "aveyb_retrieval.indexes.engines.milvus.engine",
+}
 
 
-def open_engine(addresses: Sequence[str], *, partial: bool) -> VectorEngine:
-    """Open a collection on one server, or on all the servers that share its documents.
+class EngineKind(Protocol):
+    """What the modules of engines offer."""
+
+    def open_engine(self, address: str) -> VectorEngine:
+        """Open the collection at an address for searching."""
+        ...
+
+    def open_writer(self, address: str) -> CollectionWriter:
+        """Connect to write the collection at an address."""
+        ...
+
+
+def register_engine(scheme: str, kind: EngineKind) -> None:
+    """Add an engine for this process, as an entry point does for all."""
+    _others()[scheme] = kind
+
+
+def is_address(path: object) -> bool:
+    """Whether a name is the address of an engine, not of a directory."""
+    if not isinstance(path, str) or "://" not in path:
+        return False
+    scheme = path.partition("://")[0]
+    return scheme in _OURS or scheme in _others()
+
+
+def engine_addresses(path: object) -> list[str]:
+    """The address that a name is, as a list; none for a directory."""
+    return [path] if isinstance(path, str) and is_address(path) else []
+
+
+def open_engine(address: str | list[str], *, partial: bool = False) -> VectorEngine:
+    """Open a collection for searching.
 
     Raises:
-        EngineError: a server does not answer (with `partial`: none does).
-        IndexFormatError: nothing is published there, or these are not the shares of one collection.
-        ConfigError: an address is not one, or `partial` is given for one server.
+        EngineError: the server does not answer, or refuses.
+        IndexFormatError: nothing is published there.
+        ConfigError: this is not the address of a collection.
     """
-    if len(addresses) > 1:
-        from aveyb_retrieval.indexes.engines.several import SeveralServers
-
-        return SeveralServers([(address, _open_one) for address in addresses], partial=partial)
     if partial:
-        raise ConfigError(
-            f"partial=True: {addresses[0].split('://')[0]}: only where several servers share the documents"
-        )
-    return _open_one(addresses[0])
+        raise ConfigError(f"partial=True: {address}: one server answers as a whole or not at all")
+    address = address if isinstance(address, str) else address[0]
+    return _kind(address).open_engine(address)
 
 
 def open_writer(address: str) -> CollectionWriter:
-    """Connect to one server to write a collection.
+    """Connect to a server to write a collection.
 
     Raises:
         EngineError: it does not answer.
         ConfigError: this is not the address of a collection.
     """
-    if _scheme(address) in _MILVUS:
-        from aveyb_retrieval.indexes.engines.milvus.connection import Address as MilvusAddress
-        from aveyb_retrieval.indexes.engines.milvus.writer import MilvusWriter
-
-        return MilvusWriter(MilvusAddress.parse(address))
-    from aveyb_retrieval.indexes.engines.postgres.connection import Address
-    from aveyb_retrieval.indexes.engines.postgres.writer import PostgresWriter
-
-    return PostgresWriter(Address.parse(address))
+    return _kind(address).open_writer(address)
 
 
-def _open_one(address: str) -> ServerEngine:
-    if _scheme(address) in _MILVUS:
-        from aveyb_retrieval.indexes.engines.milvus.connection import Address as MilvusAddress
-        from aveyb_retrieval.indexes.engines.milvus.engine import MilvusEngine
-
-        return MilvusEngine(MilvusAddress.parse(address))
-    from aveyb_retrieval.indexes.engines.postgres.connection import Address
-    from aveyb_retrieval.indexes.engines.postgres.engine import PostgresEngine
-
-    return PostgresEngine(Address.parse(address))
-
-
-def _scheme(address: str) -> str:
+def _kind(address: str) -> EngineKind:
     scheme = address.partition("://")[0]
-    if scheme not in _SCHEMES:
-        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {', '.join(_SCHEMES)}")
-    return scheme
+    found: Any
+    if scheme in _OURS:
+        found = import_module(_OURS[scheme])
+    elif scheme in _others():
+        found = _others()[scheme]
+        found = found.load() if isinstance(found, EntryPoint) else found
+    else:
+        known = ", ".join([*_OURS, *_others()])
+        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {known}")
+    kind: EngineKind = found
+    return kind
+
+
+@cache
+def _others() -> dict[str, Any]:
+    """The engines of other packages, by scheme: entry points, loaded when they are needed, or what was added."""
+    return {point.name: point for point in entry_points(group=GROUP)}

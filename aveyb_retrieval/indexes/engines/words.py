@@ -1,92 +1,141 @@
-"""Words as our own full-text index finds them, for engines that keep words in tables of their own.
+"""Words in engines that rank by themselves: lists of which rows hold a word, and BM25 over them.
 
-SQLite's FTS5 splits and stems a text; here it does so in memory, so that a word has the same terms everywhere. BM25 is
-FTS5's, with statistics of all documents (or passages), wherever they are:
+`Language.stored` gives the words of a text, so counting them is all there is to do. Scores are those of an index
+directory (Lance's), with N documents or passages that have any words, of which n hold the word, f times each, and
+lengths in words:
 
-    idf(t) = log((N - n(t) + 0.5) / (n(t) + 0.5)), at least 1e-6
-    score = sum over t of idf(t) * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
+    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
+    score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
+
+A list is cut into blocks, each packed as `POSTING` rows; a block's `best` bounds what a word is worth in it. Words are
+looked at in the order of what they are worth at most, and once the words that are left cannot lift a new row among the
+`k` best, only rows that are already known are scored by them (MaxScore, Turtle and Flood 1995). Scores stay exact.
 """
 
 from __future__ import annotations
 
-import math
-import sqlite3
-import threading
+import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import numpy as np
 
-    from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import IntArray
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 K1, B = 1.2, 0.75
+POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
 
 
-class QueryWord(NamedTuple):
-    """A word of a query: its term, and whether every term that begins with it is meant."""
+class Block(NamedTuple):
+    """A block of a word's list: which word of the query, the numbers that it spans, and bounds for its scores."""
 
-    term: str
-    prefix: bool
+    word: int
+    first: int
+    last: int
+    most: int
+    shortest: int
+    key: int
 
 
 @dataclass(frozen=True)
-class WordStatistics:
-    """What BM25 has to know of all documents or passages: those of several servers are added up.
-
-    Attributes:
-        rows: How many there are.
-        length: Terms of all of them together.
-        holding: How many hold each word of the query, `[t]`.
-    """
+class Statistics:
+    """What BM25 has to know: how many rows have words, their mean length, and how many hold each word, `[t]`."""
 
     rows: int
-    length: int
+    mean_length: float
     holding: IntArray
 
-    def __add__(self, other: WordStatistics) -> WordStatistics:
-        return WordStatistics(self.rows + other.rows, self.length + other.length, self.holding + other.holding)
+    def idf(self) -> FloatArray:
+        """What each word is worth, `[t]`."""
+        return np.log1p((self.rows - self.holding + 0.5) / (self.holding + 0.5))
 
-    @property
-    def mean_length(self) -> float:
-        """The mean number of terms."""
-        return self.length / self.rows if self.length else 1.0
-
-    def weights(self) -> list[float]:
-        """The inverse frequency of each word."""
-        return [
-            max(math.log((self.rows - n + 0.5) / (n + 0.5)), 1e-6) if n <= self.rows else 1e-6
-            for n in self.holding.tolist()
-        ]
+    def share(self, count: FloatArray, length: FloatArray) -> FloatArray:
+        """What rows `[n]` get of a word's idf for holding it `count` times."""
+        penalty = K1 * (1 - B + B * length / max(self.mean_length, 1e-9))
+        return count * (K1 + 1) / (count + penalty)
 
 
-class TermCounter:
-    """Splits texts into terms by the rules of a language. Safe to use from many threads."""
+def word_key(word: str) -> bytes:
+    """What a word is stored under, however long it is: half of its SHA-256."""
+    return hashlib.sha256(word.encode()).digest()[:16]
 
-    def __init__(self, language: Language) -> None:
-        self.language = language
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{language.tokenize}')")
-        self._db.execute("CREATE VIRTUAL TABLE terms USING fts5vocab(words, 'instance')")
 
-    def count(self, texts: Sequence[str]) -> list[dict[str, int]]:
-        """Count the terms of each text."""
-        return self._count([self.language.index_text(text) for text in texts])
+def pack_postings(rows: Iterable[tuple[int, str]]) -> dict[str, np.ndarray]:
+    """The list of each word of some rows, (number, words as `Language.stored` gives them), ascending by number."""
+    lists: dict[str, list[tuple[int, int, int]]] = {}
+    for number, stored in rows:
+        words = stored.split()
+        for word, count in Counter(words).items():
+            lists.setdefault(word, []).append((number, count, len(words)))
+    return {word: np.array(sorted(held), dtype=POSTING) for word, held in lists.items()}
 
-    def query(self, text: str) -> list[QueryWord]:
-        """The words of a query; one that two words have in common counts twice, as in our own full-text index."""
-        words = self.language.words(text)
-        prefixes = [expression.endswith("*") for expression in self.language.terms(text)]
-        found = self._count(words)
-        return [QueryWord(term, prefix) for terms, prefix in zip(found, prefixes, strict=True) for term in terms]
 
-    def _count(self, texts: Sequence[str]) -> list[dict[str, int]]:
-        counts: list[dict[str, int]] = [{} for _ in texts]
-        with self._lock:
-            self._db.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", enumerate(texts))
-            for row, term, count in self._db.execute("SELECT doc, term, count(*) FROM terms GROUP BY doc, term"):
-                counts[row][term] = count
-            self._db.execute("INSERT INTO words(words) VALUES ('delete-all')")
-        return counts
+def best_rows(
+    blocks: Sequence[Block],
+    read: Callable[[Sequence[int]], list[bytes]],
+    statistics: Statistics,
+    k: int,
+    allowed: IntArray | None = None,
+) -> tuple[IntArray, FloatArray]:
+    """The `k` best rows by BM25: numbers and scores `[at most k]`, best first, equals by the lower number.
+
+    Args:
+        blocks: All blocks of the query's words.
+        read: Fetches the packed rows of blocks by their keys, in that order.
+        allowed: Numbers that may be found, ascending; None: all.
+    """
+    idf = statistics.idf()
+    lists: dict[int, list[Block]] = {}
+    for block in blocks:
+        if allowed is None or _meets(allowed, block):
+            lists.setdefault(block.word, []).append(block)
+    worth = {
+        word: float(idf[word] * max(statistics.share(np.float64(b.most), np.float64(b.shortest)) for b in held))
+        for word, held in lists.items()
+    }
+    order = sorted(lists, key=lambda word: -worth[word])
+    rest = np.cumsum([0.0] + [worth[word] for word in reversed(order)])[::-1]  # of the words from here on
+    numbers, scores = np.empty(0, np.int64), np.empty(0)
+    is_closed = False
+    for at, word in enumerate(order):
+        if len(scores) > k:
+            least = float(np.partition(scores, len(scores) - k)[len(scores) - k])
+            # rounding must not cost a row that scores the same
+            kept = scores + rest[at] >= least * (1 - 1e-9)
+            is_closed = is_closed or rest[at] < least * (1 - 1e-9)
+            if is_closed and not kept.all():
+                numbers, scores = numbers[kept], scores[kept]
+        wanted = [b for b in lists[word] if not is_closed or _meets(numbers, b)]
+        held = np.frombuffer(b"".join(read([b.key for b in wanted])), dtype=POSTING)
+        found = held["number"]
+        gained = idf[word] * statistics.share(held["count"].astype(np.float64), held["length"].astype(np.float64))
+        if allowed is not None:
+            inside = _contains(allowed, found)
+            found, gained = found[inside], gained[inside]
+        if is_closed:
+            inside = _contains(numbers, found)
+            np.add.at(scores, np.searchsorted(numbers, found[inside]), gained[inside])
+        else:
+            numbers, places = np.unique(np.concatenate([numbers, found]), return_inverse=True)
+            scores = np.bincount(places, np.concatenate([scores, gained]), len(numbers))
+    chosen = np.lexsort((numbers, -scores))[:k]
+    return numbers[chosen], scores[chosen]
+
+
+def _meets(numbers: IntArray, block: Block) -> bool:
+    """Whether some of the numbers, ascending, lie in a block's span."""
+    at = int(np.searchsorted(numbers, block.first))
+    return at < len(numbers) and int(numbers[at]) <= block.last
+
+
+def _contains(numbers: IntArray, wanted: IntArray) -> np.ndarray:
+    """Which of some numbers `[m]` are among others, ascending: `[m]` bool."""
+    if not len(numbers):
+        return np.zeros(len(wanted), dtype=bool)
+    at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+    found: np.ndarray = numbers[at] == wanted
+    return found

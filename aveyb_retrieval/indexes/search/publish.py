@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_engine, open_writer
+from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
 from aveyb_retrieval.indexes.input.documents import Record, Rejected
 from aveyb_retrieval.indexes.search.export import stored_documents
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.place import is_url
-from aveyb_retrieval.indexes.shards.shard import shard_of
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import Progress, silent
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.engines.collection import CollectionWriter
     from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.store.filters import Filter
 
@@ -41,13 +40,13 @@ class PublishReport:
     """What was published.
 
     Attributes:
-        names: The collection on every server, without passwords.
+        name: The collection's address, without a password.
         documents, passages: What the source holds.
         written: Documents that this call wrote; the others an interrupted one had written.
         seconds: How long it took.
     """
 
-    names: tuple[str, ...]
+    name: str
     documents: int
     passages: int
     written: int
@@ -56,7 +55,7 @@ class PublishReport:
 
 def publish_index(
     source: str | Path,
-    to: str | Sequence[str],
+    to: str,
     *,
     update: bool = False,
     restart: bool = False,
@@ -70,131 +69,91 @@ def publish_index(
 
     Args:
         source: An index directory, or a folder or URL of shards.
-        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`; several
-            share the documents by the hash of their ids.
+        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
         language: Another language for the words of shards (an index keeps its own).
         progress: Called as work goes on.
 
     Raises:
-        EngineError: a server cannot be reached, or fails.
+        EngineError: the server cannot be reached, or fails.
         ConfigError: an address is not one, or the documents do not fit what is there (with `update`).
         IndexLockedError: another process is publishing under the same name.
         InputError: the shards are not complete, or a document holds what the engine cannot.
     """
     started = time.monotonic()
-    addresses = _addresses(to)
+    _check_address(to)
     with ExitStack() as stack:
-        documents = _open(source, language)
-        stack.callback(documents.close)
-        writers = [open_writer(address) for address in addresses]
-        for writer in writers:
-            stack.callback(writer.close)
-        settings = _settings(documents, len(writers))
-        written = 0
+        documents = stack.enter_context(closing(_open(source, language)))
+        writer = stack.enter_context(closing(open_writer(to)))
+        made = documents.settings()
+        identity = json.dumps([documents.describe(), made.to_json()], sort_keys=True)
+        settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
         if update:
-            _check_fits(writers, settings)
-            done = [0] * len(writers)
-        else:
-            done = [writer.begin(each, restart=restart) for writer, each in zip(writers, settings, strict=True)]
-        for number, (part, batch) in enumerate(_batches(documents, done), start=1):
+            writer.settings().check_same(settings, writer.name)
+        done = 0 if update else writer.begin(settings, restart=restart)
+        written = 0
+        for batch in _batches(documents, done):
             if update:
-                writers[part].upsert(batch)
+                writer.upsert(batch)
             else:
-                writers[part].add(batch)
+                writer.add(batch)
             written += len(batch)
-            if number % 4 == 0:
-                progress("publishing", sum(done) + written, len(documents), 0)
+            progress("publishing", done + written, len(documents), 0)
         if not update:
-            progress("indexing", 0, len(writers), 0)
-            for number, writer in enumerate(writers, start=1):
-                writer.finish()
-                progress("indexing", number, len(writers), 0)
-            for writer in writers:
-                writer.switch()
-        names = tuple(writer.name for writer in writers)
-        seconds = time.monotonic() - started
-        return PublishReport(names, len(documents), documents.passages, written, seconds)
+            progress("indexing", 0, 1, 0)
+            writer.finish()
+            progress("indexing", 1, 1, 0)
+            writer.switch()
+        return PublishReport(writer.name, len(documents), documents.passages, written, time.monotonic() - started)
 
 
-def _batches(documents: _Source, done: list[int]) -> Iterator[tuple[int, list[Row]]]:
-    """Documents in batches of one server each, without the first `done` of every server."""
-    waiting: list[list[Row]] = [[] for _ in done]
-    passages, seen = [0] * len(done), [0] * len(done)
-    for record, row in documents.rows():
-        part = shard_of(record.id, len(done)) - 1
-        seen[part] += 1
-        if seen[part] <= done[part]:
-            continue
-        waiting[part].append((record, row))
-        passages[part] += len(row.passages)
-        if len(waiting[part]) >= BATCH_DOCUMENTS or passages[part] >= BATCH_PASSAGES:
-            yield part, waiting[part]
-            waiting[part], passages[part] = [], 0
-    yield from ((part, batch) for part, batch in enumerate(waiting) if batch)
-
-
-def _settings(documents: _Source, parts: int) -> list[CollectionSettings]:
-    """The settings of every server's share."""
-    made = documents.settings()
-    identity = [documents.describe(), parts, made.to_json()]
-    publication = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return [replace(made, publication=publication, part=part, parts=parts) for part in range(1, parts + 1)]
-
-
-def _check_fits(writers: list[CollectionWriter], settings: list[CollectionSettings]) -> None:
-    """Check that documents can be upserted into what readers see, on all servers."""
-    for writer, ours in zip(writers, settings, strict=True):
-        there = writer.settings()
-        there.check_same(ours, writer.name)
-        there.check_share(ours.part, ours.parts, writer.name)
+def _batches(documents: _Source, done: int) -> Iterator[list[Row]]:
+    """Documents in batches, without the first `done` of them."""
+    waiting: list[Row] = []
+    passages = 0
+    for record, row in documents.rows(done):
+        waiting.append((record, row))
+        passages += len(row.spans)
+        if len(waiting) >= BATCH_DOCUMENTS or passages >= BATCH_PASSAGES:
+            yield waiting
+            waiting, passages = [], 0
+    if waiting:
+        yield waiting
 
 
 def unpublish_documents(
-    to: str | Sequence[str], ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False
+    to: str, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False
 ) -> int:
     """Remove the documents with these ids, and those that satisfy a filter, from a collection; returns how many.
 
     Raises:
         InputError: an id is not in the collection (unless `missing_ok`); nothing was removed.
         ConfigError: neither ids nor a filter are given, or an address is not one.
-        EngineError: a server cannot be reached, or fails.
+        EngineError: the server cannot be reached, or fails.
     """
-    addresses = _addresses(to)
+    _check_address(to)
     if isinstance(ids, str):
         raise ConfigError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
     if not ids and where is None:
         raise ConfigError("give ids or a filter; an empty filter {} is for every document")
     wanted = set(ids)
     if where is not None:
-        engine = open_engine(addresses, partial=False)
-        try:
-            with engine.view() as view:
-                found = view.documents(view.matching(view.select(where)).tolist(), texts=False)
-            wanted.update(document.id for document in found.values())
-        finally:
-            engine.close()
-    with ExitStack() as stack:
-        shares: list[tuple[CollectionWriter, list[str]]] = []
-        for part, address in enumerate(addresses, start=1):
-            writer = open_writer(address)
-            stack.callback(writer.close)
-            shares.append((writer, sorted(i for i in wanted if shard_of(i, len(addresses)) == part)))
-        for writer, mine in shares:
-            if not missing_ok and (missing := writer.missing([i for i in mine if i in set(ids)])):
-                raise InputError(f"{writer.name}: no document has the id {missing[0]!r}; nothing was changed")
-        return sum(writer.delete(mine) for writer, mine in shares if mine)
+        with closing(open_engine(to)) as engine, engine.view() as view:
+            found = view.documents(view.matching(view.select(where)).tolist(), texts=False)
+        wanted.update(document.id for document in found.values())
+    with closing(open_writer(to)) as writer:
+        if not missing_ok and (missing := writer.missing(sorted(set(ids)))):
+            raise InputError(f"{writer.name}: no document has the id {missing[0]!r}; nothing was changed")
+        return writer.delete(sorted(wanted)) if wanted else 0
 
 
-def _addresses(to: str | Sequence[str]) -> list[str]:
-    addresses = engine_addresses(to)
-    if not addresses:
+def _check_address(to: str) -> None:
+    if not is_address(to):
         raise ConfigError(
             f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME "
             "or milvus://USER@HOST/NAME"
         )
-    return addresses
 
 
 class _Source(Protocol):
@@ -211,8 +170,8 @@ class _Source(Protocol):
     def describe(self) -> str:
         """Identify the contents."""
 
-    def rows(self) -> Iterator[Row]:
-        """All documents, each time in the same order."""
+    def rows(self, start: int) -> Iterator[Row]:
+        """All documents but the first `start`, each time in the same order."""
 
     def close(self) -> None:
         """Let go of files."""
@@ -240,8 +199,8 @@ class _IndexSource:
     def describe(self) -> str:
         return self._snapshot.manifest.name
 
-    def rows(self) -> Iterator[Row]:
-        return stored_documents(self._snapshot)
+    def rows(self, start: int) -> Iterator[Row]:
+        return islice(stored_documents(self._snapshot), start, None)
 
     def close(self) -> None:
         self._snapshot.close()
@@ -268,10 +227,12 @@ class _ShardSource:
     def describe(self) -> str:
         return self._shards.describe()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, start: int) -> Iterator[Row]:
         for position, record in enumerate(self._shards.documents()):
             if isinstance(record, Rejected):
                 raise record.error()
+            if position < start:
+                continue
             yield record, self._shards.document(position, record.id)
 
     def close(self) -> None:

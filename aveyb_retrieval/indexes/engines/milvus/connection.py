@@ -5,30 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.indexes.engines.collection import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-T = TypeVar("T")
+    from collections.abc import Iterator
 
 WAIT = 10.0  # seconds for a server to accept a connection, where the URL says nothing else
 READ_WAIT = 60.0  # seconds for an answer to a search or query
-OLDEST = (2, 3)  # deletion by expression and count(*)
+OLDEST = (2, 5)  # full-text search by a BM25 function
 DEFAULT_PORT = 19530
 
-# a collection or partition that is not loaded, or not completely, and channels of it that nobody serves yet
-_NOT_READY = (101, 103, 201, 202, 502, 503)
-_PARAMETERS = ("timeout", "secure", "consistency")
-_CONSISTENCY = ("strong", "eventually")
+_PARAMETERS = ("timeout", "secure", "consistency", "index")
+_CONSISTENCY = ("strong", "bounded", "eventually")
 _lite_users: dict[str, int] = {}
 _lite_lock = threading.Lock()
 
@@ -44,7 +39,8 @@ class Address:
         collection: The name of the collection.
         name: The whole URL without a password, for messages.
         wait: Seconds for the server to accept a connection.
-        is_eventual: A search may miss what was acknowledged a moment ago, and does not wait for it.
+        consistency: Milvus's level for what searches read: "Strong", "Bounded" or "Eventually".
+        index: Milvus's name of the index over vectors that a publication makes.
     """
 
     uri: str
@@ -53,7 +49,8 @@ class Address:
     collection: str
     name: str
     wait: float
-    is_eventual: bool
+    consistency: str
+    index: str
 
     @property
     def is_lite(self) -> bool:
@@ -74,7 +71,7 @@ class Address:
         if not host and shown.startswith("milvus:/") and not shown.startswith("milvus://"):
             shown = "milvus://" + shown.removeprefix("milvus:")
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        wait, secure, is_eventual = _parameters(given, shown)
+        wait, secure, consistency, index = _parameters(given, shown)
         if not host:
             path, _, collection = unquote(parts.path).rpartition("/")
             if not path.endswith(".db"):
@@ -82,7 +79,7 @@ class Address:
                     f"{shown}: write it as milvus://USER@HOST:PORT/NAME, or for milvus-lite as "
                     "milvus:///FOLDER/FILE.db/NAME"
                 )
-            return cls(path, "", "", check_name(collection, shown), shown, wait, is_eventual)
+            return cls(path, "", "", check_name(collection, shown), shown, wait, consistency, index)
         names = [unquote(name) for name in parts.path.strip("/").split("/")]
         if len(names) > 2 or not all(names):
             raise ConfigError(f"{shown}: write it as milvus://USER@HOST:PORT/NAME or .../DATABASE/NAME")
@@ -94,7 +91,7 @@ class Address:
         scheme = "https" if secure else "http"
         database = names[0] if len(names) == 2 else ""
         uri = f"{scheme}://{parts.hostname}:{port}"
-        return cls(uri, database, token, check_name(names[-1], shown), shown, wait, is_eventual)
+        return cls(uri, database, token, check_name(names[-1], shown), shown, wait, consistency, index)
 
 
 def is_missing(error: Any) -> bool:
@@ -153,26 +150,6 @@ class Server:
         client, self._client = self._client, None
         if client is not None:
             _release(self.address, client)
-
-    def read(self, collection: str, question: Callable[[], T]) -> T:
-        """Ask something of a collection; wait where a server that was started again is not ready to answer yet.
-
-        Raises:
-            IndexFormatError: there is no such collection.
-            EngineError: the server fails.
-        """
-        from pymilvus.exceptions import MilvusException
-
-        until = time.monotonic() + READ_WAIT
-        with self.translated():
-            while True:
-                try:
-                    return question()
-                except MilvusException as error:
-                    if error.code not in _NOT_READY or time.monotonic() > until:
-                        raise
-                    time.sleep(0.2)
-                    self.client.load_collection(collection, timeout=READ_WAIT)
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -250,8 +227,8 @@ def _check_file(address: Address, create: bool) -> None:
         raise IndexFormatError(f"{address.name}: the collection is not there; publish it with `aveyb-index publish`")
 
 
-def _parameters(given: dict[str, str], shown: str) -> tuple[float, bool, bool]:
-    """The seconds to wait, whether the connection is encrypted, and whether a search may miss the newest."""
+def _parameters(given: dict[str, str], shown: str) -> tuple[float, bool, str, str]:
+    """The seconds to wait, whether the connection is encrypted, the consistency of searches, the name of the index."""
     unknown = next((name for name in given if name not in _PARAMETERS), None)
     if unknown is not None:
         raise ConfigError(f"{shown}: the parameter {unknown!r} is not known; known are {', '.join(_PARAMETERS)}")
@@ -261,12 +238,15 @@ def _parameters(given: dict[str, str], shown: str) -> tuple[float, bool, bool]:
         raise ConfigError(f"{shown}: timeout={given['timeout']!r} is not a number of seconds") from error
     if not 0 < wait < float("inf"):
         raise ConfigError(f"{shown}: timeout={given['timeout']!r} is not a number of seconds above 0")
-    secure, consistency = given.get("secure", "false"), given.get("consistency", "strong")
+    secure, consistency = given.get("secure", "false"), given.get("consistency", "bounded")
     if secure not in ("true", "false"):
         raise ConfigError(f"{shown}: secure={secure!r}: must be true or false")
     if consistency not in _CONSISTENCY:
         raise ConfigError(f"{shown}: consistency={consistency!r}: must be {' or '.join(_CONSISTENCY)}")
-    return wait, secure == "true", consistency == "eventually"
+    index = given.get("index", "HNSW")
+    if not re.fullmatch("[A-Z][A-Z0-9_]*", index):
+        raise ConfigError(f"{shown}: index={index!r}: must be Milvus's name of an index, such as HNSW or IVF_RABITQ")
+    return wait, secure == "true", consistency.capitalize(), index
 
 
 def _reason(error: Any) -> str:

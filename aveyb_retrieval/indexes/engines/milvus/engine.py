@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.engines.milvus import versions
+from aveyb_retrieval.indexes.engines.milvus import schema
 from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
-from aveyb_retrieval.indexes.engines.milvus.known import Known, read_state
-from aveyb_retrieval.indexes.engines.milvus.rows import Table
 from aveyb_retrieval.indexes.engines.milvus.view import MilvusView
-from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.engines.milvus.writer import MilvusWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo
 
+KEPT = 10_000  # counts that are remembered between two changes
+
+
+def open_engine(address: str) -> MilvusEngine:
+    """Open the collection at an address for searching."""
+    return MilvusEngine(Address.parse(address))
+
+
+def open_writer(address: str) -> MilvusWriter:
+    """Connect to write the collection at an address."""
+    return MilvusWriter(Address.parse(address))
+
 
 class MilvusEngine:
-    """One collection, at the version that readers saw when it was opened. Upserts and deletions are seen at once."""
+    """One collection, at the publication that readers saw when it was opened; changes to it are seen."""
 
     def __init__(self, address: Address) -> None:
         """Open what is published.
@@ -32,51 +42,56 @@ class MilvusEngine:
         """
         self._server = Server(address)
         try:
-            self._open = _Open(self._server)
+            self._publication = schema.load(self._server)
+            self._settings = CollectionSettings.from_json(self._state()["settings"], self._server.name)
         except BaseException:
             self._server.close()
             raise
+        self._known: tuple[tuple[str, int], dict[str, Any]] | None = None
 
     @contextmanager
     def view(self) -> Iterator[MilvusView]:
-        """Look at the newest generation: all that one search reads."""
-        yield self._open.view()
+        """Look at what is there now."""
+        yield self._view()
 
     @property
     def is_stale(self) -> bool:
         """Whether other documents were published under this name."""
-        return str(versions.visible(self._server)["collection"]) != self._open.table.collection
+        return schema.visible(self._server) != self._publication
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to what is published now, unless `check` of it raises an error."""
-        other = _Open(self._server)
-        check(other.view().info)
-        self._open, old = other, self._open
-        old.known.close()
+        other = MilvusEngine(self._server.address)
+        try:
+            check(other._view().info)
+            self._publication, self._settings = other._publication, other._settings
+        finally:
+            other.close()
 
     def close(self) -> None:
         """Close the connection."""
-        self._open.known.close()
         self._server.close()
 
-    @property
-    def settings(self) -> CollectionSettings:
-        """The settings that the collection was published with."""
-        return self._open.settings
+    def _view(self) -> MilvusView:
+        state, publication = self._state(), self._publication
+        version = publication.about, int(state["changes"])
+        if self._known is None or self._known[0] != version:
+            self._known = version, {}
+        known = self._known[1]
 
+        def remember(name: str, compute: Callable[[], Any]) -> Any:
+            if name not in known:
+                if len(known) >= KEPT:
+                    known.clear()
+                known[name] = compute()
+            return known[name]
 
-class _Open:
-    """One version of a collection."""
+        return MilvusView(self._server, publication, self._settings, state, remember)
 
-    def __init__(self, server: Server) -> None:
-        state = read_state(versions.visible(server, load=True), server.name)
-        self.settings = CollectionSettings.from_json(state.settings, server.name)
-        self.table = Table(server, state.collection, self.settings.encoding.dim)
-        self.known = Known(self.table)
-        self._terms = TermCounter(language(self.settings.encoding.language))
-        # what a server shows without waiting is at least what was published
-        self._since = state.written if server.address.is_eventual else None
-
-    def view(self) -> MilvusView:
-        state, removed = self.known.newest(since=self._since)
-        return MilvusView(self.table, self.settings, state, removed, self.known, self._terms)
+    def _state(self) -> dict[str, Any]:
+        state = schema.read_state(self._server, self._publication)
+        if state is None:
+            raise IndexFormatError(
+                f"{self._server.name}: damaged: {self._publication.about} is empty; publish it again"
+            )
+        return state

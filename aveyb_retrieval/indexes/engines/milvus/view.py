@@ -1,290 +1,249 @@
-"""One generation of a collection in Milvus: what a search reads."""
+"""A collection of Milvus as a search reads it. Every call reads the newest state: Milvus has no view of several."""
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.engines.base import BoolArray, EngineInfo
-from aveyb_retrieval.indexes.engines.collection import pages_alone
-from aveyb_retrieval.indexes.engines.milvus.known import Catalog
-from aveyb_retrieval.indexes.engines.milvus.rows import DOCUMENT, KIND_BITS, MOST_NAMED, MOST_ROWS, PASSAGE
-from aveyb_retrieval.indexes.engines.milvus.word_search import WordSearch, is_in
-from aveyb_retrieval.indexes.store import sample
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
+from aveyb_retrieval.indexes.engines.milvus.rows import match_text, rank_of, read_document
+from aveyb_retrieval.indexes.engines.milvus.schema import WAIT
+from aveyb_retrieval.indexes.engines.milvus.writer import NAMED, read_all
 from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-    from aveyb_retrieval.indexes.engines.milvus.known import Known, Removed, State
-    from aveyb_retrieval.indexes.engines.milvus.rows import Row, Table
-    from aveyb_retrieval.indexes.engines.words import TermCounter, WordStatistics
+    from aveyb_retrieval.indexes.engines.milvus.connection import Server
+    from aveyb_retrieval.indexes.engines.milvus.schema import Publication
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-FEW = 1000  # vectors that a filter leaves, and that are rather read and scored here
-EF_SEARCH = 200  # candidates that a search of the graph keeps, at least
-_KINDS = {"document": DOCUMENT, "passage": PASSAGE}
+MOST_HITS = 16_384  # of one search
+EF = 200  # candidates that a search of a graph keeps; as many as are asked for if these are more
+ALL = "number >= 0"
 
 
 class MilvusView:
-    """One generation of a collection. Rows of documents that were removed since may vanish while it is read."""
+    """What one search reads."""
 
     tokens = None
 
     def __init__(
         self,
-        table: Table,
+        server: Server,
+        publication: Publication,
         settings: CollectionSettings,
-        state: State,
-        removed: Removed,
-        known: Known,
-        terms: TermCounter,
+        state: dict[str, Any],
+        remember: Callable[[str, Callable[[], Any]], Any],
     ) -> None:
-        """Read one generation of a table."""
-        self._table = table
+        """Look at a publication; `remember` keeps a value by its name until a document changes."""
+        self._server = server
+        self._publication = publication
+        self._settings = settings
         self._state = state
-        self._removed = removed
-        self._known = known
-        self._words = WordSearch(table, state, removed.documents, terms)
-        self.info = EngineInfo(
-            name=table.server.name,
-            version=f"{state.collection}.{settings.publication}",
-            dim=settings.encoding.dim,
-            granularity=settings.encoding.granularity,
-            documents=state.documents,
-            passages=state.passages,
-            model=settings.encoding.model,
-            model_source=settings.encoding.model_source,
-            remedy="search again, and if this stays, publish it again with `aveyb-index publish`",
+        self._remember = remember
+        self.language: Language = language(settings.encoding.language)
+
+    @cached_property
+    def info(self) -> EngineInfo:
+        """What there is."""
+        encoding = self._settings.encoding
+        return EngineInfo(
+            name=self._server.name,
+            version=f"{self._publication.about}.{self._settings.publication}",
+            dim=encoding.dim,
+            granularity=encoding.granularity,
+            documents=self.count("document"),
+            passages=self.count("passage"),
+            model=encoding.model,
+            model_source=encoding.model_source,
+            remedy="it was changed meanwhile: search again, and if it stays so, publish it again",
         )
-        self.language: Language = terms.language
 
-    # --- filters -----------------------------------------------------------------------------------------------------
+    # --- filters and vectors -----------------------------------------------------------------------------------------
 
-    def select(self, where: Filter | None) -> Catalog | None:
-        """Find the documents that satisfy a filter."""
-        return None if where is None else self._known.matching(where, self._state, self._removed)
+    def select(self, where: Filter | None) -> str | None:
+        """Compile a filter to an expression, which documents and passages both understand."""
+        return None if where is None else compile_filter(where)
 
-    def count(self, kind: Kind, selection: Catalog | None = None) -> int:
+    def count(self, kind: Kind, selection: str | None = None) -> int:
         """Count the vectors of a kind that can be found."""
-        if selection is None:
-            return self._state.documents if kind == "document" else self._state.passages
-        return len(selection.numbers) if kind == "document" else int(selection.passages.sum())
+        condition = selection or ALL
+        return int(self._remember(f"count {kind} {condition}", lambda: self._count(kind, condition)))
 
-    def matching(self, selection: Catalog) -> IntArray:
+    def matching(self, selection: str) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
-        return selection.numbers
-
-    # --- vectors -----------------------------------------------------------------------------------------------------
+        return np.sort(_numbers(self._all("document", selection, ["number"])))
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Catalog | None = None, *, exact: bool = False
+        self, kind: Kind, queries: FloatArray, k: int, selection: str | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
         """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best first.
 
-        The few that a filter leaves, and all where more are wanted than Milvus gives, are read and scored here.
+        `exact`, and what the index finds too little of, reads and scores all vectors here.
         """
-        count = self.count(kind, selection)
-        k = min(k, count)
+        k = min(k, self.count(kind, selection))
         if not k or not len(queries):
             return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-        if not (exact or k > MOST_ROWS or (selection is not None and count <= FEW)):
-            found = self._by_graph(kind, queries, k, selection)
-            if all(len(numbers) >= k for _, numbers in found):
-                return np.stack([scores[:k] for scores, _ in found]), np.stack([numbers[:k] for _, numbers in found])
-        return self._one_by_one(kind, queries, k, selection)
-
-    def _by_graph(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Catalog | None
-    ) -> list[tuple[FloatArray, IntArray]]:
-        """Search in Milvus: scores and numbers for each query, of `k` or fewer where not as many were found."""
-        conditions = [f"born <= {self._state.generation}"]
-        if len(self._removed.present):
-            conditions.append(f"doc not in {self._removed.present.tolist()}")
-        wanted = [k]
-        if selection is not None:
-            others = self._state.documents - len(selection.numbers)
-            if len(selection.numbers) <= MOST_NAMED:
-                conditions.append(f"doc in {selection.numbers.tolist()}")
-            elif others <= MOST_NAMED:
-                catalog = self._known.catalog(self._state, self._removed)
-                excluded = catalog.numbers[~is_in(catalog.numbers, selection.numbers)]
-                conditions.append(f"doc not in {excluded.tolist()}")
-            else:  # more are asked for, and those of other documents left out
-                share = self.count(kind, selection) / self.count(kind)
-                wanted = [min(MOST_ROWS, int(1.5 * k / share) + 64), MOST_ROWS]
-        for most in wanted:
-            found = self._table.search(
-                _KINDS[kind], queries, most, " and ".join(conditions), max(EF_SEARCH, most), since=self._state.written
-            )
-            if len(wanted) > 1 and selection is not None:
-                chosen = [is_in(_documents(kind, numbers), selection.numbers) for _, numbers in found]
-                found = [(scores[mine], numbers[mine]) for (scores, numbers), mine in zip(found, chosen, strict=True)]
-            if all(len(numbers) >= k for _, numbers in found):
-                break
-        return [_best_first(scores, numbers) for scores, numbers in found]
-
-    def _one_by_one(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Catalog | None
-    ) -> tuple[FloatArray, IntArray]:
-        """Read all vectors in parts and score them."""
-        catalog = self._known.catalog(self._state, self._removed) if selection is None else selection
-        numbers = catalog.numbers if kind == "document" else expand_passages(np.stack(catalog, axis=1))
-        best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]
-        step = max(k, 16_384)
-        for start in range(0, len(numbers), step):
-            some = numbers[start : start + step]
-            scores = queries @ self.vectors(kind, some).T
-            for row, (old_scores, old_numbers) in enumerate(best):
-                joined = _best_first(np.concatenate([old_scores, scores[row]]), np.concatenate([old_numbers, some]))
-                best[row] = joined[0][:k], joined[1][:k]
-        return np.stack([scores for scores, _ in best]), np.stack([numbers for _, numbers in best])
+        if not exact and k <= MOST_HITS:
+            parameters = {"metric_type": "IP", "params": {"ef": max(EF, k)}}
+            found = self._search(kind, queries, "vector", parameters, k, selection)
+            if min(map(len, found)) == k:
+                return _arrays([[(number, score) for number, score in row] for row in found])
+        rows = self._all(kind, selection or ALL, ["number", "vector"])
+        numbers, vectors = _numbers(rows), np.array([row["vector"] for row in rows], dtype=np.float32)
+        scored = queries @ vectors.reshape(-1, self.info.dim).T
+        best = [np.lexsort((numbers, -row))[:k] for row in scored]
+        return np.stack([row[at] for row, at in zip(scored, best, strict=True)]), np.stack([numbers[at] for at in best])
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
-        found = np.empty((len(numbers), self.info.dim), dtype=np.float32)
-        order = np.argsort(numbers, kind="stable")
-        ascending = numbers[order]
-        missing = np.ones(len(numbers), dtype=bool)
-        for number, row in self._read(_KINDS[kind], np.unique(numbers).tolist(), ["vector"]):
-            first, last = np.searchsorted(ascending, [number, number + 1])
-            found[order[first:last]] = row["vector"]
-            missing[order[first:last]] = False
-        if missing.any():
-            self._damaged(f"no vector of {kind} number {numbers[missing][0]}")
-        return found
+        found = {int(row["number"]): row["vector"] for row in self._rows(kind, numbers.tolist(), ["number", "vector"])}
+        missing = next((number for number in numbers.tolist() if number not in found), None)
+        if missing is not None:
+            raise IndexFormatError(f"{self.info.name}: no vector of {kind} number {missing}; {self.info.remedy}")
+        return np.array([found[i] for i in numbers.tolist()], np.float32).reshape(-1, self._settings.encoding.dim)
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of the documents that an index directory chooses, too (`storage/sample.py`)."""
-        return self._known.mean(self._state.generation, self._mean)
+        """The mean `[d]` of the vectors of the documents that an index directory chooses, too."""
+        mean: FloatArray = self._remember("mean", self._mean)
+        return mean
 
     def _mean(self) -> FloatArray:
-        catalog = self._known.catalog(self._state, self._removed)
-        if not len(catalog.numbers):
-            return np.zeros(self.info.dim, dtype=np.float32)
-        least = np.argsort(catalog.keys)[: sample.SAMPLE]
-        chosen = Catalog(*(column[least] for column in catalog))
-        kind = self.info.kinds[0]
-        numbers = chosen.numbers if kind == "document" else expand_passages(np.stack(chosen[:2], axis=1))
-        if not len(numbers):
-            return np.zeros(self.info.dim, dtype=np.float32)
-        mean: FloatArray = self.vectors(kind, numbers).mean(axis=0)
-        return mean
+        total, kind = self.count("document"), self._settings.encoding.kinds[0]
+        # of so many ranks, evenly spread, at least SAMPLE are below this, but for one chance in 10^15
+        below = ALL if total <= 2 * SAMPLE else f"rank < {int(1.3 * SAMPLE / total * 2**63)}"
+        rows = sorted(self._all("document", below, ["number", "rank"]), key=lambda row: int(row["rank"]))[:SAMPLE]
+        numbers = np.sort(_numbers(rows))
+        if kind == "passage":
+            numbers = self.passage_numbers(numbers.tolist())
+        vectors = self.vectors(kind, numbers)
+        return vectors.mean(axis=0) if len(vectors) else np.zeros(self._settings.encoding.dim, np.float32)
 
     # --- words -------------------------------------------------------------------------------------------------------
 
     @property
     def mean_passage_length(self) -> float:
         """The mean length of all passages, in characters."""
-        return self._state.passage_characters / max(self._state.passages, 1)
+        return float(self._state["characters"]) / max(self.info.passages, 1)
 
-    def word_statistics(self, kind: Kind, text: str) -> WordStatistics:
-        """The statistics of this server's documents or passages that BM25 needs for the words of a query."""
-        return self._words.statistics(kind, text)
-
-    def by_words(
-        self,
-        kind: Kind,
-        text: str,
-        k: int,
-        selection: Catalog | None = None,
-        statistics: WordStatistics | None = None,
-    ) -> list[tuple[int, float]]:
-        """The `k` best documents or passages by BM25, best first; `statistics` are those of all servers."""
-        known = self.word_statistics(kind, text) if statistics is None else statistics
-        return self._words.best(kind, text, k, known, None if selection is None else selection.numbers)
+    def by_words(self, kind: Kind, text: str, k: int, selection: str | None = None) -> list[tuple[int, float]]:
+        """The `k` best documents or passages by Milvus's BM25, best first; fewer where fewer hold a word."""
+        words = self.language.words(text)
+        k = min(k, self.count(kind, selection))
+        if not words or not k:
+            return []
+        if k > MOST_HITS:
+            raise ConfigError(f"{self.info.name}: {k:,} hits by words; Milvus gives up to {MOST_HITS:,}: ask for fewer")
+        (found,) = self._search(kind, [match_text(words)], "bm25", {"metric_type": "BM25"}, k, selection)
+        # milvus-lite gives the negative of a score
+        return sorted(((number, abs(score)) for number, score in found if score), key=lambda hit: (-hit[1], hit[0]))
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        return self.word_statistics("passage", text).holding, self._words.held(text, passages)
+        words = [match_text([word]) for word in self.language.words(text)]
+        counts = [
+            self._remember(f"word {word}", lambda word=word: self._count("passage", f'TEXT_MATCH(words, "{word}")'))
+            for word in words
+        ]
+        rows = self._rows("passage", passages.tolist(), ["number", "words"])
+        stored = {int(row["number"]): set(row["words"].split()) for row in rows}
+        empty: set[str] = set()
+        held = [[word in stored.get(number, empty) for number in passages.tolist()] for word in words]
+        return np.array(counts, dtype=np.int64), np.array(held, dtype=bool).reshape(len(words), len(passages))
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
-        found = {}
-        for row in self._table.find(ids, [], self._state.generation, since=self._state.written):
-            number = row["number"] >> KIND_BITS
-            if not is_in(np.array([number]), self._removed.documents)[0]:
-                found[row["name"]] = number
-        return found
+        wanted = set(ids)
+        rows = self._rows("document", [rank_of(name) for name in wanted], ["number", "id"], field="rank")
+        return {row["id"]: int(row["number"]) for row in rows if row["id"] in wanted}
 
     def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
         """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
-        if not texts:
-            rows = self._read(DOCUMENT, docs, ["name"])
-            return {number: StoredDocument(number, row["name"], "", "", {}, None) for number, row in rows}
-        found = dict(self._read(DOCUMENT, docs, ["name", "fields", "doc", "first", "pieces", "body"]))
-        bodies = self._bodies(list(found.values()))
-        return {
-            number: StoredDocument(
-                number,
-                row["name"],
-                body["title"],
-                body["text"],
-                json.loads(row["fields"] or body["metadata"]),
-                pages_alone(body["pages"]),
-            )
-            for (number, row), body in zip(found.items(), bodies, strict=True)
-        }
+        rows = self._rows("document", docs, ["number", "id", *(["stored"] if texts else [])])
+        return {int(row["number"]): read_document(row) for row in rows}
 
     def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
         """Passages by number; those that are not there are left out."""
-        found = dict(self._read(PASSAGE, passages, ["doc", "first", "pieces", "body"]))
-        bodies = self._bodies(list(found.values()))
-        return {
-            number: StoredPassage((start, stop), heading)
-            for number, (start, stop, heading) in zip(found, bodies, strict=True)
-        }
+        rows = self._rows("passage", passages, ["number", "start", "stop", "heading"])
+        return {int(r["number"]): StoredPassage((int(r["start"]), int(r["stop"])), str(r["heading"])) for r in rows}
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-        rows = [(number, row["n"]) for number, row in self._read(DOCUMENT, docs, ["n"])]
-        return expand_passages(np.array(sorted(rows), dtype=np.int64).reshape(-1, 2))
+        return self.passage_spans(docs)[0]
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        spans: dict[int, tuple[int, int]] = {}
-        for number, row in self._read(DOCUMENT, docs, ["n", "spans"]):
-            passages = range(number << PASSAGE_BITS, (number << PASSAGE_BITS) + row["n"])
-            if row["spans"]:
-                spans.update(zip(passages, json.loads(row["spans"]), strict=True))
-                continue
-            found = self.passages(passages)  # more than fit into its row
-            if len(found) < len(passages):
-                self._damaged(f"{len(passages) - len(found)} passages of document number {number} are missing")
-            spans.update((passage, stored.span) for passage, stored in found.items())
-        numbers = np.array(sorted(spans), dtype=np.int64)
-        return numbers, np.array([spans[number] for number in numbers.tolist()], dtype=np.int64).reshape(-1, 2)
+        found = [
+            (row["number"], row["start"], row["stop"])
+            for start in range(0, len(docs), NAMED)
+            for row in self._all("passage", f"doc in {list(docs[start : start + NAMED])}", ["number", "start", "stop"])
+        ]
+        rows = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+        return rows[:, 0], rows[:, 1:]
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _read(self, kind: int, numbers: Iterable[int], columns: Sequence[str]) -> Iterable[tuple[int, Row]]:
-        return self._table.read(kind, numbers, columns, since=self._state.written)
+    @property
+    def _reading(self) -> dict[str, Any]:
+        return {"consistency_level": self._server.address.consistency, "timeout": WAIT}
 
-    def _bodies(self, rows: list[Row]) -> list[Any]:
-        try:
-            return self._table.bodies(rows, since=self._state.written)
-        except KeyError as error:
-            self._damaged(f"piece {error} of a text is missing")
+    def _search(
+        self, kind: Kind, data: Any, field: str, parameters: dict[str, Any], k: int, selection: str | None
+    ) -> list[list[tuple[int, float]]]:
+        with self._server.translated():
+            found = self._server.client.search(
+                self._publication.of(kind),
+                data=list(data),
+                anns_field=field,
+                limit=k,
+                filter=selection or "",
+                search_params=parameters,
+                **self._reading,
+            )
+        return [[(int(hit["number"]), float(hit["distance"])) for hit in hits] for hits in found]
 
-    def _damaged(self, what: str) -> NoReturn:
-        raise IndexFormatError(f"{self.info.name}: {what}; {self.info.remedy}")
+    def _all(self, kind: Kind, condition: str, fields: list[str]) -> list[dict[str, Any]]:
+        return read_all(self._server, self._publication.of(kind), condition, fields, self._server.address.consistency)
+
+    def _rows(
+        self, kind: Kind, values: Iterable[int], fields: list[str], *, field: str = "number"
+    ) -> list[dict[str, Any]]:
+        """The rows whose number, or another field, is one of some values."""
+        wanted, rows = list(values), []
+        for start in range(0, len(wanted), NAMED):
+            with self._server.translated():
+                rows += self._server.client.query(
+                    self._publication.of(kind),
+                    filter=f"{field} in {wanted[start : start + NAMED]}",
+                    output_fields=fields,
+                    **self._reading,
+                )
+        return rows
+
+    def _count(self, kind: Kind, condition: str) -> int:
+        with self._server.translated():
+            (row,) = self._server.client.query(
+                self._publication.of(kind), filter=condition, output_fields=["count(*)"], **self._reading
+            )
+        return int(row["count(*)"])
 
 
-def _best_first(scores: FloatArray, numbers: IntArray) -> tuple[FloatArray, IntArray]:
-    order = np.lexsort((numbers, -scores))
-    return scores[order], numbers[order]
+def _numbers(rows: list[dict[str, Any]]) -> IntArray:
+    return np.array([int(row["number"]) for row in rows], dtype=np.int64)
 
 
-def _documents(kind: Kind, numbers: IntArray) -> IntArray:
-    return numbers if kind == "document" else numbers >> PASSAGE_BITS
+def _arrays(found: list[list[tuple[int, float]]]) -> tuple[FloatArray, IntArray]:
+    ordered = [sorted(row, key=lambda hit: (-hit[1], hit[0])) for row in found]
+    scores = np.array([[score for _, score in row] for row in ordered], dtype=np.float32)
+    return scores, np.array([[number for number, _ in row] for row in ordered], dtype=np.int64)

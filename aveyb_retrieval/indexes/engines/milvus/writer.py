@@ -1,126 +1,110 @@
-"""Documents into Milvus: published as a whole, or upserted and deleted in what readers see.
-
-Milvus has no transactions. A change writes rows of a new generation, which nobody looks at, and then one row with its
-state: from then on the generation is there, as a whole. Rows of removed documents go later, for searches under way.
-"""
+"""Documents into Milvus: published as a whole, or upserted and deleted in what readers see."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import asdict, replace
+import random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from aveyb_retrieval.errors import EngineError
+from aveyb_retrieval.errors import EngineError, IndexFormatError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.engines.milvus import versions
-from aveyb_retrieval.indexes.engines.milvus.batch import Counts, Words, check_id, document_rows, read_words
+from aveyb_retrieval.indexes.engines.milvus import schema
 from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
-from aveyb_retrieval.indexes.engines.milvus.known import Known, State, read_state
-from aveyb_retrieval.indexes.engines.milvus.lock import WriterLock
-from aveyb_retrieval.indexes.engines.milvus.rows import (
-    DOCUMENT,
-    KIND_BITS,
-    PARTITIONS,
-    PIECE,
-    REMOVED,
-    STATE,
-    Row,
-    Table,
-    counted,
-)
-from aveyb_retrieval.indexes.engines.milvus.word_search import is_in
-from aveyb_retrieval.indexes.engines.words import TermCounter
+from aveyb_retrieval.indexes.engines.milvus.rows import make_rows, rank_of
+from aveyb_retrieval.indexes.engines.milvus.schema import WAIT, Publication
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aveyb_retrieval.indexes.engines.milvus.rows import Row
     from aveyb_retrieval.indexes.input.documents import Record
     from aveyb_retrieval.indexes.shards.parts import EncodedRow
 
-SEGMENT_POSTINGS = 4_000_000  # words that are collected in memory before they are written
-KEPT = 30.0  # seconds that rows of removed documents stay, for searches under way
-_REMOVED_IN_ROW = 4000  # numbers
-_READ_BACK = 64  # documents whose words are collected again at once
-_WORDS = PIECE + 1  # the first kind of words
+# Documents are numbered from 0 as they are published. Numbers of documents that updates add are drawn at random from
+# those above, so that writers need not know of each other; passages leave 43 bits to them.
+FIRST_ADDED, MOST = 1 << 40, 1 << (63 - PASSAGE_BITS)
+CALL_ROWS = 1024  # rows of one call; a call has at most 64 MB
+NAMED = 4096  # numbers in one expression
 
 
 class MilvusWriter:
-    """Writes a collection of one server; for one user at a time."""
+    """Writes a collection. Nothing keeps two writers apart: the last one to write a document decides."""
 
     def __init__(self, address: Address) -> None:
-        """Connect.
+        """Connect; milvus-lite makes its database if it is not there.
 
         Raises:
             EngineError: no server answers there, or it refuses the user.
         """
         self.name = address.name
         self._server = Server(address, create=True)
-        self._lock = WriterLock(self._server)
-        self._target: _Target | None = None
+        self._open: tuple[Publication, CollectionSettings] | None = None
+        self._next = 0
 
     def close(self) -> None:
-        """Close the connection; what was not acknowledged is not there."""
-        try:
-            self._lock.release()
-        except EngineError:
-            pass  # the server is away; the lock names this process, whose end frees it
-        finally:
-            self._server.close()
+        """Close the connection."""
+        self._server.close()
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
-        """Begin or continue to publish; returns how many documents are there already.
-
-        Raises:
-            IndexLockedError: another process is writing under this name.
-        """
-        self._lock.take()
-        seen = versions.find_visible(self._server, load=True)
-        there = versions.versions(self._server)
-        current = next((number for number, name in there.items() if seen and name == seen["collection"]), 0)
-        done: int | None = None
-        for name in [name for number, name in there.items() if number > current]:
-            done = self._continue(name, settings) if done is None and not restart else done
-            if done is None or name != self._on().table.collection:
-                versions.drop(self._server, name)
-        if done is not None:
-            return done
-        table = versions.create(self._server, max(there, default=0) + 1, settings.encoding.dim)
-        state = State(table.collection, -1, settings.to_json())
-        self._target = _Target(table, settings, state)
-        table.insert([_state_row(table, state)])
+        """Begin or continue to publish; returns how many documents are there already."""
+        server, before = self._server, schema.visible(self._server)
+        found = schema.publications(server)
+        last = found[-1].number if found else 0
+        for building in found:
+            if before is not None and building.number <= before.number:
+                continue
+            state = schema.read_state(server, building)
+            if not restart and state is not None and state["settings"] == settings.to_json():
+                self._open = building, settings
+                schema.load_all(server, building)
+                self._next = self._count("document")
+                # passages of documents that were not acknowledged
+                self._delete("passage", f"number >= {self._next << PASSAGE_BITS}")
+                return self._next
+            schema.drop(server, building)
+        publication = Publication(f"{schema.alias_of(server)}_{last + 1}")
+        schema.create(server, publication, settings.encoding.dim)
+        schema.write_state(server, publication, {"settings": settings.to_json(), "changes": 0, "characters": 0})
+        self._open, self._next = (publication, settings), 0
         return 0
 
     def add(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
-        """Add new documents to what is published; each is there once its own row is, which comes last.
+        """Add new documents to what is published; they are safe when this returns.
 
         Raises:
             InputError: a document holds what Milvus cannot.
         """
-        for record, _ in rows:
-            check_id(record, self.name)
-        on = self._on()
-        made, counts = document_rows(on.table, on.words, on.state.last + 1, 0, rows)
-        on.insert(*made.values())
-        on.state = _counted(on.state, counts, last=on.state.last + len(rows))
-        if on.words.postings >= SEGMENT_POSTINGS:
-            on.write_words(0)
+        documents, passages = self._rows(list(range(self._next, self._next + len(rows))), rows)
+        self._write("insert", "passage", passages)
+        self._write("insert", "document", documents)
+        self._next += len(rows)
 
     def finish(self) -> None:
-        """Write the words of what was added, and have the graph built."""
-        on = self._on()
-        on.write_words(0)
-        on.table.insert([_state_row(on.table, replace(on.state, generation=0, written=on.written))])
-        versions.build_graph(self._server, on.table.collection)
+        """Seal what was added, so that its indexes are built, and count it.
+
+        Raises:
+            EngineError: something else was written beside it.
+        """
+        publication, settings = self._opened()
+        with self._server.translated():
+            for kind in ("document", "passage"):
+                self._server.client.flush(publication.of(kind), timeout=WAIT)
+        count = self._count("document")
+        if count != self._next:
+            raise EngineError(
+                f"{self.name}: {count:,} documents where {self._next:,} were written: another process publishes under "
+                "this name; let one do it, with --restart"
+            )
+        characters = sum(row["stop"] - row["start"] for row in self._all("passage", ["start", "stop"]))
+        state = {"settings": settings.to_json(), "changes": 0, "characters": characters}
+        schema.write_state(self._server, publication, state)
 
     def switch(self) -> None:
         """Show readers what was published."""
-        versions.show(self._server, self._on().table.collection)
+        schema.show(self._server, self._opened()[0])
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -130,175 +114,146 @@ class MilvusWriter:
         Raises:
             IndexFormatError: nothing was published under this name.
         """
-        state = read_state(versions.visible(self._server, load=True), self.name)
-        settings = CollectionSettings.from_json(state.settings, self.name)
-        self._target = _Target(Table(self._server, state.collection, settings.encoding.dim), settings, state)
-        return settings
+        publication = schema.load(self._server)
+        state = schema.read_state(self._server, publication)
+        if state is None:
+            raise IndexFormatError(f"{self.name}: damaged: {publication.about} is empty; publish it again")
+        self._open = publication, CollectionSettings.from_json(state["settings"], self.name)
+        return self._open[1]
 
     def upsert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
-        """Add documents, or replace those of the same ids, as one generation.
+        """Add documents, or replace those of the same ids; they are safe when this returns.
+
+        If it is interrupted, some of them may be there: do it again.
 
         Raises:
             InputError: a document holds what Milvus cannot.
-            IndexLockedError: another process is writing under this name.
         """
-        for record, _ in rows:
-            check_id(record, self.name)
         last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
-        on = self._locked()
-        on.change(list(last.values()), on.find(list(last)))
+        self._opened()
+        there = self._numbers(list(last))
+        fresh = iter(self._fresh(len(last) - len(there)))
+        numbers = [there[name] if name in there else next(fresh) for name in last]
+        documents, passages = self._rows(numbers, list(last.values()))
+        old = self._passages(list(there.values()))
+        self._write("upsert", "document", documents)
+        self._write("upsert", "passage", passages)
+        kept = {row["number"] for row in passages}
+        self._delete_numbers("passage", [row["number"] for row in old if row["number"] not in kept])
+        self._changed(_characters(passages) - _characters(old))
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents by id, as one generation; missing ones are fine. Returns how many there were.
-
-        Raises:
-            IndexLockedError: another process is writing under this name.
-        """
-        on = self._locked()
-        removed = on.find(ids)
-        if removed:
-            on.change([], removed)
-        return len(removed)
+        """Remove documents by id; those that are not there are fine. Returns how many there were."""
+        self._opened()
+        there = list(self._numbers(ids).values())
+        passages = self._passages(there)
+        self._delete_numbers("passage", [row["number"] for row in passages])
+        self._delete_numbers("document", there)
+        self._changed(-_characters(passages))
+        return len(there)
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Return those of the ids that no document has."""
-        found = {row["name"] for row in self._on().find(ids)}
-        return [document_id for document_id in ids if document_id not in found]
+        self._opened()
+        there = self._numbers(ids)
+        return [document_id for document_id in ids if document_id not in there]
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _on(self) -> _Target:
-        if self._target is None:
+    def _opened(self) -> tuple[Publication, CollectionSettings]:
+        if self._open is None:
             self.settings()
-        assert self._target is not None  # `settings` sets it or raises
-        return self._target
+        assert self._open is not None  # `settings` sets it or raises
+        return self._open
 
-    def _locked(self) -> _Target:
-        """The version that readers see, with the lock: another one may have taken its place before."""
-        if not self._lock.is_held:
-            before = None if self._target is None else self._target.settings
-            self._lock.take()
-            now = self.settings()
-            if before is not None:
-                now.check_same(before, self.name)
-        return self._on()
+    def _rows(self, numbers: list[int], rows: Sequence[tuple[Record, EncodedRow]]) -> tuple[list[Row], list[Row]]:
+        words = language(self._opened()[1].encoding.language)
+        made = [
+            make_rows(number, record, row, words, self.name)
+            for number, (record, row) in zip(numbers, rows, strict=True)
+        ]
+        return [document for document, _ in made], [passage for _, passages in made for passage in passages]
 
-    def _continue(self, name: str, settings: CollectionSettings) -> int | None:
-        """Take up an interrupted publication: how many documents it has, or None where it is of something else."""
+    def _write(self, how: str, kind: str, rows: list[Row]) -> None:
+        call, name = getattr(self._server.client, how), self._opened()[0].of(kind)
         with self._server.translated():
-            self._server.client.load_collection(name, timeout=versions.LOAD_WAIT)
-        table = Table(self._server, name, settings.encoding.dim)
-        rows = table.query(f"kind == {STATE}", ["body"], "state")
-        if not rows or CollectionSettings.from_json(json.loads(rows[0]["body"])["settings"], self.name) != settings:
-            return None
-        done = table.count(f"kind == {DOCUMENT}", "document")
-        if table.count(f"doc <= {done}", "document") != done:
-            return None  # a batch is there in part
-        table.remove(f"doc > {done}", "passage")
-        table.remove(f"doc > {done} or kind >= {_WORDS}", "data")
-        table.remove("born >= 0", "state")
-        self._target = on = _Target(table, settings, State(name, -1, settings.to_json()))
-        for start in range(1, done + 1, _READ_BACK):
-            numbers = range(start, min(start + _READ_BACK, done + 1))
-            on.state = _counted(on.state, read_words(table, on.words, numbers), last=numbers[-1])
-            if on.words.postings >= SEGMENT_POSTINGS:
-                on.write_words(0)
-        return done
+            for start in range(0, len(rows), CALL_ROWS):
+                call(name, rows[start : start + CALL_ROWS], timeout=WAIT)
+
+    def _delete(self, kind: str, condition: str) -> None:
+        with self._server.translated():
+            self._server.client.delete(self._opened()[0].of(kind), filter=condition, timeout=WAIT)
+
+    def _delete_numbers(self, kind: str, numbers: list[int]) -> None:
+        for start in range(0, len(numbers), NAMED):
+            self._delete(kind, f"number in {numbers[start : start + NAMED]}")
+
+    def _changed(self, characters: int) -> None:
+        publication, _ = self._opened()
+        state = schema.read_state(self._server, publication) or {}
+        state |= {"changes": state["changes"] + 1, "characters": state["characters"] + characters}
+        schema.write_state(self._server, publication, state)
+
+    def _query(self, kind: str, condition: str, fields: list[str]) -> list[dict[str, Any]]:
+        with self._server.translated():
+            return list(
+                self._server.client.query(
+                    self._opened()[0].of(kind),
+                    filter=condition,
+                    output_fields=fields,
+                    consistency_level="Strong",
+                    timeout=WAIT,
+                )
+            )
+
+    def _count(self, kind: str) -> int:
+        return int(self._query(kind, "number >= 0", ["count(*)"])[0]["count(*)"])
+
+    def _all(self, kind: str, fields: list[str]) -> list[dict[str, Any]]:
+        return read_all(self._server, self._opened()[0].of(kind), "number >= 0", fields, "Strong")
+
+    def _numbers(self, ids: Sequence[str]) -> dict[str, int]:
+        """Numbers of documents by their ids."""
+        found: dict[str, int] = {}
+        for start in range(0, len(ids), CALL_ROWS):
+            wanted = ids[start : start + CALL_ROWS]
+            rows = self._query("document", f"rank in {[rank_of(name) for name in wanted]}", ["number", "id"])
+            found |= {row["id"]: int(row["number"]) for row in rows if row["id"] in set(wanted)}
+        return found
+
+    def _passages(self, docs: list[int]) -> list[dict[str, Any]]:
+        name, fields = self._opened()[0].of("passage"), ["number", "start", "stop"]
+        return read_all(self._server, name, f"doc in {docs}", fields, "Strong") if docs else []
+
+    def _fresh(self, count: int) -> list[int]:
+        """Numbers that no document has."""
+        if not count:
+            return []
+        while True:
+            numbers = random.SystemRandom().sample(range(FIRST_ADDED, MOST), count)
+            if not self._query("document", f"number in {numbers}", ["number"]):
+                return sorted(numbers)
 
 
-class _Target:
-    """The version that is written to."""
-
-    def __init__(self, table: Table, settings: CollectionSettings, state: State) -> None:
-        self.table = table
-        self.settings = settings
-        self.state = state
-        self.words = Words(TermCounter(language(settings.encoding.language)))
-        self.written = 0
-        self._known = Known(table)
-        self._blocks = 0  # of words that were written in this generation
-        self._is_clean = False
-
-    def insert(self, *lists: list[Row]) -> None:
-        """Add lists of rows, each of one partition, one after the other."""
-        for rows in lists:
-            if rows:
-                self.written = max(self.written, self.table.insert(rows))
-
-    def write_words(self, generation: int) -> None:
-        """Write what words were collected as a segment."""
-        rows = []
-        for kind, key, block in self.words.blocks():
-            rows.append(self.table.row(counted(generation, self._blocks), kind, generation, key=key, body=block))
-            self._blocks += 1
-        self.insert(rows)
-
-    def find(self, ids: Sequence[str]) -> list[Row]:
-        """The rows of documents with some ids, as of now."""
-        state, removed = self._known.newest()
-        rows = self.table.find(ids, ["n", "counts"], state.generation)
-        numbers = np.array([row["number"] >> KIND_BITS for row in rows], dtype=np.int64)
-        return [row for row, gone in zip(rows, is_in(numbers, removed.documents), strict=True) if not gone]
-
-    def change(self, documents: Sequence[tuple[Record, EncodedRow]], removed: Sequence[Row]) -> None:
-        """Make the next generation: add some documents and remove others. It is there when this returns."""
-        if not self._is_clean:
-            self._clean()
-        self._is_clean = False
-        generation, self._blocks = self.state.generation + 1, 0
-        made, counts = document_rows(self.table, self.words, self.state.last + 1, generation, documents)
-        for row in removed:
-            counts += Counts.of(row).negative()
-        purged = self._purge()
-        self.insert(*made.values())
-        self.write_words(generation)
-        numbers = [row["number"] >> KIND_BITS for row in removed]
-        now = int(time.time())
-        self.insert(
-            [
-                self.table.row(counted(generation, i), REMOVED, generation, n=now, body=json.dumps(some))
-                for i, some in enumerate(_parts(numbers, _REMOVED_IN_ROW))
-            ]
+def read_all(
+    server: Server, collection: str, condition: str, fields: list[str], consistency: str
+) -> list[dict[str, Any]]:
+    """All rows that satisfy a condition, however many, a page at a time."""
+    rows: list[dict[str, Any]] = []
+    with server.translated():
+        pages = server.client.query_iterator(
+            collection,
+            batch_size=8192,
+            filter=condition,
+            output_fields=fields,
+            consistency_level=consistency,
+            timeout=WAIT,
         )
-        last = self.state.last + len(documents)
-        state = _counted(self.state, counts, last=last, generation=generation, purged=purged, written=self.written)
-        self.table.insert([_state_row(self.table, state)])
-        self.state, self._is_clean = state, True
-        self.table.remove(f"kind == {STATE} and born < {generation}", "state")
-
-    def _clean(self) -> None:
-        """Remove what an interrupted change has left behind; its numbers are not given again."""
-        state, _ = self._known.newest()
-        leavings = [self.table.remove(f"born > {state.generation}", name, ["doc", "born"]) for name in PARTITIONS]
-        rows = [row for some in leavings for row in some]
-        # the next generation follows the highest that any row has
-        generation = max([state.generation, *(row["born"] for row in rows)])
-        self.state = replace(state, last=max([state.last, *(row["doc"] for row in rows)]), generation=generation)
-        self.words.forget()
-        self._is_clean = True
-
-    def _purge(self) -> int:
-        """Remove the rows of documents that were removed long ago; returns the generation up to which this is done."""
-        rows = self.table.query(f"kind == {REMOVED} and born > {self.state.purged}", ["born", "n", "body"], "state")
-        recent = [row["born"] for row in rows if row["n"] > time.time() - KEPT]
-        done = min(recent, default=self.state.generation + 1) - 1
-        numbers = [number for row in rows if row["born"] <= done for number in json.loads(row["body"])]
-        for some in _parts(numbers, _REMOVED_IN_ROW):
-            for name in ("document", "passage", "data"):
-                self.table.remove(f"doc in {some}", name)
-        return max(self.state.purged, done)
+        while page := pages.next():
+            rows.extend(page)
+        pages.close()
+    return rows
 
 
-def _counted(state: State, counts: Counts, **changes: Any) -> State:
-    """A state with what documents add to it."""
-    now: dict[str, Any] = {name: value + getattr(state, name) for name, value in vars(counts).items()}
-    return replace(state, **now, **changes)
-
-
-def _state_row(table: Table, state: State) -> Row:
-    """The row of a state. That of a publication under way has a number of its own."""
-    return table.row(state.generation + 1, STATE, state.generation, body=json.dumps(asdict(state)))
-
-
-def _parts(numbers: Sequence[int], most: int) -> list[list[int]]:
-    return [list(numbers[start : start + most]) for start in range(0, len(numbers), most)]
+def _characters(passages: Sequence[dict[str, Any]]) -> int:
+    return sum(row["stop"] - row["start"] for row in passages)

@@ -10,14 +10,23 @@ from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, Pool, translated
 from aveyb_retrieval.indexes.engines.postgres.view import PostgresView, State
-from aveyb_retrieval.indexes.engines.words import TermCounter
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.engines.postgres.writer import PostgresWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo
     from aveyb_retrieval.indexes.types import FloatArray
+
+
+def open_engine(address: str) -> PostgresEngine:
+    """Open the collection at an address for searching."""
+    return PostgresEngine(Address.parse(address))
+
+
+def open_writer(address: str) -> PostgresWriter:
+    """Connect to write the collection at an address."""
+    return PostgresWriter(Address.parse(address))
 
 
 class PostgresEngine:
@@ -37,14 +46,13 @@ class PostgresEngine:
     @contextmanager
     def view(self) -> Iterator[PostgresView]:
         """Begin a transaction: all that one search reads."""
-        schema, settings, terms, means = self._schema, self._settings, self._terms, self._means
+        schema, settings, means = self._schema, self._settings, self._means
         with self._pool.connection() as connection:
             with translated(self._address.name):
                 row = connection.execute(
-                    "SELECT generation, documents, passages, document_terms, passage_terms, passage_characters "
-                    f"FROM {schema}.state"  # of our own
+                    f"SELECT {', '.join(State._fields)} FROM {schema}.state"  # of our own
                 ).fetchone()
-            yield PostgresView(connection, schema, self._address.name, settings, State(*row), terms, means)
+            yield PostgresView(connection, schema, self._address.name, settings, State(*row), means)
 
     @property
     def is_stale(self) -> bool:
@@ -65,11 +73,6 @@ class PostgresEngine:
         """Close the connections."""
         self._pool.close()
 
-    @property
-    def settings(self) -> CollectionSettings:
-        """What the collection was published with."""
-        return self._settings
-
     def _visible(self) -> str:
         with self._pool.connection() as connection:
             return tables.visible(connection, self._address)
@@ -78,7 +81,6 @@ class PostgresEngine:
         with self._pool.connection() as connection:
             (found,) = connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
         self._settings = CollectionSettings.from_json(found, self._address.name)
-        self._terms = TermCounter(language(self._settings.encoding.language))
         self._means = _Means()
         self._schema = schema
 

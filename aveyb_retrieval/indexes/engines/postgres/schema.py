@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError
+from aveyb_retrieval.indexes.engines.words import word_key
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.postgres.connection import Address
 
 MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
+BLOCK = 2048  # rows of a word's list that are read together
+TABLES = (
+    "documents", "passages", "document_vectors", "passage_vectors", "document_postings", "passage_postings",
+)  # fmt: skip
 LOCK_WAIT = 5  # seconds that the removal of an old version waits for its readers
 OLDEST = (0, 8)  # pgvector with iterative scans: without them a filter leaves fewer hits than there are
 
@@ -34,39 +41,59 @@ CREATE TABLE IF NOT EXISTS aveyb.collections(
 _TABLES = """
 CREATE TABLE {schema}.state(
     settings jsonb NOT NULL, generation bigint NOT NULL DEFAULT 0, documents bigint NOT NULL DEFAULT 0,
-    passages bigint NOT NULL DEFAULT 0, document_terms bigint NOT NULL DEFAULT 0,
-    passage_terms bigint NOT NULL DEFAULT 0, passage_characters bigint NOT NULL DEFAULT 0);
+    passages bigint NOT NULL DEFAULT 0, passage_characters bigint NOT NULL DEFAULT 0,
+    worded_documents bigint NOT NULL DEFAULT 0, document_words bigint NOT NULL DEFAULT 0,
+    worded_passages bigint NOT NULL DEFAULT 0, passage_words bigint NOT NULL DEFAULT 0);
 CREATE SEQUENCE {schema}.numbers;
 CREATE TABLE {schema}.documents(
     number bigint PRIMARY KEY, key bytea NOT NULL UNIQUE, id text NOT NULL, title text NOT NULL, text text NOT NULL,
     metadata text NOT NULL, fields jsonb NOT NULL, pages text, n_tokens bigint NOT NULL, n_cut bigint NOT NULL,
-    n_passages integer NOT NULL, terms jsonb NOT NULL, n_terms integer NOT NULL);
+    n_passages integer NOT NULL, words text NOT NULL, n_words integer NOT NULL);
 CREATE TABLE {schema}.passages(
     number bigint PRIMARY KEY, start integer NOT NULL, stop integer NOT NULL, heading text NOT NULL, norm real,
-    terms jsonb NOT NULL, n_terms integer NOT NULL);
+    words text NOT NULL, n_words integer NOT NULL);
 CREATE TABLE {schema}.document_vectors(number bigint PRIMARY KEY, vector vector({dim}) NOT NULL);
 CREATE TABLE {schema}.passage_vectors(number bigint PRIMARY KEY, vector vector({dim}) NOT NULL);
-CREATE TABLE {schema}.terms(
-    key bytea PRIMARY KEY, term text NOT NULL, documents bigint NOT NULL, passages bigint NOT NULL);
+CREATE TABLE {schema}.terms(key bytea PRIMARY KEY, documents bigint NOT NULL, passages bigint NOT NULL);
+CREATE TABLE {schema}.document_postings(id bigint GENERATED ALWAYS AS IDENTITY, key bytea NOT NULL,
+    first bigint NOT NULL, last bigint NOT NULL, n integer NOT NULL, most integer NOT NULL, shortest integer NOT NULL,
+    held bytea NOT NULL);
+CREATE TABLE {schema}.passage_postings(LIKE {schema}.document_postings INCLUDING IDENTITY);
+ALTER TABLE {schema}.document_postings ALTER held SET STORAGE EXTERNAL;
+ALTER TABLE {schema}.passage_postings ALTER held SET STORAGE EXTERNAL;
 ALTER TABLE {schema}.document_vectors ALTER vector SET STORAGE PLAIN;
 ALTER TABLE {schema}.passage_vectors ALTER vector SET STORAGE PLAIN;
 """
-# The keys of `terms` are hashes: a term may be longer than a B-tree takes.
-_COUNT_TERMS = """
-INSERT INTO {schema}.terms AS t (key, term, documents, passages)
-SELECT sha256(convert_to(term, 'UTF8')), term, sum(d), sum(p) FROM (
-    SELECT k.term, {sign} AS d, 0 AS p FROM {schema}.documents AS r, jsonb_object_keys(r.terms) AS k(term) {documents}
-    UNION ALL
-    SELECT k.term, 0, {sign} FROM {schema}.passages AS r {passages} CROSS JOIN jsonb_object_keys(r.terms) AS k(term)
-) AS found GROUP BY term
+# A list of `engines.words` was written in one block for each batch: joined, up to BLOCK rows each.
+_JOIN_BLOCKS = """
+CREATE TEMPORARY TABLE joined ON COMMIT DROP AS
+SELECT key, min(first) AS first, max(last) AS last, sum(n) AS n, max(most) AS most, min(shortest) AS shortest,
+    string_agg(held, ''::bytea ORDER BY first) AS held
+FROM (SELECT *, sum(n) OVER (PARTITION BY key ORDER BY first) / {block} AS part FROM {schema}.{kind}_postings) AS found
+GROUP BY key, part;
+TRUNCATE {schema}.{kind}_postings;
+INSERT INTO {schema}.{kind}_postings(key, first, last, n, most, shortest, held)
+SELECT * FROM joined ORDER BY key, first;
+DROP TABLE joined
+"""
+_COUNT_WORDS = """
+INSERT INTO {schema}.terms AS t SELECT key, sum(d), sum(p) FROM (
+    SELECT key, n AS d, 0 AS p FROM {schema}.document_postings
+    UNION ALL SELECT key, 0, n FROM {schema}.passage_postings) AS found GROUP BY key
+"""
+_ADD_WORDS = """
+INSERT INTO {schema}.terms AS t SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bigint[])
 ON CONFLICT (key) DO UPDATE SET documents = t.documents + excluded.documents, passages = t.passages + excluded.passages
 """
 _COUNT_ROWS = """
-UPDATE {schema}.state SET documents = documents + {sign} * d.n, document_terms = document_terms + {sign} * d.terms,
-    passages = passages + {sign} * p.n, passage_terms = passage_terms + {sign} * p.terms,
+UPDATE {schema}.state SET documents = documents + {sign} * d.n, document_words = document_words + {sign} * d.words,
+    passages = passages + {sign} * p.n, passage_words = passage_words + {sign} * p.words,
+    worded_documents = worded_documents + {sign} * d.worded, worded_passages = worded_passages + {sign} * p.worded,
     passage_characters = passage_characters + {sign} * p.characters
-FROM (SELECT count(*) AS n, coalesce(sum(n_terms), 0) AS terms FROM {schema}.documents AS r {documents}) AS d,
-    (SELECT count(*) AS n, coalesce(sum(n_terms), 0) AS terms, coalesce(sum(stop - start), 0) AS characters
+FROM (SELECT count(*) AS n, count(*) FILTER (WHERE n_words > 0) AS worded, coalesce(sum(n_words), 0) AS words
+     FROM {schema}.documents AS r {documents}) AS d,
+    (SELECT count(*) AS n, count(*) FILTER (WHERE n_words > 0) AS worded, coalesce(sum(n_words), 0) AS words,
+     coalesce(sum(stop - start), 0) AS characters
      FROM {schema}.passages AS r {passages}) AS p
 """
 _OF_DOCUMENTS = "WHERE r.number = ANY(%(numbers)s::bigint[])"
@@ -74,9 +101,14 @@ PASSAGES_OF = f"r.number >= d << {PASSAGE_BITS} AND r.number < (d + 1) << {PASSA
 _OF_PASSAGES = f"JOIN unnest(%(numbers)s::bigint[]) AS d ON {PASSAGES_OF}"
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS documents_fields ON {schema}.documents USING gin (fields jsonb_path_ops)",
-    "CREATE INDEX IF NOT EXISTS documents_terms ON {schema}.documents USING gin (terms)",
-    "CREATE INDEX IF NOT EXISTS passages_terms ON {schema}.passages USING gin (terms)",
-    'CREATE INDEX IF NOT EXISTS terms_first ON {schema}.terms (left(term, 1) COLLATE "C")',
+    *(
+        f"CREATE {index} ON {{schema}}.{kind}_postings ({column})"
+        for kind in ("document", "passage")
+        for index, column in (
+            (f"INDEX IF NOT EXISTS {kind}_postings_key", "key, first"),
+            (f"UNIQUE INDEX IF NOT EXISTS {kind}_postings_id", "id"),
+        )
+    ),
 )
 _GRAPH = (
     "CREATE INDEX IF NOT EXISTS {kind}_graph ON {schema}.{kind}_vectors USING hnsw (vector vector_ip_ops) "
@@ -158,7 +190,8 @@ def create(connection: Any, address: Address, settings: CollectionSettings) -> s
     """
     if settings.encoding.dim > MOST_DIMENSIONS:
         raise ConfigError(
-            f"{address.name}: vectors of dimension {settings.encoding.dim}; pgvector's HNSW index takes {MOST_DIMENSIONS:,}"
+            f"{address.name}: vectors of dimension {settings.encoding.dim}; pgvector's HNSW index takes "
+            f"{MOST_DIMENSIONS:,}"
         )
     with connection.transaction():
         (number,) = connection.execute(
@@ -188,28 +221,35 @@ def drop_building(connection: Any, address: Address, schema: str) -> None:
 
 
 def build_indexes(connection: Any, schema: str) -> None:
-    """Count all terms and rows, and build every index; what an interrupted run has done is kept or done again."""
+    """Count all words and rows, and build every index; what an interrupted run has done is kept or done again."""
     with connection.transaction():
         connection.execute(f"TRUNCATE {schema}.terms")
         connection.execute(
-            f"UPDATE {schema}.state SET documents = 0, passages = 0, document_terms = 0, passage_terms = 0, "
-            "passage_characters = 0"
+            f"UPDATE {schema}.state SET documents = 0, passages = 0, passage_characters = 0, worded_documents = 0, "
+            "document_words = 0, worded_passages = 0, passage_words = 0"
         )
-        for sql in (_COUNT_TERMS, _COUNT_ROWS):
-            connection.execute(sql.format(schema=schema, sign=1, documents="", passages=""))
+        for kind in ("document", "passage"):
+            connection.execute(_JOIN_BLOCKS.format(schema=schema, kind=kind, block=BLOCK))
+        connection.execute(_COUNT_WORDS.format(schema=schema))
+        connection.execute(_COUNT_ROWS.format(schema=schema, sign=1, documents="", passages=""))
     for sql in _INDEXES:
         connection.execute(sql.format(schema=schema))
     for kind in ("document", "passage"):
         connection.execute(_GRAPH.format(schema=schema, kind=kind))
-    for table in ("documents", "passages", "document_vectors", "passage_vectors", "terms"):
+    for table in (*TABLES, "terms"):
         connection.execute(f"ANALYZE {schema}.{table}")
 
 
-def count_in(connection: Any, schema: str, numbers: list[int], sign: int) -> None:
-    """Add documents (`sign` 1) to the statistics, or take them out (-1): within the transaction that changes them."""
-    for sql in (_COUNT_TERMS, _COUNT_ROWS):
-        statement = sql.format(schema=schema, sign=sign, documents=_OF_DOCUMENTS, passages=_OF_PASSAGES)
-        connection.execute(statement, {"numbers": numbers})
+def count_in(connection: Any, schema: str, numbers: list[int], words: dict[str, Counter[str]], sign: int) -> None:
+    """Add documents (`sign` 1) to the statistics, or take them out (-1): within the transaction that changes them.
+
+    `words`: how many of these documents, and of their passages, hold each word.
+    """
+    every = sorted(set(words["document"]) | set(words["passage"]))
+    counts = ([sign * words[kind][word] for word in every] for kind in ("document", "passage"))
+    connection.execute(_ADD_WORDS.format(schema=schema), ([word_key(word) for word in every], *counts))
+    statement = _COUNT_ROWS.format(schema=schema, sign=sign, documents=_OF_DOCUMENTS, passages=_OF_PASSAGES)
+    connection.execute(statement, {"numbers": numbers})
 
 
 def show(connection: Any, address: Address, schema: str) -> None:

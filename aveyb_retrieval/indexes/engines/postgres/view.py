@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.engines.base import BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
 from aveyb_retrieval.indexes.engines.collection import pages_alone
 from aveyb_retrieval.indexes.engines.postgres.filters import compile_filter
 from aveyb_retrieval.indexes.engines.postgres.word_search import WordSearch
 from aveyb_retrieval.indexes.engines.postgres.writer import vector_text
-from aveyb_retrieval.indexes.store import sample
+from aveyb_retrieval.indexes.engines.words import Statistics
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, id_digest
 from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-    from aveyb_retrieval.indexes.engines.words import TermCounter, WordStatistics
     from aveyb_retrieval.indexes.store.filters import Condition, Filter
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph loses recall or takes longer than scoring them all
+FEW_DOCUMENTS = 2_000  # that a filter leaves: their numbers are read, and words are looked for among them alone
 EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
 MOST_EF = 1000
 
@@ -39,9 +40,11 @@ class State(NamedTuple):
     generation: int
     documents: int
     passages: int
-    document_terms: int
-    passage_terms: int
     passage_characters: int
+    worded_documents: int
+    document_words: int
+    worded_passages: int
+    passage_words: int
 
 
 class Means(Protocol):
@@ -72,7 +75,6 @@ class PostgresView:
         name: str,
         settings: CollectionSettings,
         state: State,
-        terms: TermCounter,
         means: Means,
     ) -> None:
         """Read `schema` over a connection that is in a transaction."""
@@ -80,7 +82,7 @@ class PostgresView:
         self._schema = schema
         self._state = state
         self._means = means
-        self._words = WordSearch(connection, schema, terms)
+        self._words = WordSearch(connection, schema)
         self.info = EngineInfo(
             name=name,
             version=f"{schema}.{settings.publication}",
@@ -92,7 +94,7 @@ class PostgresView:
             model_source=settings.encoding.model_source,
             remedy="publish it again with `aveyb-index publish`",
         )
-        self.language: Language = terms.language
+        self.language: Language = language(settings.encoding.language)
 
     # --- filters -----------------------------------------------------------------------------------------------------
 
@@ -119,6 +121,13 @@ class PostgresView:
             selection.condition.parameters,
         )
         return _numbers(rows)
+
+    def _passages_of(self, selection: Selected) -> IntArray:
+        sql, parameters = selection.condition
+        rows = self._db.execute(
+            f"SELECT number, n_passages FROM {self._schema}.documents WHERE {sql} ORDER BY number", parameters
+        ).fetchall()
+        return expand_passages(np.array(rows, dtype=np.int64).reshape(-1, 2))
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 
@@ -203,11 +212,11 @@ class PostgresView:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of the documents that an index directory chooses, too (`storage/sample.py`)."""
+        """The mean `[d]` of the vectors of the documents that an index directory chooses, too ."""
         return self._means.get(self._state.generation, self._mean)
 
     def _mean(self) -> FloatArray:
-        chosen = f"SELECT number FROM {self._schema}.documents ORDER BY key LIMIT {sample.SAMPLE}"
+        chosen = f"SELECT number FROM {self._schema}.documents ORDER BY key LIMIT {SAMPLE}"
         kind = self.info.kinds[0]
         match = "v.number = s.number"
         if kind == "passage":
@@ -225,32 +234,26 @@ class PostgresView:
         """The mean length of all passages, in characters."""
         return self._state.passage_characters / max(self._state.passages, 1)
 
-    def word_statistics(self, kind: Kind, text: str) -> WordStatistics:
-        """What BM25 has to know of this server's documents or passages, for the words of a query."""
-        s = self._state
-        rows, length = (s.documents, s.document_terms) if kind == "document" else (s.passages, s.passage_terms)
-        return self._words.statistics(kind, text, rows, length)
-
-    def by_words(
-        self,
-        kind: Kind,
-        text: str,
-        k: int,
-        selection: Selected | None = None,
-        statistics: WordStatistics | None = None,
-    ) -> list[tuple[int, float]]:
-        """The `k` best documents or passages by BM25, best first; `statistics` are those of all servers."""
-        known = self.word_statistics(kind, text) if statistics is None else statistics
-        among, parameters = "", tuple[Any, ...]()
-        if selection is not None:
+    def by_words(self, kind: Kind, text: str, k: int, selection: Selected | None = None) -> list[tuple[int, float]]:
+        """The `k` best documents or passages by BM25, best first; fewer where fewer hold a word."""
+        words, s = self.language.words(text), self._state
+        rows, length = s.worded_documents, s.document_words
+        if kind == "passage":
+            rows, length = s.worded_passages, s.passage_words
+        statistics = Statistics(rows, length / max(rows, 1), self._words.holding(kind, words))
+        allowed, among, parameters = None, "", tuple[Any, ...]()
+        if selection is not None and selection.documents <= FEW_DOCUMENTS:
+            allowed = self.matching(selection) if kind == "document" else self._passages_of(selection)
+        elif selection is not None:
             number = "r.number" if kind == "document" else f"r.number >> {PASSAGE_BITS}"
             sql, parameters = selection.condition
-            among = f"AND {number} IN (SELECT number FROM {self._schema}.documents WHERE {sql})"
-        return self._words.best(kind, text, min(k, self.count(kind)), known, among, parameters)
+            among = f"AND EXISTS (SELECT FROM {self._schema}.documents AS d WHERE d.number = {number} AND ({sql}))"
+        return self._words.best(kind, words, k, statistics, allowed, among, parameters)
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        return self.word_statistics("passage", text).holding, self._words.held(text, passages)
+        words = self.language.words(text)
+        return self._words.holding("passage", words), self._words.held(words, passages)
 
     # --- documents ---------------------------------------------------------------------------------------------------
 

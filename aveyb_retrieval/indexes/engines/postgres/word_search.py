@@ -1,101 +1,96 @@
-"""BM25 over the columns `terms` of documents and passages, each a JSON object of terms and how often they occur."""
+"""BM25 over the lists of words that a collection keeps in `document_postings` and `passage_postings`.
+
+Lists are only ever added to: the rows of removed documents stay in them until the collection is published again, and
+are left out of what is found.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.indexes.engines.words import K1, B, WordStatistics
+from aveyb_retrieval.indexes.engines.words import Block, best_rows, word_key
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aveyb_retrieval.indexes.engines.base import BoolArray
-    from aveyb_retrieval.indexes.engines.words import TermCounter
+    from aveyb_retrieval.indexes.engines.words import Statistics
     from aveyb_retrieval.indexes.types import IntArray, Kind
+
+AT_ONCE = 20_000  # rows of lists that are read in one step, some 300 KB; more are read word by word, as far as needed
 
 
 class WordSearch:
     """Finds words in the tables of one schema, over a connection that is in a transaction."""
 
-    def __init__(self, connection: Any, schema: str, terms: TermCounter) -> None:
+    def __init__(self, connection: Any, schema: str) -> None:
         self._db = connection
         self._schema = schema
-        self._terms = terms
-        self._known: dict[str, list[list[str]]] = {}
 
-    def statistics(self, kind: Kind, text: str, rows: int, length: int) -> WordStatistics:
-        """Count the documents or passages that hold each word of a text, of `rows` with `length` terms in all."""
-        words = self._alternatives(text)
-        single = [terms[0] for terms in words if len(terms) == 1]
-        found = dict(
-            self._db.execute(
-                f"SELECT term, {kind}s FROM {self._schema}.terms WHERE key = ANY(%s)",
-                ([hashlib.sha256(term.encode()).digest() for term in single],),
-            ).fetchall()
-        )
-        holding = [found.get(terms[0], 0) if len(terms) == 1 else self._count_any(kind, terms) for terms in words]
-        return WordStatistics(rows, length, np.array(holding, dtype=np.int64))
+    def holding(self, kind: Kind, words: Sequence[str]) -> IntArray:
+        """How many documents or passages hold each word, `[t]`."""
+        keys = [word_key(word) for word in words]
+        rows = self._db.execute(f"SELECT key, {kind}s FROM {self._schema}.terms WHERE key = ANY(%s)", (keys,))
+        found = dict(rows.fetchall())
+        return np.array([found.get(key, 0) for key in keys], dtype=np.int64)
 
     def best(
-        self, kind: Kind, text: str, k: int, statistics: WordStatistics, among: str, parameters: tuple[Any, ...]
+        self,
+        kind: Kind,
+        words: Sequence[str],
+        k: int,
+        statistics: Statistics,
+        allowed: IntArray | None,
+        among: str,
+        parameters: tuple[Any, ...],
     ) -> list[tuple[int, float]]:
-        """The `k` best rows by BM25, of those that satisfy `among`, SQL with its parameters: (number, score)."""
-        words = self._alternatives(text)
-        every = list(dict.fromkeys(term for terms in words for term in terms))
-        if not every:
-            return []
-        count = "coalesce((held ->> %s::text)::float8, 0)"
-        columns, given = [], list[Any]()
-        for number, terms in enumerate(words):
-            columns.append(f"{' + '.join([count] * len(terms)) or '0'} AS f{number}")
-            given += terms
-        parts = [f"%s::float8 * f{number} * {K1 + 1} / (f{number} + length_norm)" for number in range(len(words))]
-        sql = (
-            f"SELECT r.number, {' + '.join(parts)} AS score FROM {self._schema}.{kind}s AS r "
-            # a long column is unpacked at every use of it, but what an expression gives only once
-            "CROSS JOIN LATERAL (SELECT r.terms || '{}'::jsonb AS held OFFSET 0) AS unpacked "
-            f"CROSS JOIN LATERAL (SELECT {K1} * ({1 - B} + {B} * r.n_terms / %s::float8) AS length_norm, "
-            f"{', '.join(columns)}) AS f WHERE r.terms ?| %s::text[] {among} ORDER BY score DESC, r.number LIMIT %s"
-        )
-        rows = self._db.execute(sql, (*statistics.weights(), statistics.mean_length, *given, every, *parameters, k))
-        return [(number, float(score)) for number, score in rows]
+        """The `k` best rows by BM25, (number, score), of the numbers `allowed` or those that satisfy `among`, SQL."""
+        table = f"{self._schema}.{kind}_postings"
+        keys = {word_key(word): number for number, word in enumerate(words)}
+        found = self._db.execute(
+            f"SELECT key, first, last, most, shortest, id, n FROM {table} WHERE key = ANY(%s)", (list(keys),)
+        ).fetchall()
+        blocks = [Block(keys[row[0]], *row[1:6]) for row in found]
+        known: dict[int, bytes] = {}
 
-    def held(self, text: str, passages: IntArray) -> BoolArray:
-        """Which of some passages `[n]` hold each word of a text: `[t, n]`."""
-        words = self._alternatives(text)
+        def read(wanted: Sequence[int]) -> list[bytes]:
+            missing = [block for block in wanted if block not in known]
+            if missing:
+                rows = self._db.execute(f"SELECT id, held FROM {table} WHERE id = ANY(%s)", (missing,), binary=True)
+                known.update(rows.fetchall())
+            return [known[block] for block in wanted]
+
+        if sum(row[6] for row in found) <= AT_ONCE:
+            read([block.key for block in blocks])
+        wanted = k
+        while True:
+            numbers, scores = best_rows(blocks, read, statistics, wanted, allowed)
+            kept = self._there(kind, numbers, among, parameters)
+            if kept.sum() >= k or len(numbers) < wanted:
+                return list(zip(numbers[kept][:k].tolist(), scores[kept][:k].tolist(), strict=True))
+            wanted *= 4
+
+    def held(self, words: Sequence[str], passages: IntArray) -> BoolArray:
+        """Which of some passages `[n]` hold each word: `[t, n]`."""
         held = np.zeros((len(words), len(passages)), dtype=bool)
         if not words or not len(passages):
             return held
-        columns = ", ".join("terms ?| %s::text[]" for _ in words)
+        columns = ", ".join("strpos(words, %s) > 0" for _ in words)
         rows = self._db.execute(
             f"SELECT number, {columns} FROM {self._schema}.passages WHERE number = ANY(%s)",
-            (*words, passages.tolist()),
+            (*(f" {word} " for word in words), passages.tolist()),
         ).fetchall()
-        columns_of = {number: column for column, number in enumerate(passages.tolist())}
-        for number, *found in rows:
-            held[:, columns_of[number]] = found
+        if rows:
+            found = np.array(rows, dtype=np.int64)
+            held[:, np.searchsorted(passages, found[:, 0])] = found[:, 1:].T.astype(bool)
         return held
 
-    def _alternatives(self, text: str) -> list[list[str]]:
-        """The terms that each word of a text stands for: one, but for a prefix."""
-        if text not in self._known:
-            self._known[text] = [
-                self._beginning_with(word.term) if word.prefix else [word.term] for word in self._terms.query(text)
-            ]
-        return self._known[text]
-
-    def _beginning_with(self, character: str) -> list[str]:
+    def _there(self, kind: Kind, numbers: IntArray, among: str, parameters: tuple[Any, ...]) -> BoolArray:
+        """Which of some numbers `[n]` documents or passages have that satisfy a condition: `[n]`."""
         rows = self._db.execute(
-            f'SELECT term FROM {self._schema}.terms WHERE left(term, 1) COLLATE "C" = %s AND documents + passages > 0 '
-            "ORDER BY term",
-            (character,),
-        )
-        return [term for (term,) in rows]
-
-    def _count_any(self, kind: Kind, terms: list[str]) -> int:
-        (count,) = self._db.execute(
-            f"SELECT count(*) FROM {self._schema}.{kind}s WHERE terms ?| %s::text[]",
-            (terms,),
-        ).fetchone()
-        return int(count)
+            f"SELECT number FROM {self._schema}.{kind}s AS r WHERE number = ANY(%s) {among}",
+            (numbers.tolist(), *parameters),
+        ).fetchall()
+        return np.isin(numbers, np.array([number for (number,) in rows], dtype=np.int64))

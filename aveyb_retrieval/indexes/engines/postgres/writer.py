@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,9 @@ from aveyb_retrieval.errors import IndexFormatError, IndexLockedError, InputErro
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, connect, translated
-from aveyb_retrieval.indexes.engines.words import TermCounter
+from aveyb_retrieval.indexes.engines.words import pack_postings, word_key
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray
 
 _COLUMNS = {
-    "documents": "number, key, id, title, text, metadata, fields, pages, n_tokens, n_cut, n_passages, terms, n_terms",
-    "passages": "number, start, stop, heading, norm, terms, n_terms",
+    "documents": "number, key, id, title, text, metadata, fields, pages, n_tokens, n_cut, n_passages, words, n_words",
+    "passages": "number, start, stop, heading, norm, words, n_words",
     "document_vectors": "number, vector",
     "passage_vectors": "number, vector",
 }
@@ -41,7 +42,7 @@ class PostgresWriter:
         self._address = address
         self._connection = connect(address)
         self._schema: str | None = None
-        self._terms: TermCounter | None = None
+        self._language: Language | None = None
 
     def close(self) -> None:
         """Close the connection; what was not acknowledged is undone."""
@@ -111,8 +112,8 @@ class PostgresWriter:
         last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
         with self._transaction():
             self._remove(list(last))
-            numbers = self._insert(list(last.values()))
-            tables.count_in(self._connection, self._open(), numbers, 1)
+            numbers, words = self._insert(list(last.values()))
+            tables.count_in(self._connection, self._open(), numbers, words, 1)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents by id, in one transaction; missing ones are fine. Returns how many there were."""
@@ -147,7 +148,7 @@ class PostgresWriter:
 
     def _use(self, schema: str, settings: CollectionSettings) -> None:
         self._schema = schema
-        self._terms = TermCounter(language(settings.encoding.language))
+        self._language = language(settings.encoding.language)
 
     def _settings_of(self, schema: str) -> CollectionSettings:
         row = self._connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
@@ -164,7 +165,13 @@ class PostgresWriter:
         numbers = [number for (number,) in found]
         if not numbers:
             return 0
-        tables.count_in(self._connection, schema, numbers, -1)
+        words: dict[str, Counter[str]] = {}
+        for kind, match in (("document", "r.number = d"), ("passage", tables.PASSAGES_OF)):
+            stored = self._connection.execute(
+                f"SELECT words FROM {schema}.{kind}s AS r JOIN unnest(%s::bigint[]) AS d ON {match}", (numbers,)
+            )
+            words[kind] = Counter(word for (text,) in stored for word in set(text.split()))
+        tables.count_in(self._connection, schema, numbers, words, -1)
         for table in _COLUMNS:
             match = "r.number = d"
             if table.startswith("passage"):
@@ -175,7 +182,8 @@ class PostgresWriter:
             )
         return len(numbers)
 
-    def _insert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> list[int]:
+    def _insert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> tuple[list[int], dict[str, Counter[str]]]:
+        """Insert documents; returns their numbers, and how many of them and of their passages hold each word."""
         schema, connection = self._open(), self._connection
         for record, _ in rows:
             _check_text(record, self.name)
@@ -188,34 +196,41 @@ class PostgresWriter:
             with connection.cursor().copy(f"COPY {schema}.{table} ({columns}) FROM STDIN") as copy:
                 for row in made[table]:
                     copy.write_row(row)
-        return numbers
+        return numbers, {kind: self._insert_postings(kind, made[f"{kind}s"]) for kind in ("document", "passage")}
+
+    def _insert_postings(self, kind: str, rows: list[tuple[Any, ...]]) -> Counter[str]:
+        """Write the lists of the words of some rows; returns how many rows hold each word."""
+        lists = pack_postings((row[0], row[-2]) for row in rows)
+        columns = "key, first, last, n, most, shortest, held"
+        with self._connection.cursor().copy(
+            f"COPY {self._open()}.{kind}_postings ({columns}) FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["bytea", "int8", "int8", "int4", "int4", "int4", "bytea"])
+            for word, held in lists.items():
+                numbers = held["number"]
+                bounds = (int(held["count"].max()), int(held["length"].min()))
+                copy.write_row((word_key(word), int(numbers[0]), int(numbers[-1]), len(held), *bounds, held.tobytes()))
+        return Counter({word: len(held) for word, held in lists.items()})
 
     def _rows(self, numbers: list[int], rows: Sequence[tuple[Record, EncodedRow]]) -> dict[str, list[tuple[Any, ...]]]:
         """The rows of every table for some documents."""
-        from psycopg.types.json import Jsonb
-
-        assert self._terms is not None  # set with the schema
-        texts: list[str] = []
-        for record, row in rows:
-            texts.append(f"{record.title}\n{record.text}")
-            spans = zip(row.headings, row.spans.tolist(), strict=True)
-            texts += [f"{heading}\n{record.text[start:stop]}" for heading, (start, stop) in spans]
-        counted = iter(self._terms.count(texts))
+        assert self._language is not None  # set with the schema
         made: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
         for number, (record, row) in zip(numbers, rows, strict=True):
-            terms, fields = next(counted), record.metadata_json
+            words, fields = self._language.stored(f"{record.title}\n{record.text}"), record.metadata_json
             pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
             made["documents"].append((
                 number, id_digest(record.id), record.id, record.title, record.text, fields, fields, pages,
-                row.n_tokens, row.n_cut, len(row.passages), Jsonb(terms), sum(terms.values()),
+                row.n_tokens, row.n_cut, len(row.passages), words, words.count(" ", 1),
             ))  # fmt: skip
             made["document_vectors"].append((number, vector_text(row.vector)))
             norms = [None] * len(row.passages) if row.norms is None else row.norms.tolist()
             for i, ((start, stop), heading, norm) in enumerate(
                 zip(row.spans.tolist(), row.headings, norms, strict=True)
             ):
-                terms, passage = next(counted), number << PASSAGE_BITS | i
-                made["passages"].append((passage, start, stop, heading, norm, Jsonb(terms), sum(terms.values())))
+                passage = number << PASSAGE_BITS | i
+                words = self._language.stored(f"{heading}\n{record.text[start:stop]}")
+                made["passages"].append((passage, start, stop, heading, norm, words, words.count(" ", 1)))
                 made["passage_vectors"].append((passage, vector_text(row.passages[i])))
         return made
 

@@ -1,0 +1,29 @@
+"""The example engine passes the suite for engines of other packages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from aveyb_retrieval.conformance import EngineConformance
+from aveyb_retrieval.indexes.engines.opening import register_engine
+
+pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
+pytestmark = pytest.mark.engine
+
+
+class TestQdrant(EngineConformance):
+    """Qdrant in memory."""
+
+    lacks = frozenset({"our-statistics"})
+
+    def address(self, name: str) -> str:
+        """Registers the example, too."""
+        if "qdrant_engine" not in sys.modules:
+            sys.path.append(str(Path(__file__).parents[2] / "examples"))
+        import qdrant_engine
+
+        register_engine("qdrant", qdrant_engine)
+        return f"qdrant://memory/{name}"
