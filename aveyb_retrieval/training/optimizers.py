@@ -149,7 +149,7 @@ class Muon(StableAdamW):
 
     Jordan et al., 2024: an update of a matrix is its momentum with all singular values near 1, found by five steps of
     a quintic polynomial; scaled by `0.2 sqrt(longer side)`, its size is that of Adam's (Liu et al., 2025), so one
-    learning rate serves both. `torch.optim.Muon` multiplies in bfloat16, which takes 25 times as long on processors
+    learning rate serves both. `torch.optim.Muon` multiplies in bfloat16, which takes 30 times as long on processors
     without it.
     """
 

@@ -5,7 +5,7 @@
 #   run.sh stop            end with a checkpoint
 #   run.sh pause | go on   hold the process, and let it go on
 #   run.sh status          whether it runs, and its last figures
-#   run.sh cooldown [N]    stop, and let the learning rate fall to 0 in N steps, in a run of its own beside it
+#   run.sh cooldown [N]    stop, and let the learning rate fall to 0 in N (300) steps, in a run of its own beside it
 #   run.sh figures         copy the development figures and their curve into this folder
 #   run.sh export OUT [RUN]  write the newest checkpoint as a model folder
 #
@@ -37,10 +37,18 @@ background() { # the log, then a command
     echo "running: $!; $log"
 }
 
+send() { # a signal, to all processes of the run
+    if ! running; then
+        echo "not running" >&2
+        exit 1
+    fi
+    kill -s "$1" -- "-$(cat "$pid")"
+}
+
 stop() {
     if running; then
-        kill -CONT "$(cat "$pid")"
-        kill -TERM "$(cat "$pid")"
+        send TERM
+        send CONT # a held process ends, too
         while running; do sleep 1; done
     fi
     rm -f "$pid"
@@ -61,19 +69,20 @@ case "${1:-} ${2:-}" in
         ${MIRROR:+--mirror "$MIRROR/run"}
     ;;
 "stop "*) stop ;;
-"pause "*) kill -STOP "$(cat "$pid")" ;;
-"go on") kill -CONT "$(cat "$pid")" ;;
+"pause "*) send STOP ;;
+"go on") send CONT ;;
 "status "*)
     if running; then ps -o pid=,stat=,etime=,time=,ni=,rss= -p "$(cat "$pid")"; else echo "not running"; fi
-    for run in "$WORK/run" "$WORK/cooled"; do
-        [ -f "$run/metrics.jsonl" ] && tail -n 1 "$run/metrics.jsonl"
-        [ -f "$run/figures.json" ] && "$PYTHON" -c "import json, sys; print(json.load(open(sys.argv[1]))['curve'][-1:])" "$run/figures.json"
+    for run in "$WORK/run" "$WORK"/cooled-*; do
+        if [ -f "$run/metrics.jsonl" ]; then tail -n 1 "$run/metrics.jsonl"; fi
+        if [ -f "$run/figures.json" ]; then tail -n 20 "$run/figures.json"; fi
     done
     ;;
 "cooldown "*)
     stop
+    step=$(ls "$WORK/run/checkpoints" | sed -n 's/^checkpoint-//p' | sort -n | tail -n 1)
     background "$WORK/log" "$PYTHON" "$here/distil.py" --texts "$WORK/texts" --data "$DATA" --start "$WORK/run" \
-        --cooldown "${2:-300}" --out "$WORK/cooled"
+        --cooldown "${2:-300}" --out "$WORK/cooled-$step"
     ;;
 "figures "*) "$PYTHON" "$here/figures.py" "$WORK/run" "$here" ;;
 "export "*) "$PYTHON" "$here/export_checkpoint.py" --run "${3:-$WORK/run}" --out "$2" ;;

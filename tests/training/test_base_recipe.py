@@ -286,3 +286,47 @@ def test_bad_input_is_a_line_and_overwrites_nothing(
     state.write_bytes(state.read_bytes()[:1000])
     files[state] = state.read_bytes()
     refused(of="cannot be read")
+
+
+def test_the_run_is_started_held_and_stopped_by_one_script(tmp_path: Path) -> None:
+    python, work = tmp_path / "python", tmp_path / "work"
+    python.write_text("#!/bin/sh\ntrap 'echo saved; exit 0' TERM\necho $*\nwhile :; do sleep 0.05; done\n")
+    python.chmod(0o755)
+    (work / "texts").mkdir(parents=True)
+    (work / "texts" / "texts.safetensors").touch()
+    places = {"PYTHON": str(python), "WORK": str(work), "DATA": "data", "MIRROR": str(tmp_path / "mirror")}
+
+    def say(*arguments: str, code: int = 0) -> str:
+        command = [str(RECIPE / "run.sh"), *arguments]
+        found = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=60)
+        assert found.returncode == code, found
+        return found.stdout + found.stderr
+
+    def becomes(pid: int, *, held: bool) -> bool:
+        """Whether the process is held or not within 20 seconds: a signal waits until it is given time."""
+        states = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for _ in range(400))
+        return any((state == "T") == held or time.sleep(0.05) for state in states)
+
+    assert "not running" in say("status") and "not running" in say("pause", code=1)
+    say("start")
+    pid = int((work / "pid").read_text())
+    try:
+        assert any("--mirror" in (work / "log").read_text() or time.sleep(0.05) for _ in range(400))
+        assert "already running" in say("start", code=1) and str(pid) in say("status")
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        say("pause")
+        assert becomes(pid, held=True)
+        say("go", "on")
+        assert becomes(pid, held=False)
+        say("pause")  # a held run can be stopped, too
+        for step in (7, 12):
+            (work / "run" / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+        say("cooldown", "5")
+        asked = f"--start {work}/run --cooldown 5 --out {work}/cooled-12"
+        assert any(asked in (work / "log").read_text() or time.sleep(0.05) for _ in range(400))
+    finally:
+        say("stop")
+    log = (work / "log").read_text()
+    assert log.count("saved") == 2
+    assert f"--mirror {tmp_path / 'mirror'}/run" in log and log.endswith("saved\n") and "not running" in say("status")
+    assert "run.sh pause" in say("nothing", code=2)
