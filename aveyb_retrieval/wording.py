@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun: "1 document", "2,300 documents", "3 queries" for ("query", "queries")."""
@@ -14,3 +16,21 @@ def shortened(text: str, most: int = 600) -> str:
         return text
     begin, end = most * 2 // 3, most // 3 - 5
     return f"{text[:begin]} ... {text[-end:]}"
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text whose control characters are written out, as "\x1b", so that no name steers a terminal.
+
+    Marks that turn the direction of writing are written out, too, and bytes of a name that are not UTF-8.
+    """
+    return _UNPRINTABLE.sub(_written_out, text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    if 0xDC80 <= number <= 0xDCFF:  # how Python carries a byte that is not UTF-8
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

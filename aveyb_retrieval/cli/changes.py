@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from aveyb_retrieval.cli.common import parse_filter, progress_bar
 from aveyb_retrieval.cli.options import (
     ENCODING,
+    FILES,
     INSERTING,
     MAKING,
     MAX_LINE,
@@ -20,7 +22,7 @@ from aveyb_retrieval.cli.options import (
     VERBOSE,
     WRITING,
 )
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.wording import plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.sync import SyncPlan
     from aveyb_retrieval.indexes.input.documents import Notice
+
+_NAMED = 20  # lines or files that a summary names
 
 
 @click.command()
@@ -57,6 +61,7 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **argu
     with progress_bar(not quiet) as progress:
         report = build_index([Path(c) for c in corpus] or None, out, progress=progress, **arguments)
     print_report(report, verbose=verbose)
+    exit_if_incomplete(report)
 
 
 @click.command()
@@ -105,6 +110,7 @@ def _insert(
     with progress_bar(not quiet) as progress:
         report = function([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
+    exit_if_incomplete(report)
 
 
 @click.command()
@@ -139,6 +145,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
     help="With --watch: seconds between two looks at the folder.",
 )
 @ON_ERROR
+@FILES
 @MAX_LINE
 @ENCODING
 @VERBOSE
@@ -162,17 +169,18 @@ def sync(
     from aveyb_retrieval.indexes.changes.watch import watch_folder
 
     if dry_run:
-        _print_plan(plan_sync(folder, directory), verbose=verbose)
+        _print_plan(plan_sync(folder, directory, follow_links=arguments["follow_links"]), verbose=verbose)
         return
 
-    def run() -> None:
+    def run() -> Report:
         with progress_bar(not quiet) as progress:
             report = sync_index(folder, directory, progress=progress, **arguments)
         print_report(report, verbose=verbose)
+        return report
 
     if watch:
-        watch_folder(folder, interval, run)
-    run()
+        watch_folder(folder, interval, run, follow_links=arguments["follow_links"])
+    exit_if_incomplete(run())
 
 
 def _print_plan(plan: SyncPlan, *, verbose: bool) -> None:
@@ -181,9 +189,9 @@ def _print_plan(plan: SyncPlan, *, verbose: bool) -> None:
         return
     for word, names in (("new", plan.new), ("changed", plan.changed), ("deleted", plan.deleted)):
         for name in names:
-            click.echo(f"{word}: {name}")
+            click.echo(printable(f"{word}: {name}"))
     for old, new in plan.renamed:
-        click.echo(f"renamed: {old} -> {new}")
+        click.echo(printable(f"renamed: {old} -> {new}"))
 
 
 def _in_words(counts: Mapping[str, int]) -> str:
@@ -205,7 +213,28 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     if report.rejected:
         rejected = plural(report.rejected, "line or file", "lines or files")
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
+        _print_rejected(report.rejected_file, verbose=verbose)
     _print_notices(report.notices, verbose=verbose)
+
+
+def _print_rejected(listed: Path | None, *, verbose: bool) -> None:
+    if listed is None:
+        return
+    with listed.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            if number == _NAMED and not verbose:
+                click.echo("  ... (--verbose names all of them)", err=True)
+                return
+            item = json.loads(line)
+            place = f"{item['file']}, line {item['line']}" if item["line"] else item["file"]
+            click.echo(printable(f"  {place}: {item['reason']}"), err=True)
+
+
+def exit_if_incomplete(report: Report) -> None:
+    """End the command with exit code 1 where something was left out that a search could have found."""
+    missing = any(notice.left_out and not notice.harmless for notice in report.notices)
+    if report.rejected or missing:
+        click.get_current_context().exit(1)
 
 
 def _print_notices(notices: Sequence[Notice], *, verbose: bool) -> None:
@@ -215,7 +244,7 @@ def _print_notices(notices: Sequence[Notice], *, verbose: bool) -> None:
     if left_out:
         more = "" if verbose else " (--verbose names them)"
         count = plural(len(left_out), "file or folder", "files or folders")
-        click.echo(f"not read: {count}: {summary(left_out)}{more}", err=True)
+        click.echo(printable(f"not read: {count}: {summary(left_out)}{more}"), err=True)
     for notice in notices:
         if verbose or not notice.left_out:
-            click.echo(f"{notice.path}: {notice.reason}", err=True)
+            click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,12 +13,15 @@ import click
 
 from aveyb_retrieval.cli.processors import respect_processors
 from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from aveyb_retrieval.indexes.types import Progress
 
+
+LINE_SECONDS = 30.0
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -69,7 +74,7 @@ class Command(click.Command):
         try:
             return super().invoke(context)
         except AveyBError as error:
-            click.echo(f"{_typed(context)}: {error}", err=True)
+            click.echo(f"{_typed(context)}: {printable(str(error))}", err=True)
             context.exit(2)
         except KeyboardInterrupt:
             if context.invoked_subcommand not in self.resumable:
@@ -105,11 +110,32 @@ def parse_filter(text: str | None) -> Any:
         raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
 
 
+def _progress_lines() -> Progress:
+    began = last = time.monotonic()
+
+    def show(stage: str, done: int, total: int | None, tokens: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < LINE_SECONDS:
+            return
+        last = now
+        of = "" if total is None else f" of {total:,}"
+        click.echo(f"{stage}: {done:,}{of}, {tokens:,} tokens, {now - began:,.0f} s", err=True)
+
+    return show
+
+
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Progress]:
-    """Show the progress of a change on stderr, one line per stage with rates; gives the function to call."""
+    """Show the progress of a change on stderr, one line per stage with rates; gives the function to call.
+
+    Where stderr is no terminal, a line is written every `LINE_SECONDS`, for whoever reads the log.
+    """
     if not shown:
         yield lambda stage, done, total, tokens: None
+        return
+    if not sys.stderr.isatty():
+        yield _progress_lines()
         return
     from rich.console import Console
     from rich.progress import (

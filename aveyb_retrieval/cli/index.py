@@ -14,6 +14,7 @@ from aveyb_retrieval.cli.changes import print_report
 from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
 from aveyb_retrieval.cli.options import INDEX, PATH
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,24 +184,27 @@ def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
     scores = "".join(f"  {name} {value:.3f}" for name, value in hit.scores.items())
     click.echo(
-        f"{number:>3}. {click.style(hit.title or hit.id, bold=True)}  [{hit.id}]  {hit.score:.4f}{confidence}{scores}"
+        f"{number:>3}. {click.style(printable(hit.title or hit.id), bold=True)}  [{printable(hit.id)}]  "
+        f"{hit.score:.4f}{confidence}{scores}"
     )
     for passage in hit.passages:
-        heading = f" {passage.heading}:" if passage.heading else ""
-        page = "" if passage.page is None else f", page {passage.page_label}"
+        heading = f" {printable(passage.heading)}:" if passage.heading else ""
+        page = f", {printable(passage.place)}" if passage.place else ""
+        if passage.pages is not None and passage.pages[0] < passage.pages[1]:
+            page += f" ({passage.page_unit}s {passage.pages[0]}-{passage.pages[1]})"
         click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {_marked(passage.text, words)}")
     if not hit.passages:
         click.echo(f"     {_one_line(hit.text)}")
     if hit.context is not None and hit.context_span is not None:
         click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit.context, words)}")
     if hit.duplicates:
-        click.echo(f"     nearly the same in {', '.join(hit.duplicates)}")
+        click.echo(f"     nearly the same in {printable(', '.join(hit.duplicates))}")
 
 
 def _marked(text: str, words: list[str]) -> str:
     """A text on one line, the words that begin as one of the query's does in bold (endings differ by grammar)."""
     stems = [re.escape(word[: max(3, len(word) - 3)]) for word in words]
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     if not stems:
         return line
     begin = "(?<![^\\W_])" if all(stem.isascii() for stem in stems) else ""
@@ -220,7 +224,7 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
 
 
 def _one_line(text: str, width: int = 300) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= width else line[: width - 1] + "…"
 
 

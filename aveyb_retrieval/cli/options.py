@@ -60,13 +60,22 @@ def storage_dtype(meaning: str) -> Callable[[Any], Any]:
     )
 
 
-ON_ERROR = click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="A malformed line or unreadable file: stop, or skip it and list it with its reason.",
+ON_ERROR = together(
+    click.option(
+        "--on-error",
+        type=click.Choice(["auto", "stop", "skip"]),
+        default="auto",
+        show_default=True,
+        help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
+        "folders and stops at all else.",
+    ),
+    click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
 )
+FILES = together(
+    click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
+    click.option("--file-seconds", type=click.IntRange(min=1), default=120, show_default=True, metavar="N",
+                 help="Processor time that reading one file may take."),
+)  # fmt: skip
 MAX_LINE = click.option(
     "--max-line",
     type=int,
@@ -77,8 +86,7 @@ MAX_LINE = click.option(
 )
 ENCODING = click.option("--encoding", help="Encoding of text files, such as cp1252.  [default: UTF-8]")
 VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
-READING = together(
-    ON_ERROR,
+FIELDS = together(
     MAX_LINE,
     ENCODING,
     click.option("--types", metavar="COLUMN=TYPE", multiple=True, callback=lambda _, __, given: _parse_types(given),
@@ -87,6 +95,7 @@ READING = together(
     click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
     click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
 )  # fmt: skip
+READING = together(ON_ERROR, FILES, FIELDS)
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
     click.option("--device", default="cpu", show_default=True, help="Device of the model."),

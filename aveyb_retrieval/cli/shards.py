@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import parse_filter, progress_bar, together
-from aveyb_retrieval.cli.options import CUTTING, PATH, READING, WRITING, granularity, storage_dtype
+from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granularity, storage_dtype
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -34,7 +34,14 @@ RAY = together(
 @granularity("Vectors to make.")
 @storage_dtype("Type of the vectors in the shards.")
 @CUTTING
-@READING
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="A malformed line or unreadable file: stop, or leave it out and count it.",
+)
+@FIELDS
 @WRITING
 @click.option("--batch-tokens", type=int, help="Tokens that the model encodes at once.  [default: 16384]", metavar="N")
 def encode(

@@ -9,7 +9,6 @@ few rules of our own: a Markdown parser would be too strict, for many texts are 
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,9 @@ HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
 
 _BLANKS = re.compile(r"\s*")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
-_MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t]+(\S.*)")
-_HEADING_TAIL = f"{string.whitespace}#"  # cut off afterwards: an expression that asks for the last word takes n^2
+_MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t](.*)")
+# Cut off afterwards: an expression that asks for the last word takes n^2.
+_HEADING_TAIL = "#" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _UNDERLINE = re.compile(r"\s{0,3}([-=~^\"*+#])\1{2,}\s*\Z")
 _ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|")
 _NUMBERED = re.compile(
@@ -115,7 +115,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
 def _heading(lines: list[str], number: int, blank_before: bool) -> tuple[str | None, int]:
     """The words of the heading that begins at a line, or None, and how many lines it takes."""
     line = lines[number]
-    if (found := _MARKDOWN_HEADING.match(line)) and (marked := found[1].rstrip(_HEADING_TAIL)):
+    if (found := _MARKDOWN_HEADING.match(line)) and (marked := found[1].rstrip(_HEADING_TAIL).lstrip(" \t")):
         return marked, 1
     following = lines[number + 1] if number + 1 < len(lines) else ""
     if not blank_before or not following or _FENCE.match(line):

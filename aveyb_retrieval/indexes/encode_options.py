@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from aveyb_retrieval.encoder.token_codec import STORAGES
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH, GRANULARITIES, STORAGE_DTYPES, Encoding
-from aveyb_retrieval.indexes.input.documents import MAX_LINE, FieldNames
+from aveyb_retrieval.indexes.input.documents import MAX_LINE, ON_ERROR, FieldNames, OnError
+from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
 from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.model import cut_as_asked, load_model, pooling
 from aveyb_retrieval.indexes.store.words import language
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.model import Model
     from aveyb_retrieval.indexes.types import EmbedderLike, Progress
 
-OnError = Literal["stop", "skip"]
 Vectors = str | Path | npt.NDArray[np.floating]
 """Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
 
@@ -35,11 +35,13 @@ class ReadOptions(TypedDict, total=False):
         id_field: Field that holds the id; None is `_id`, else `id`, else an id is made.
         title_field: Field that holds the title. Default "title".
         text_field: Field that holds the text. Default "text".
-        on_error: What to do with an item that is no document: "stop" (default), or "skip" to list it in
-            `Report.rejected_file`.
+        on_error: What to do with an item that is no document: "stop"; "skip" lists it in `Report.rejected_file` and
+            goes on; "auto" (default) does so with files that were found in folders, and stops at all else.
         max_line: A line of the corpus, or the text of a file, has at most this many bytes; a longer one is no document.
         encoding: Of text files, such as "cp1252"; None is UTF-8, or UTF-16 where a byte order mark says so.
         types: Types of columns of CSV and TSV files: "int", "float", "bool" or "string"; the others are inferred.
+        follow_links: Also read links that are found in folders; without it they are left out, with a notice.
+        file_seconds: Seconds of processor time that reading one file may take.
     """
 
     id_field: str | None
@@ -49,6 +51,8 @@ class ReadOptions(TypedDict, total=False):
     max_line: int
     encoding: str | None
     types: Mapping[str, str] | None
+    follow_links: bool
+    file_seconds: int
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -129,7 +133,7 @@ class InsertOptions(ReadOptions, total=False):
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "granularity": tuple(GRANULARITIES),
     "storage_dtype": tuple(STORAGE_DTYPES),
-    "on_error": ("stop", "skip"),
+    "on_error": ON_ERROR,
     "token_vectors": (None, *STORAGES),
 }
 
@@ -156,7 +160,14 @@ def check_options(options: Mapping[str, Any], known: type, function: str) -> Non
 def reading_of(options: Mapping[str, Any]) -> Reading:
     """How the options of reading say that a corpus is read."""
     names = FieldNames(options.get("id_field"), options.get("title_field", "title"), options.get("text_field", "text"))
-    return Reading(names, options.get("max_line", MAX_LINE), options.get("encoding"), dict(options.get("types") or {}))
+    return Reading(
+        names,
+        options.get("max_line", MAX_LINE),
+        options.get("encoding"),
+        dict(options.get("types") or {}),
+        options.get("follow_links", False),
+        options.get("file_seconds", FILE_SECONDS),
+    )
 
 
 def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None) -> tuple[EmbedderLike, Encoding]:

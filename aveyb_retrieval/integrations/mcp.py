@@ -197,7 +197,7 @@ def _result(hit: Hit) -> Result:
         url=_url(hit),
         text=hit.text[start:end],
         heading=hit.heading[:MAX_TITLE],
-        page=hit.page_label,
+        page=hit.page_label if hit.page_unit == "page" else hit.place or None,
         start=start,
         end=end,
         score=round(hit.score, 4),

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 def place(hit: Hit) -> dict[str, Any]:
     """Return the title of a hit's document and the heading over its passage; of a PDF also the page.
 
-    `page` is counted from 1, `page_label` is what the document calls that page, such as "iv".
+    `page` is counted from 1, `page_label` is what the document calls that page, such as "iv", `page_unit` what it is
+    ("page", "slide"), and `pages` are the first and the last of the passage.
     """
     found: dict[str, Any] = {"title": hit.title, "heading": hit.heading}
     if hit.page is not None:
-        found |= {"page": hit.page, "page_label": hit.page_label}
+        found |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
+        found["pages"] = list(hit.pages or ())
     return found

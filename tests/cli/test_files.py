@@ -42,23 +42,49 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, folder: Path, tmp_path: Path) -> None:
     built = run("build", folder, "-o", tmp_path / "ix", "--quiet")
-    assert built.exit_code == 0, built.output
+    assert built.exit_code == 1, built.output  # done, and something was left out
     assert "2 added; 2 documents" in built.output
     assert "not read: 4 files or folders: 2 unknown kind .xyz; 1 hidden; 1 .csv holds many documents" in built.stderr
     assert "one.xyz" not in built.output
     named = run("build", folder, "-o", tmp_path / "ix", "--quiet", "--overwrite", "--verbose")
     assert f"{folder / 'one.xyz'}: unknown kind .xyz" in named.stderr
     (folder / "c.txt").write_bytes(b"caf\xe9")
-    broken = run("build", folder, "-o", tmp_path / "new", "--quiet")
+    broken = run("build", folder, "-o", tmp_path / "new", "--quiet", "--strict")
     assert broken.exit_code == 2
     assert broken.stderr.startswith(f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)")
     assert not (tmp_path / "new").exists()
-    assert (
-        "left out: 1 line or file"
-        in run("build", folder, "-o", tmp_path / "new", "--quiet", "--on-error", "skip").stderr
-    )
-    assert run("build", folder, "-o", tmp_path / "third", "--quiet", "--encoding", "latin-1").exit_code == 0
+    skipped = run("build", folder, "-o", tmp_path / "new", "--quiet")
+    assert skipped.exit_code == 1
+    assert "left out: 1 line or file, listed with reasons in" in skipped.stderr
+    assert f"\n  {folder / 'c.txt'}: invalid UTF-8 at byte 3" in skipped.stderr
+    third = run("build", folder, "-o", tmp_path / "third", "--quiet", "--encoding", "latin-1")
+    assert "left out" not in third.stderr
     assert "nosuch" in run("build", folder, "-o", tmp_path / "fourth", "--encoding", "nosuch").stderr
+
+
+def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt", "picture.png", ".hidden"):
+        (folder / name).write_text("apples")
+    assert run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0  # a picture has no words to find
+    (folder / "c.xyz").write_text("pears")
+    assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
+    (folder / "c.xyz").unlink()
+    (folder / "b.txt").write_bytes(b"\xff\xfe\x00")
+    assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
+    lines = tmp_path / "c.jsonl"
+    lines.write_text('{"text": "a"}\nnothing\n')
+    assert run("build", lines, "-o", tmp_path / "lines", "--quiet").exit_code == 2  # a single file stops
+    assert run("build", lines, "-o", tmp_path / "lines", "--quiet", "--on-error", "skip").exit_code == 1
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "encoding:" not in run("build", folder, "-o", tmp_path / "ix").stderr
+    monkeypatch.setattr("aveyb_retrieval.cli.common.LINE_SECONDS", 0.0)
+    assert "\nencoding: 2 of 2, " in run("build", folder, "-o", tmp_path / "two").stderr
 
 
 def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store import manifest as manifest_module
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

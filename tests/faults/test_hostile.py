@@ -20,13 +20,13 @@ import zstandard
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.input.corpus import read_corpus
 from aveyb_retrieval.indexes.input.documents import Record, Rejected
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.nearest import faiss_check
 from aveyb_retrieval.indexes.store import store_check
-from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.faults.test_damage import rewrite, use, version
 from tests.faults.test_kill import ROOT, environment
 from tests.indexes.conftest import make_documents

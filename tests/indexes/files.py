@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import zipfile
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def make_pdf(
@@ -17,11 +18,12 @@ def make_pdf(
     labels: str = "",
     bookmarks: Sequence[tuple[str, int]] = (),
     images: Sequence[int] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
     """A PDF with the given lines on each page.
 
     `labels` is the dictionary /PageLabels, such as "/Nums [0 << /S /r >>]"; `bookmarks` are (title, index of a page);
-    `images` are indexes of pages that show a picture.
+    `images` are indexes of pages that show a picture; `sizes` of type are those of lines that are not of 12 points.
     """
     count = len(pages)
     first_page, first_bookmark = 6, 6 + 2 * count
@@ -37,7 +39,10 @@ def make_pdf(
         "/Length 1 >>\nstream\nx\nendstream",
     ]
     for index, lines in enumerate(pages):
-        drawn = "".join(f"BT /F1 12 Tf 72 {720 - 20 * n} Td ({_escape(line)}) Tj ET\n" for n, line in enumerate(lines))
+        drawn = "".join(
+            f"BT /F1 {sizes.get(line, 12)} Tf 72 {720 - 20 * n} Td ({_escape(line)}) Tj ET\n"
+            for n, line in enumerate(lines)
+        )
         drawn += "q 100 0 0 100 72 72 cm /Im Do Q\n" if index in images else ""
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {first_page + 2 * index + 1} 0 R "

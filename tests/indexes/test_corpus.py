@@ -183,7 +183,7 @@ def test_a_row_of_the_wrong_length_is_told_with_its_line(tmp_path: Path) -> None
         ("c.jsonl.gz", b"not gzip at all", "not valid gz"),
         ("c.jsonl.zst", b"not zstd at all", "not valid zst"),
         ("c.parquet", b"PAR1 not parquet", "Parquet"),
-        ("c.xlsx", b"", "'.xlsx' is not known"),
+        ("c.xyz", b"", "'.xyz' is not known"),
         ("c", b"", "no suffix"),
     ],
 )
@@ -330,6 +330,13 @@ def test_plain_texts_are_documents_and_mistyped_paths_are_not(tmp_path: Path) ->
     for mistyped in ("handbok", "data/handbok", "hand book.jsonl", ["word"], ["some text", "corpus.jsonl"]):
         with pytest.raises(InputError, match="no such file or folder"):
             list(read_corpus(mistyped))
+
+
+def test_a_sentence_may_end_as_a_source_file_does() -> None:
+    assert [item.text for item in read_corpus(["we use node.js", "written in main.c"]) if isinstance(item, Record)] == [
+        "we use node.js",
+        "written in main.c",
+    ]
 
 
 def test_a_title_field_that_no_document_has_is_reported() -> None:

@@ -83,15 +83,32 @@ def test_new_changed_renamed_and_deleted_files(folder: Path, tmp_path: Path) -> 
         assert "(d.pdf, page 2, characters " in hits_to_prompt([hit])
 
 
+def test_a_hit_says_the_page_of_its_best_sentence_and_the_pages_of_its_passage(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    lines = [["the manual begins here"], ["pumps are red and"], ["valves are closed first."], ["the end"]]
+    (folder / "m.pdf").write_bytes(make_pdf(lines, labels="/Nums [0 << /S /r >>]"))
+    build_index(folder, tmp_path / "ix", model=FakeEmbedder(split_size=100))
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=100)) as retriever:
+        for query, page, label in (("closed valves", 3, "iii"), ("which manual", 1, "i"), ("nothing of it", 1, "i")):
+            for unit in ("document", "passage"):
+                hit = retriever.search(query, k=1, unit=unit)[0]
+                assert (hit.page, hit.page_label, hit.page_unit, hit.pages) == (page, label, "page", (1, 4)), query
+                assert (hit.passages[0].page, hit.passages[0].pages, hit.place) == (page, (1, 4), f"page {label}")
+        assert "(m.pdf, page iii, characters " in hits_to_prompt(retriever.search("closed valves", k=1))
+        by_vector = retriever.search("closed valves", k=1, mode="dense")[0]
+        assert (by_vector.page, by_vector.to_dict()["pages"]) == (3, (1, 4))
+
+
 def test_a_file_that_cannot_be_read_stops_or_is_left_out(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "ix"
     sync_index(folder, root, model=FakeEmbedder())
     (folder / "sub" / "c.pdf").write_bytes(b"damaged")
     (folder / "a.txt").unlink()
     with pytest.raises(InputError, match=r"c\.pdf: not a PDF file.*such files"):
-        sync_index(folder, root, model=FakeEmbedder())
+        sync_index(folder, root, model=FakeEmbedder(), on_error="stop")
     assert len(contents(root)) == 3  # nothing has changed
-    done = sync_index(folder, root, model=FakeEmbedder(), on_error="skip")
+    done = sync_index(folder, root, model=FakeEmbedder())
     assert (done.deleted, done.rejected, done.unchanged) == (2, 1, 1)  # an old text is not kept as if it were today's
     assert contents(root).keys() == {"b.md"}
 

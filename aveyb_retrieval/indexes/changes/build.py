@@ -10,10 +10,11 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_ch
 from aveyb_retrieval.indexes.changes.ingest import Ingestion
 from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.changes.transaction import new_state
-from aveyb_retrieval.indexes.encode_options import BuildOptions, OnError, check_options, load_as_asked, reading_of
+from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options, load_as_asked, reading_of
 from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
 from aveyb_retrieval.indexes.input.corpus import Source, read_corpus, source_names
 from aveyb_retrieval.indexes.input.count import count_items
+from aveyb_retrieval.indexes.input.documents import path_text
 from aveyb_retrieval.indexes.model import keeping_tokens
 from aveyb_retrieval.indexes.nearest.faiss_index import AUTO, create
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.input.documents import Notice
+    from aveyb_retrieval.indexes.input.documents import Notice, OnError, Rejected
     from aveyb_retrieval.indexes.input.reading import Reading
     from aveyb_retrieval.indexes.input.rows import Item
     from aveyb_retrieval.indexes.types import Progress
@@ -65,7 +66,7 @@ def build_index(
     source, encoding, documents = _open_source(corpus, out, options)
     if index != AUTO:
         create(index, encoding.dim)  # a factory string that FAISS does not know fails now, not after the encoding
-    on_error = options.get("on_error", "stop")
+    on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     job |= {"index": index, "recall": options.get("recall")}
 
@@ -147,9 +148,11 @@ def describe_job(
     vectors: str | None = None,
 ) -> Job:
     """What an interrupted change is compared with before it is continued."""
+    sources = None if corpus is None else source_names(corpus)
+    names = [path_text(source) for source in sources] if sources else "documents from Python"
     return {
         "command": command,
-        "corpus": None if corpus is None else source_names(corpus) or "documents from Python",
+        "corpus": None if corpus is None else names,
         **encoding.comparable(),
         "vectors": vectors,
         **reading.describe(),
@@ -176,18 +179,19 @@ def ingest_corpus(
         InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
             `source` does not match it.
     """
-    items_read = read_corpus(corpus, reading.names, reading.max_line, reading.encoding, reading.types)
+    items_read = read_corpus(
+        corpus, reading.names, reading.max_line, reading.encoding, reading.types,
+        follow_links=reading.follow_links, file_seconds=reading.file_seconds,
+    )  # fmt: skip
     total = None if progress is silent else count_items(corpus)
-    items, notices = ingest_items(
+    items, notices, rejected = ingest_items(
         transaction, source, items_read, mode=mode, on_error=on_error, progress=progress, total=total
     )
     if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
     if transaction.state.counts.documents == 0 and not allow_empty:
-        raise InputError(
-            f"none of the {items:,} items of the input is a document; give the command with --on-error stop --restart "
-            "to see the first reason"
-        )
+        first = "" if rejected is None else f"; the first: {rejected.location}: {rejected.reason}"
+        raise InputError(f"none of the {items:,} items of the input is a document{first}")
     source.check_all_used(items)
     return notices
 
@@ -201,8 +205,8 @@ def ingest_items(
     on_error: OnError,
     progress: Progress,
     total: int | None,
-) -> tuple[int, tuple[Notice, ...]]:
-    """Take items into a transaction; return how many there were, and what is to be reported of them.
+) -> tuple[int, tuple[Notice, ...], Rejected | None]:
+    """Take items into a transaction; return how many there were, what is to be reported, and the first left out.
 
     Raises:
         InputError: an item is not a document (with `on_error="stop"`).
@@ -216,7 +220,7 @@ def ingest_items(
         progress=progress,
         total=total,
     )
-    return ingestion.run(items), tuple(ingestion.notices)
+    return ingestion.run(items), tuple(ingestion.notices), ingestion.first_rejected
 
 
 def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:

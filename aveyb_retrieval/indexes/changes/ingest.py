@@ -18,7 +18,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.changes.rows import content_digest, rank_of
-from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected, chain_digest, prefix_of
+from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS
 from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress
 
@@ -87,7 +87,7 @@ class Ingestion:
         encode: Encode,
         *,
         mode: Literal["add", "upsert"],
-        on_error: Literal["stop", "skip"],
+        on_error: OnError,
         progress: Progress,
         growing: GrowingEmbedder | None = None,
         total: int | None = None,
@@ -108,12 +108,13 @@ class Ingestion:
         self._tokens = 0
         self._total = total
         self.notices: list[Notice] = []
+        self.first_rejected: Rejected | None = None
 
     def run(self, items: Iterable[Item]) -> int:
         """Take the whole input in; returns how many items it had. Its notices are kept and change nothing.
 
         Raises:
-            InputError: an item is no document (with `on_error` "stop"), or the model's vectors are not finite.
+            InputError: an item is no document (and `on_error` does not skip it), or the model's vectors are not finite.
             ConfigError: the input is not the one that the interrupted change had read.
         """
         state = self.transaction.state
@@ -179,8 +180,9 @@ class Ingestion:
                 self._ids.waiting[item.id] += 1
                 action, unchanged = self._least_work(item, known)
                 return Step(item, position, digest, action, unchanged)
-        if self._on_error == "stop":
+        if item.stops(self._on_error):
             raise item.error()
+        self.first_rejected = self.first_rejected or item
         return Step(item, position, digest, "reject")
 
     def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:

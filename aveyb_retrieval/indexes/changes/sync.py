@@ -13,8 +13,9 @@ from aveyb_retrieval.indexes.changes.build import build_index, ingest_items
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.rows import rank_of
 from aveyb_retrieval.indexes.changes.update import open_model
-from aveyb_retrieval.indexes.input.documents import MAX_LINE, Record
-from aveyb_retrieval.indexes.input.folders import SourceFile, list_folder, read_files, summary
+from aveyb_retrieval.indexes.input.documents import MAX_LINE, OnError, Record, path_text
+from aveyb_retrieval.indexes.input.folders import SourceFile, beir_corpus, list_folder, read_files, summary
+from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
 from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
@@ -75,9 +76,11 @@ def sync_index(
     folder: str | Path,
     root: str | Path,
     *,
-    on_error: OnError = "stop",
+    on_error: OnError = "auto",
     max_line: int = MAX_LINE,
     encoding: str | None = None,
+    follow_links: bool = False,
+    file_seconds: int = FILE_SECONDS,
     restart: bool = False,
     progress: Progress = silent,
     **options: Unpack[ModelOptions],
@@ -91,10 +94,13 @@ def sync_index(
     Args:
         folder: The folder that the index was built from.
         root: The index directory.
-        on_error: What to do with a file that cannot be read: "stop", or "skip" to list it in `rejected.jsonl`. A file
-            that was read before and cannot be read any more is then removed from the index.
+        on_error: What to do with a file that cannot be read: "auto" and "skip" list it in
+            `Report.rejected_file`, "stop" stops. A file that was read before and cannot be read any more is removed from the index, not kept as if
+            its text were today's.
         max_line: The text of a file has at most this many bytes.
         encoding: Of text files; None is UTF-8.
+        follow_links: Also read links that are found in the folder.
+        file_seconds: Seconds of processor time that reading one file may take.
         restart: Throw away the work of an interrupted change.
         progress: Called as the work goes on.
         **options: `model` (the index's, if it has moved; for a first build, any), `device` and `precision`.
@@ -105,18 +111,18 @@ def sync_index(
         IndexLockedError: another process is writing.
     """
     folder = Path(folder)
-    listed, notices = _list(folder)
-    reading = Reading(max_line=max_line, encoding=encoding)
+    listed, notices = _list(folder, follow_links)
+    reading = Reading(max_line=max_line, encoding=encoding, follow_links=follow_links, file_seconds=file_seconds)
     if IndexDirectory(root).current() is None:
         return build_index(
-            folder, root, on_error=on_error, max_line=max_line, encoding=encoding, restart=restart, progress=progress,
-            **options,
+            folder, root, on_error=on_error, max_line=max_line, encoding=encoding, follow_links=follow_links,
+            file_seconds=file_seconds, restart=restart, progress=progress, **options,
         )  # fmt: skip
     found = _hashes(listed, progress)
     made = read_manifest(root).encoding
     job: Job = {
         "command": "sync",
-        "folder": str(folder.resolve()),
+        "folder": path_text(folder.resolve()),
         "model": made.fingerprint,
         **reading.describe(),
         "on_error": on_error,
@@ -141,7 +147,7 @@ def sync_index(
             source.check_fits(transaction.state.encoding, root)
             taken: set[str] = set()
             items = _noted(read_files(files_left, reading), taken)
-            _, more = ingest_items(
+            _, more, _ = ingest_items(
                 transaction, source, items,
                 mode="upsert", on_error=on_error, progress=progress, total=len(files_left),
             )  # fmt: skip
@@ -172,7 +178,9 @@ def stored_files(tables: Tables) -> dict[str, StoredFile]:
     return {row["id"]: StoredFile(row["doc"], row["file_sha256"], row["folder"]) for row in rows}
 
 
-def plan_sync(folder: str | Path, root: str | Path, *, progress: Progress = silent) -> SyncPlan:
+def plan_sync(
+    folder: str | Path, root: str | Path, *, follow_links: bool = False, progress: Progress = silent
+) -> SyncPlan:
     """Compare a folder with the index at `root`, or with nothing where there is none, and change nothing.
 
     Raises:
@@ -180,7 +188,7 @@ def plan_sync(folder: str | Path, root: str | Path, *, progress: Progress = sile
         ConfigError: the index was made from other folders.
     """
     folder, index_dir = Path(folder), IndexDirectory(root)
-    listed, _ = _list(folder)
+    listed, _ = _list(folder, follow_links)
     found = _hashes(listed, progress)
     name = index_dir.current()
     if name is None:
@@ -213,13 +221,19 @@ def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncP
     return SyncPlan(tuple(new), tuple(changed), tuple(renamed), tuple(deleted), tuple(unchanged))
 
 
-def _list(folder: Path) -> tuple[list[SourceFile], list[Notice]]:
-    """List the files of a folder that are read, and what is left out."""
+def _list(folder: Path, follow_links: bool) -> tuple[list[SourceFile], list[Notice]]:
+    """List the files of a folder that are read, and what is left out.
+
+    Raises:
+        InputError: a folder below it cannot be listed: the files in it are not known to be gone.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    if (folder / "corpus.jsonl").is_file():
+    if beir_corpus(folder, follow_links=follow_links) is not None:
         raise ConfigError(f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to upsert")
-    listed, notices = list_folder(folder)
+    listed, notices, unreadable = list_folder(folder, follow_links=follow_links)
+    if unreadable:
+        raise InputError(f"{unreadable[0].location}: {unreadable[0].reason}; what it holds would count as deleted")
     if not listed:
         left_out = f" ({summary(notices)})" if notices else ""
         raise InputError(
@@ -248,7 +262,7 @@ def _check_folder(folder: Path, root: str | Path, stored: Mapping[str, StoredFil
             f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
             "one folder: build one of each"
         )
-    if folders and folders[0] != str(folder.resolve()) and not (plan.unchanged or plan.changed or plan.renamed):
+    if folders and folders[0] != path_text(folder.resolve()) and not (plan.unchanged or plan.changed or plan.renamed):
         raise ConfigError(
             f"{root}: made from the files of {folders[0]}, and {folder} has none of them; build an index of its own"
         )
@@ -263,7 +277,7 @@ def _remove_and_rename(transaction: Transaction, folder: Path, found: Mapping[st
     for name in tables.find(new_names):
         raise InputError(f"{folder / name}: its id {name!r} is that of a document that was not read from a file")
     transaction.remove(np.array([stored[name].doc for name in plan.deleted], dtype=np.int64))
-    here, renamed = str(folder.resolve()), {stored[old].doc: new for old, new in plan.renamed}
+    here, renamed = path_text(folder.resolve()), {stored[old].doc: new for old, new in plan.renamed}
     # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is read
     moved = [file.doc for name, file in stored.items() if file.folder != here and name not in plan.deleted]
     transaction.rewrite(

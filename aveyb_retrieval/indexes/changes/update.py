@@ -108,7 +108,7 @@ def insert(
     """
     check_options(options, InsertOptions, f"{mode}_documents")
     encoding = read_manifest(root).encoding
-    reading, on_error, progress = reading_of(options), options.get("on_error", "stop"), options.get("progress", silent)
+    reading, on_error, progress = reading_of(options), options.get("on_error", "auto"), options.get("progress", silent)
     vectors = options.get("vectors")
     source: VectorSource
     documents: Any = corpus

@@ -12,37 +12,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def watch_folder(folder: Path, seconds: float, act: Callable[[], None]) -> None:
+def watch_folder(folder: Path, seconds: float, act: Callable[[], object], *, follow_links: bool = False) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
 
     Args:
         folder: The folder.
         seconds: Between two looks, and how long files must stay as they are before `act` is called.
         act: What it raises ends the watch.
+        follow_links: Whether files behind links are watched, too.
 
     Raises:
         InputError: the folder cannot be read any more.
     """
-    seen = _look(folder)
+    seen = _look(folder, follow_links)
     act()
     while True:
         time.sleep(seconds)
-        found = _look(folder)
+        found = _look(folder, follow_links)
         if found == seen:
             continue
         while True:
             time.sleep(seconds)
-            if (later := _look(folder)) == found:
+            if (later := _look(folder, follow_links)) == found:
                 break
             found = later
         seen = found
         act()
 
 
-def _look(folder: Path) -> dict[str, tuple[int, int, int]]:
+def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int]]:
     """Size, time and number of every file that is read: a hint that something changed, not a proof."""
     found = {}
-    for file in list_folder(folder)[0]:
+    for file in list_folder(folder, follow_links=follow_links).files:
         try:
             about = file.path.stat()
         except OSError:  # it is gone since it was listed

@@ -23,15 +23,26 @@ from aveyb_retrieval.indexes.input.documents import (
     Record,
     Rejected,
     SourceLocation,
+    path_text,
     shown,
 )
-from aveyb_retrieval.indexes.input.folders import MANY_DOCUMENTS, SourceFile, known_files, read_files, read_folder
+from aveyb_retrieval.indexes.input.folders import (
+    MANY_DOCUMENTS,
+    SourceFile,
+    beir_corpus,
+    known_files,
+    read_files,
+    read_folder,
+)
 from aveyb_retrieval.indexes.input.json_documents import read_json, read_json_lines
 from aveyb_retrieval.indexes.input.json_lines import decompress, read_blocks
+from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, Unreadable
+from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
 from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, SUFFIXES, kind_of
+from aveyb_retrieval.indexes.input.readers.process import FileReader
 from aveyb_retrieval.indexes.input.reading import Reading, transcode
 from aveyb_retrieval.indexes.input.rows import Item, read_row
-from aveyb_retrieval.indexes.input.tables import read_parquet, read_table
+from aveyb_retrieval.indexes.input.tables import read_table
 
 Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
 
@@ -45,6 +56,9 @@ def read_corpus(
     max_line: int = MAX_LINE,
     encoding: str | None = None,
     types: Mapping[str, str] | None = None,
+    *,
+    follow_links: bool = False,
+    file_seconds: int = FILE_SECONDS,
 ) -> Iterator[Item]:
     """Read documents from one source or several, one after the other.
 
@@ -54,12 +68,14 @@ def read_corpus(
         max_line: Bytes that a line, a row of a table or the text of a file may have.
         encoding: Of text files; None is UTF-8.
         types: Of columns of tables.
+        follow_links: Whether links that are found in folders are followed.
+        file_seconds: Seconds of processor time that reading one file may take.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
         OptionalDependencyError: the format needs a package that is not installed.
     """
-    reading = Reading(names or FieldNames(), max_line, encoding, types or {})
+    reading = Reading(names or FieldNames(), max_line, encoding, types or {}, follow_links, file_seconds)
     sources = source_names(corpus)
     titles = False
     if sources is None:
@@ -90,9 +106,9 @@ def _are_texts(strings: Sequence[str | Path]) -> bool:
 def _could_be_path(text: str) -> bool:
     if "\n" in text or len(text) > 4096:
         return False
-    known = (*SUFFIXES, *MANY_DOCUMENTS, *COMPRESSED)
+    files = (suffix for suffix, name in SUFFIXES.items() if name not in LANGUAGES)  # a sentence may end in "node.js"
     try:
-        return text.lower().endswith(known) or Path(text).exists()
+        return text.lower().endswith((*files, *MANY_DOCUMENTS, *COMPRESSED)) or Path(text).exists()
     except (OSError, ValueError):
         return False
 
@@ -101,7 +117,7 @@ def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
     try:
         yield from _read_source(source, reading)
     except OSError as error:
-        raise InputError(f"{source}: cannot be read ({error.strerror or error})") from error
+        raise InputError(f"{path_text(source)}: cannot be read ({error.strerror or error})") from error
 
 
 def _read_source(source: str, reading: Reading) -> Iterator[Item]:
@@ -111,8 +127,8 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
         return
     path = Path(source)
     if path.is_dir():
-        beir = path / "corpus.jsonl"
-        yield from _read_file(beir, reading) if beir.is_file() else read_folder(path, reading)
+        beir = beir_corpus(path, follow_links=reading.follow_links)
+        yield from read_folder(path, reading) if beir is None else _read_file(beir, reading)
     elif path.is_file():
         yield from _read_file(path, reading)
     elif source.startswith(HUB):
@@ -120,44 +136,52 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
     elif any(c in source for c in "*?["):
         matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207  # patterns may be absolute
         if not matches:
-            raise InputError(f"{source}: no file matches this pattern")
+            raise InputError(f"{path_text(source)}: no file matches this pattern")
         for match in matches:
             yield from _read_source(match, reading)
     else:
         raise InputError(
-            f"{source}: no such file or folder (a text is given as {{'text': ...}}, a data set of the Hugging Face hub "
-            f"as {HUB}owner/name)"
+            f"{path_text(source)}: no such file or folder (a text is given as {{'text': ...}}, a data set of the "
+            f"Hugging Face hub as {HUB}owner/name)"
         )
 
 
 def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     kind = kind_of(path)
     if kind is not None:
-        yield from read_files([SourceFile(path, path.as_posix(), path.parent, kind)], reading)
+        yield from read_files([SourceFile(path, path_text(path.as_posix()), path.parent, kind, named=True)], reading)
         return
     suffixes = [s.lower() for s in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
     suffix = suffixes[-1] if suffixes else ""
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
         raise InputError(
-            f"{path}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
+            f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
             f"{', '.join(MANY_DOCUMENTS)}, {known_files()}, and those of text also with .gz or .zst"
         )
     if suffix == ".parquet":
-        yield from read_parquet(path, reading.names)
+        yield from _read_parquet(path, reading)
     elif suffix in (".csv", ".tsv"):
         yield from read_table(
-            lambda: _blocks(path, compression, reading.encoding), str(path), reading, tabs=suffix == ".tsv"
+            lambda: _blocks(path, compression, reading.encoding), path_text(path), reading, tabs=suffix == ".tsv"
         )
     else:
         read = read_json if suffix == ".json" else read_json_lines
-        yield from read(_blocks(path, compression, reading.encoding), str(path), reading)
+        yield from read(_blocks(path, compression, reading.encoding), path_text(path), reading)
+
+
+def _read_parquet(path: Path, reading: Reading) -> Iterator[Item]:
+    with FileReader(None, reading.max_line, reading.file_seconds) as reader:
+        try:
+            yield from reader.read_rows(path, reading.names)
+        except Unreadable as reason:
+            raise InputError(f"{path_text(path)}: {reason}") from None
 
 
 def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[bytes]:
     """The contents of a file, decompressed, as UTF-8."""
     with path.open("rb") as handle:
-        yield from transcode(decompress(handle, path, compression), encoding, str(path))
+        yield from transcode(decompress(handle, path, compression), encoding, path_text(path))
 
 
 def _read_dataset(source: str, names: FieldNames) -> Iterator[Item]:

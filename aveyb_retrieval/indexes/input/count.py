@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
-from aveyb_retrieval.indexes.input.folders import list_folder
+from aveyb_retrieval.indexes.input.folders import beir_corpus, list_folder
 from aveyb_retrieval.indexes.input.json_lines import decompress, read_blocks
 from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, kind_of
 
@@ -36,8 +36,8 @@ def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
 def _count(path: Path) -> int | None:
     try:
         if path.is_dir():
-            beir = path / "corpus.jsonl"
-            return _lines(beir, "") if beir.is_file() else len(list_folder(path)[0])
+            beir = beir_corpus(path, follow_links=False)
+            return len(list_folder(path).files) if beir is None else _lines(beir, "")
         if not path.is_file():
             return None
         if kind_of(path) is not None:

@@ -6,17 +6,20 @@ import hashlib
 import itertools
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from aveyb_retrieval.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aveyb_retrieval.indexes.pages import Pages
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
@@ -26,10 +29,18 @@ MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write m
 
 _NAMED = 20  # fields that a message names
 
+LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
+
 MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+OnError = Literal["auto", "stop", "skip"]
+"""What to do with an item that is no document: "skip" leaves it out and lists it in `rejected.jsonl`, "auto" does so
+with files that were found in a folder and stops at all else."""
+ON_ERROR = ("auto", "stop", "skip")
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,11 @@ class SourceLocation:
 
     def __str__(self) -> str:
         return f"{self.source}, {self.unit} {self.line}" if self.line else self.source
+
+
+def path_text(path: Path | str) -> str:
+    r"""Return a path as text that UTF-8 can hold: a byte of a name that is not UTF-8 becomes "\xff"."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def prefix_of(title: str) -> str:
@@ -120,11 +136,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A line of the input that is not a document, with the reason."""
+    """A line of the input that is not a document, with the reason; `found` says that it is a file found in a folder."""
 
     location: SourceLocation
     reason: str
     raw: str
+    found: bool = False
+
+    def stops(self, on_error: OnError) -> bool:
+        """Return whether a change stops at it."""
+        return on_error == "stop" or (on_error == "auto" and not self.found)
 
     def error(self) -> InputError:
         """Return the error that stops a change where such items are not skipped."""
@@ -147,11 +168,15 @@ def chain_digest(digest: str, item: Record | Rejected) -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to report that stops nothing: why a file was left out, or which part of one holds no text."""
+    """Something to report that stops nothing: why a file was left out, or which part of one holds no text.
+
+    `harmless` says that nothing is missing for it that a search could have found: a picture, a hidden file.
+    """
 
     path: str
     reason: str
     left_out: bool = True
+    harmless: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from aveyb_retrieval.errors import InputError
@@ -42,7 +42,7 @@ def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
         yield block
 
 
-def decompress(handle: BinaryIO, path: Path, compression: str) -> Iterator[bytes]:
+def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[bytes]:
     """Yield the contents of a file, its compressed members one after the other, never more than a block at once.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import LARGEST_LINE, MAX_LINE, FieldNames
-from aveyb_retrieval.indexes.input.readers.base import wrong_byte
+from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, wrong_byte
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +32,8 @@ class Reading:
         encoding: Of text files; None is UTF-8, or UTF-16 where a byte order mark says so.
         types: Of columns of CSV and TSV files, by their names: "int", "float", "bool" or "string". The others are
             inferred from all rows of a file.
+        follow_links: Whether links that are found in a folder are followed.
+        file_seconds: Seconds of processor time that reading one file may take.
 
     Raises:
         ConfigError: a field is out of range, or not known.
@@ -41,6 +43,8 @@ class Reading:
     max_line: int = MAX_LINE
     encoding: str | None = None
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    follow_links: bool = False
+    file_seconds: int = FILE_SECONDS
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -49,6 +53,8 @@ class Reading:
             raise ConfigError(f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}")
         if self.encoding is not None and not _is_encoding(self.encoding):
             raise ConfigError(f"encoding={self.encoding!r}: not an encoding of text that Python has, such as cp1252")
+        if isinstance(self.file_seconds, bool) or not isinstance(self.file_seconds, int) or self.file_seconds < 1:
+            raise ConfigError(f"file_seconds={self.file_seconds!r}: must be a whole number of at least 1")
         for column, kind in self.types.items():
             if kind not in TYPES:
                 raise ConfigError(f"types: {column}={kind!r}: must be one of {', '.join(TYPES)}")
@@ -60,6 +66,8 @@ class Reading:
             described["encoding"] = self.encoding
         if self.types:
             described["types"] = dict(self.types)
+        if self.follow_links:
+            described["follow_links"] = True
         return described
 
 

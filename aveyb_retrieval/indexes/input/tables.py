@@ -1,20 +1,17 @@
-"""Tables: CSV and TSV files, whose columns get types, and Parquet files."""
+"""Tables: CSV and TSV files, whose columns get types."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.input.documents import FieldNames, Rejected, SourceLocation, shown
 from aveyb_retrieval.indexes.input.json_lines import LongLine, split_lines
 from aveyb_retrieval.indexes.input.reading import ColumnType, Reading, convert, fits
 from aveyb_retrieval.indexes.input.rows import Item, read_row, too_long
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEPARATORS = (",", ";", "\t", "|")
 
@@ -142,41 +139,3 @@ class _RowLines:
                 f"{self._source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
                 "or save it as UTF-8"
             ) from error
-
-
-def read_parquet(path: Path, names: FieldNames) -> Iterator[Item]:
-    """Read the rows of a Parquet file.
-
-    Raises:
-        InputError: it is not one.
-    """
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=256):
-                for row in _parquet_rows(batch):
-                    number += 1
-                    location = SourceLocation(str(path), number, "row")
-                    if isinstance(row, str):
-                        yield Rejected(location, row, "")
-                    else:
-                        yield read_row(row, location, names)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
-        raise InputError(f"{path}: not readable as Parquet ({error})") from error
-
-
-def _parquet_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
-    """The rows of a record batch; in place of one that Python has no values for (year 300000), the reason."""
-    try:
-        yield from batch.to_pylist()
-        return
-    except (ValueError, OverflowError):  # all at once is fast; one by one tells which
-        pass
-    for number in range(batch.num_rows):
-        try:
-            yield batch.slice(number, 1).to_pylist()[0]
-        except (ValueError, OverflowError) as error:
-            yield f"the row holds a value that cannot be read: {error}"

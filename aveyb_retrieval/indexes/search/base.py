@@ -162,6 +162,14 @@ class Search(ABC):
         self._check_stored("document", wanted, found)
         return found
 
+    def _held(self, query: Query) -> Callable[[str], int] | None:
+        """What counts the words of a query that a text holds; None where only its vector was given."""
+        if query.text is None:
+            return None
+        language = self._view.language
+        words = set(language.words(query.text))
+        return lambda text: len(words.intersection(language.stored(text).split()))
+
     def _stored_passages(self, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
         """Fetch passages by number; raises IndexFormatError where one is not stored."""
         wanted = list(passages)

@@ -66,6 +66,8 @@ class DocumentSearch(Search):
                     scores=ranked.scores_of(match.doc),
                     page=first.passage.page if first else None,
                     page_label=first.passage.page_label if first else None,
+                    page_unit=first.passage.page_unit if first else None,
+                    pages=first.passage.pages if first else None,
                 )
             )
         return hits
@@ -184,10 +186,11 @@ class DocumentSearch(Search):
         stored = self._stored_passages(numbers)
         lengths = np.array([stored[i].span[1] - stored[i].span[0] for i in numbers], dtype=np.int64)
         calibrated = scored.confidence is not None
+        held = self._held(ranked.query)
         best: dict[int, list[_Chosen]] = {}
         for i, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows, lengths), strict=True):
             doc, (span, heading) = i >> PASSAGE_BITS, stored[i]
-            passage = make_passage(documents[doc], span, score, heading, parts)
+            passage = make_passage(documents[doc], span, score, heading, parts, held)
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 

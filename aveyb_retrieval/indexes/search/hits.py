@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from aveyb_retrieval.encoder.outline import outline
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aveyb_retrieval.indexes.store.tables import StoredDocument
 
@@ -22,8 +26,11 @@ class Passage:
             the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one.
         heading: The nearest heading over it, "" where there is none.
         scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25).
-        page: The page on which it begins, counted from 1; None where the document has no pages.
+        page: The page of the sentence that holds most words of the query, counted from 1, else that on which the
+            passage begins; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
+        page_unit: What it is: "page", or of other kinds of files "slide", "sheet", "line", "file" or "time".
+        pages: The first and the last page of the passage.
     """
 
     text: str
@@ -33,15 +40,51 @@ class Passage:
     scores: dict[str, float] = field(default_factory=dict)
     page: int | None = None
     page_label: str | None = None
+    page_unit: str | None = None
+    pages: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
+        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
 
 
 def make_passage(
-    document: StoredDocument, span: tuple[int, int], score: float, heading: str, scores: dict[str, float]
+    document: StoredDocument,
+    span: tuple[int, int],
+    score: float,
+    heading: str,
+    scores: dict[str, float],
+    held: Callable[[str], int] | None = None,
 ) -> Passage:
-    """Make what is shown of one passage of a document."""
-    page = document.page(span[0])
-    number, label = (page.number, page.label) if page else (None, None)
-    return Passage(document.text[slice(*span)], span, score, heading, scores, number, label)
+    """Make what is shown of one passage of a document; `held` counts the query's words in a text, for the page."""
+    passage = Passage(document.text[slice(*span)], span, score, heading, scores)
+    pages = document.origin.pages if document.origin else None
+    if pages is None:
+        return passage
+    first, last = pages.range(*span)
+    page = first
+    if first.number < last.number and held is not None:
+        breaks = [start - span[0] for start in pages.starts[first.number : last.number]]
+        page = pages.at(span[0] + _best_sentence(passage.text, held, breaks))
+    return replace(
+        passage,
+        page=page.number,
+        page_label=page.label,
+        page_unit=page.unit,
+        pages=(first.number, last.number),
+    )
+
+
+def _best_sentence(text: str, held: Callable[[str], int], breaks: list[int]) -> int:
+    """Where the sentence begins that holds most of the query's words; the first of several that are as good.
+
+    Of a sentence that goes on over page breaks, the parts on each page are compared.
+    """
+    starts = np.unique(np.concatenate([[0], outline(text).places, breaks])).astype(np.int64)
+    spans = np.stack([starts, np.append(starts[1:], len(text))], axis=1).tolist()
+    start, stop = max(spans, key=lambda span: held(text[span[0] : span[1]]))
+    return int(start + len(text[start:stop]) - len(text[start:stop].lstrip()))
 
 
 @dataclass(frozen=True)
@@ -67,8 +110,10 @@ class Hit:
             they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: how well its
             best passage answers by itself), "maxsim" or "cross-encoder".
-        page: The page on which the best passage begins, counted from 1; None where the document has no pages.
+        page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
+        page_unit: What it is: "page", or of other kinds of files "slide", "sheet", "line", "file" or "time".
+        pages: The first and the last page of the best passage.
     """
 
     id: str
@@ -87,6 +132,13 @@ class Hit:
     scores: dict[str, float] = field(default_factory=dict)
     page: int | None = None
     page_label: str | None = None
+    page_unit: str | None = None
+    pages: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
+        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""

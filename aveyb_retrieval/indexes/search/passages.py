@@ -30,11 +30,12 @@ class PassageSearch(Search):
         """Fetch what was found: texts, metadata and the passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(match.passage for match in ranked.matches)
+        held = self._held(ranked.query)
         hits = []
         for match in ranked.matches:
             document, (span, heading) = documents[match.doc], stored[match.passage]
             scores = ranked.scores_of(match.passage)
-            passage = make_passage(document, span, match.score, heading, scores)
+            passage = make_passage(document, span, match.score, heading, scores, held)
             context, context_span = self._context(match.passage, document.text)
             hits.append(
                 Hit(
@@ -54,6 +55,8 @@ class PassageSearch(Search):
                     scores=scores,
                     page=passage.page,
                     page_label=passage.page_label,
+                    page_unit=passage.page_unit,
+                    pages=passage.pages,
                 )
             )
         return hits

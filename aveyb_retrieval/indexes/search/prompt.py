@@ -55,7 +55,7 @@ def hits_to_prompt(
 
 
 def _block(number: int, hit: Hit) -> str:
-    place = hit.id if hit.page is None else f"{hit.id}, page {hit.page_label}"
+    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
     place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
     names = [part for part in (hit.title, hit.heading) if part]
     head = f"[{number}] {' > '.join(names)} ({place})" if names else f"[{number}] ({place})"

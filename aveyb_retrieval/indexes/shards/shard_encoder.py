@@ -194,7 +194,7 @@ class _Share:
                     raise self._other_corpus(self._writer.folder)
                 continue
             if not isinstance(item, Record):
-                if self._on_error == "stop":
+                if item.stops(self._on_error):
                     raise item.error()
                 rejected += position % self._of + 1 == self._shard  # counted by one shard only
             elif shard_of(item.id, self._of) == self._shard:

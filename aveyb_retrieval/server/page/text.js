@@ -91,7 +91,8 @@ export function unitOffset(text, characters) {
 }
 
 // What a document calls the page of a hit or passage, and its number where that differs; "" where there are none.
-export function pageName({ page, page_label: label }) {
+export function pageName({ page, page_label: label, page_unit: unit = "page" }) {
   if (page === undefined || page === null) return "";
+  if (unit !== "page") return `${unit} ${label}`;
   return label && label !== String(page) ? `page ${label} (${page})` : `page ${page}`;
 }

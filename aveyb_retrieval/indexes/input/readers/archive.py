@@ -16,6 +16,11 @@ _MAX_FILES = 1 << 16
 _OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # a compound file: an encrypted DOCX, or a DOC
 
 
+def is_archive(data: bytes) -> bool:
+    """Return whether a file begins as a ZIP archive does."""
+    return data.startswith((b"PK\x03\x04", b"PK\x05\x06"))
+
+
 def open_archive(data: bytes) -> zipfile.ZipFile:
     """Open a ZIP archive whose contents fit into memory. Nothing unpacks to more than the archive says of it.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.pages import Pages
+from aveyb_retrieval.indexes.pages import MAX_PAGES, Pages, short_label
 
 # Whatever is read from a file that may be hostile is bounded by these.
 MAX_FILE = 512 << 20  # bytes of a file
 MAX_UNPACKED = 256 << 20  # bytes of what is packed in it
+FILE_SECONDS = 120  # of processor time, for each
+LONGEST_TITLE = 1000  # characters
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufffe\uffff]")  # control characters; tab, newline, form feed stay
@@ -37,6 +37,46 @@ class FileText:
     text: str
     pages: Pages | None = None
     warning: str = ""
+
+
+class Parts:
+    """A text of parts that are its pages: slides, sheets, cues, files. `longest` bounds its characters.
+
+    Raises:
+        Unreadable: it became longer, or has more parts than pages can be.
+    """
+
+    def __init__(self, unit: str, longest: int) -> None:
+        self._unit = unit
+        self._longest = longest
+        self._texts: list[str] = []
+        self._starts: list[int] = []
+        self._labels: list[str] = []
+        self._length = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def check(self, more: int) -> None:
+        """Raise Unreadable where so many more characters would be too many."""
+        if self._length + more > self._longest:
+            raise Unreadable(f"more than {self._longest:,} characters (--max-line, max_line)")
+
+    def add(self, text: str, label: str = "", *, end: str = "\n\n") -> None:
+        """Add a part, which may be empty, and what it is called."""
+        self.check(len(text))
+        if len(self._starts) == MAX_PAGES:
+            raise Unreadable(f"more than {MAX_PAGES:,} parts")
+        self._starts.append(self._length)
+        self._labels.append(short_label(label) or str(len(self._starts)))
+        self._texts.append(text + end if text else "")
+        self._length += len(self._texts[-1])
+
+    def text(self, title: str, warning: str = "") -> FileText:
+        """Return the whole."""
+        numbered = all(label == str(number) for number, label in enumerate(self._labels, start=1))
+        pages = Pages(tuple(self._starts), () if numbered else tuple(self._labels), self._unit) if self else None
+        return FileText(title, "".join(self._texts), pages, warning)
 
 
 def decode(data: bytes, encoding: str | None) -> str:

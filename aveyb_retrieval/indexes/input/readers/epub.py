@@ -34,14 +34,18 @@ def read_epub(data: bytes, longest: int) -> FileText:
     items = {item.get("id"): item for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")}
     protected = _protected(archive)
     texts: list[str] = []
+    seen: set[str] = set()
     length = 0
-    for reference in package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref"):
+    for reference in dict.fromkeys(package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref")):
         item = items.get(reference)
         if item is None:
             raise Unreadable(f"damaged: its spine names {reference!r}, which it does not have")
         if item.get("media-type") not in _PAGES or "nav" in (item.get("properties") or "").split():
             continue
         name = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
+        if name in seen:  # by another id: a page is read once, however often a hostile spine names it
+            continue
+        seen.add(name)
         if name in protected:
             raise Unreadable(f"protected: {name!r} is encrypted")
         texts.append(read_html(read_member(archive, name), None).text)

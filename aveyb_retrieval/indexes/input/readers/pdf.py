@@ -1,4 +1,4 @@
-"""PDF by PDFium: the text page by page, page labels, and the headings that its bookmarks name."""
+"""PDF by PDFium: the text page by page, page labels, and the headings: those that its bookmarks name, else by size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, clean, one_line
+from aveyb_retrieval.indexes.input.readers.pdf_headings import Sizes, letters_of, line_sizes, mark_by_size
 from aveyb_retrieval.indexes.pages import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -54,42 +56,45 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
     bookmarks = _bookmarks(document)
     texts: list[str] = []
+    sizes: list[Sizes] = []
     pictures: list[int] = []  # numbers of pages that show pictures and hold no text
     length = 0
     for index in range(count):
-        text, is_picture = _page(document, index)
+        text, is_picture, page_sizes = _page(document, index, measure=not bookmarks)
         if is_picture:
             pictures.append(index + 1)
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
+        sizes.append(page_sizes)
         length += len(text)
         if length > longest:
             raise Unreadable(f"more than {longest:,} characters (--max-line, max_line)")
     if pictures and not length:
         raise Unreadable(
-            f"{len(pictures):,} pages of pictures without text, probably scanned; make it searchable by OCR"
+            f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; make it searchable by OCR)"
         )
     labels = tuple(short_label(one_line(document.get_page_label(index))) for index in range(count))
     if all(label in ("", str(number)) for number, label in enumerate(labels, start=1)):
         labels = ()
-    text, starts = _join(texts)
+    text, starts = _join(texts if bookmarks else mark_by_size(texts, sizes))
     return FileText(_title(document), text, Pages(starts, labels), _warning(pictures, count))
 
 
-def _page(document: pypdfium2.PdfDocument, index: int) -> tuple[str, bool]:
-    """The text of one page, and whether it is a picture without text."""
+def _page(document: pypdfium2.PdfDocument, index: int, *, measure: bool) -> tuple[str, bool, Sizes]:
+    """The text of one page, whether it is a picture without text, and the sizes of its lines."""
     import pypdfium2
 
     try:
         page = document[index]
         words = page.get_textpage()
         text = clean(_HYPHEN.sub("", words.get_text_bounded())).strip()
+        sizes = line_sizes(words) if measure else {}
         words.close()
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
         is_picture = not text and any(page.get_objects(filter=[image], max_depth=3))
         page.close()
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
-    return text, is_picture
+    return text, is_picture, sizes
 
 
 def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
@@ -122,7 +127,7 @@ def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str
     for bookmark in document.get_toc():
         target: Any = bookmark.get_dest()
         index = target.get_index() if target is not None else None
-        title = _letters(bookmark.get_title())
+        title = letters_of(bookmark.get_title())
         if index is not None and title:
             found.setdefault(index, []).append((min(bookmark.level + 1, 6), title))
     return found
@@ -133,7 +138,7 @@ def _mark_headings(text: str, bookmarks: list[tuple[int, str]]) -> str:
     if not bookmarks:
         return text
     lines = text.split("\n")
-    letters = [_letters(line) for line in lines]
+    letters = [letters_of(line) for line in lines]
     first = 0
     for level, title in bookmarks:
         for number in range(first, len(lines)):
@@ -148,7 +153,3 @@ def _names(title: str, line: str) -> bool:
     if not line.endswith(title):
         return False
     return len(line) == len(title) or (len(title) > 2 and len(line) - len(title) <= _LONGEST_NUMBER)
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))

@@ -11,15 +11,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import OptionalDependencyError
-from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import PACKAGES, TRUSTED, FileKind, read_file
-from aveyb_retrieval.indexes.input.readers.worker import CPU_SECONDS
+from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected, SourceLocation, path_text
+from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, FileText, Unreadable
+from aveyb_retrieval.indexes.input.readers.formats import PACKAGES, FileKind
 from aveyb_retrieval.indexes.pages import Pages
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 WALL_SECONDS = 900.0  # a process that waits for something else than the processor
+LOST_SECONDS = 600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
+SHORT_SECONDS = 5
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -28,11 +33,17 @@ _START = (
 
 
 class FileReader:
-    """Reads files, those of formats that need a parser in another process. Use it in a `with`."""
+    """Reads files in another process, one after the other. Use it in a `with`.
 
-    def __init__(self, encoding: str | None, longest: int) -> None:
+    Each file has `seconds` of processor time. Where files that could not be read have taken `LOST_SECONDS` together,
+    somebody has made them for that, and each further file has `SHORT_SECONDS`.
+    """
+
+    def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
         self._encoding = encoding
         self._longest = longest
+        self._seconds = seconds
+        self._lost = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FileReader:
@@ -41,48 +52,69 @@ class FileReader:
     def __exit__(self, *exc: object) -> None:
         self._stop()
 
-    def read(self, path: Path, kind: FileKind) -> tuple[FileText, str]:
+    def read(self, path: Path, kind: FileKind, *, follow_links: bool = True) -> tuple[FileText, str]:
         """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
         Raises:
             Unreadable: it cannot be read; the message is the reason.
             OptionalDependencyError: the package for its format is not installed.
         """
-        package = PACKAGES.get(kind.name)
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise OptionalDependencyError(package, "files", f"reading {path}")
-        if kind.name in TRUSTED:
-            return read_file(path, kind, self._encoding, self._longest)
-        answer = self._ask(
-            {
-                "path": os.fsencode(path.absolute()).hex(),
-                "kind": kind,
-                "encoding": self._encoding,
-                "longest": self._longest,
-            }
-        )
-        if "reason" in answer:
-            raise Unreadable(answer["reason"])
+        package, extra = PACKAGES.get(kind.name, ("", ""))
+        if package and importlib.util.find_spec(package) is None:
+            raise OptionalDependencyError(package, extra, f"reading {path_text(path)}")
+        began = time.monotonic()
         try:
-            pages = None if answer["pages"] is None else Pages(*map(tuple, answer["pages"]))
+            self._ask(path, kind=kind, encoding=self._encoding, longest=self._longest, follow_links=follow_links)
+            answer = self._answer()
+        except Unreadable:
+            self._lost += time.monotonic() - began
+            raise
+        try:
+            pages = None if answer["pages"] is None else Pages.from_json(answer["pages"])
         except ValueError as error:
             raise Unreadable(f"its pages cannot be told ({error})") from None
         return FileText(answer["title"], answer["text"], pages, answer["warning"]), answer["sha256"]
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
+        """Read the documents of a Parquet file. The seconds of a file are here those of some rows.
+
+        Raises:
+            Unreadable: it cannot be read; the message is the reason.
+        """
+        self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
+        source = path_text(path)
+        while (rows := self._answer()["rows"]) is not None:
+            for row in rows:
+                location = SourceLocation(source, row.pop("row"), "row")
+                yield Rejected(location, **row) if "reason" in row else Record(location=location, **row)
+
+    @property
+    def _allowed(self) -> int:
+        return self._seconds if self._lost < LOST_SECONDS else min(self._seconds, SHORT_SECONDS)
+
+    def _ask(self, path: Path, **request: Any) -> None:
         if self._process is None or self._process.poll() is not None:
             self._stop()
             self._process = _start()
-        process = self._process
-        assert process.stdin is not None  # a pipe, as `_start` asks for
+        assert self._process.stdin is not None  # a pipe, as `_start` asks for
+        request |= {"path": os.fsencode(path.absolute()).hex(), "seconds": self._allowed}
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:  # reading the answer says of what it died
+            return
+
+    def _answer(self) -> dict[str, Any]:
+        process = self._process
+        assert process is not None  # `_ask` has started it
+        try:
             answer: dict[str, Any] = json.loads(self._line(process))
-        except (BrokenPipeError, EOFError):
-            raise Unreadable(_died(process.wait())) from None
+        except EOFError:
+            raise Unreadable(_died(process.wait(), self._allowed)) from None
         if answer.get("last"):
             self._stop()
+        if "reason" in answer:
+            raise Unreadable(answer["reason"])
         return answer
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:
@@ -124,8 +156,8 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _died(code: int) -> str:
+def _died(code: int, seconds: int) -> str:
     if code == -signal.SIGXCPU:
-        return f"took more than {CPU_SECONDS} s of processor time to read"
+        return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return f"its reader crashed ({name}): damaged, or made to do that"

@@ -1,7 +1,8 @@
 """The process that parses files: what one of them does to it does not reach the index.
 
-One request in a line of JSON on standard input, one answer in a line of JSON on standard output. Each file has a share
-of processor time; memory is limited. `process.py` is the other side.
+One request in a line of JSON on standard input; on standard output one answer in a line of JSON, or for a table one for
+some rows at a time and a last one. Each answer has a share of processor time; memory is limited, and a crash leaves no
+dump behind. `process.py` is the other side.
 """
 
 from __future__ import annotations
@@ -11,28 +12,39 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.indexes.input.documents import LONGEST_REASON, FieldNames
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, read_file
+from aveyb_retrieval.wording import shortened
 
-CPU_SECONDS = 120
-MEMORY = 4 << 30
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Half of a small machine: what the file does not take is needed for the index.
+MEMORY = min(4 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 def main() -> None:
     """Answer requests until there are no more."""
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a parser's own messages must not stand between answers
     _limit(resource.RLIMIT_AS, MEMORY)
+    _limit(resource.RLIMIT_CORE, 0)
     for line in sys.stdin:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
-        answer = _answer(json.loads(line))
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        if answer.get("last"):
-            return
+        request = json.loads(line)
+        answers = _answers(request)
+        while True:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + request["seconds"])
+            answer = next(answers, None)
+            if answer is None:
+                break
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+            if answer.get("last"):
+                return
 
 
 def _limit(what: int, value: int) -> None:
@@ -40,17 +52,30 @@ def _limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    path, kind = Path(os.fsdecode(bytes.fromhex(request["path"]))), FileKind(*request["kind"])
+def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
-        found, digest = read_file(path, kind, request["encoding"], request["longest"])
+        path = Path(os.fsdecode(bytes.fromhex(request["path"])))
+        yield from _rows(path, request) if request["kind"] is None else _text(path, request)
     except Unreadable as error:
-        return {"reason": str(error)}
+        yield {"reason": shortened(str(error), LONGEST_REASON)}
     except MemoryError:
-        return {"reason": f"needs more than {MEMORY >> 30} GiB of memory to be read", "last": True}
+        yield {"reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read", "last": True}
     except RecursionError:
-        return {"reason": "nested too deeply to be read"}
+        yield {"reason": "nested too deeply to be read"}
     except Exception as error:  # of a parser that a damaged file has confused
-        return {"reason": f"not readable as {kind.name} ({type(error).__name__}: {str(error)[:200]})"}
-    pages = None if found.pages is None else [found.pages.starts, found.pages.labels]
-    return {"title": found.title, "text": found.text, "pages": pages, "warning": found.warning, "sha256": digest}
+        yield {"reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)}
+
+
+def _text(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind = FileKind(*request["kind"])
+    found, digest = read_file(path, kind, request["encoding"], request["longest"], follow_links=request["follow_links"])
+    pages = None if found.pages is None else found.pages.to_dict()
+    yield {"title": found.title, "text": found.text, "pages": pages, "warning": found.warning, "sha256": digest}
+
+
+def _rows(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from aveyb_retrieval.indexes.input.readers.parquet import read_rows
+
+    for rows in read_rows(path, FieldNames(*request["names"]), request["longest"]):
+        yield {"rows": rows}
+    yield {"rows": None}

@@ -1,0 +1,55 @@
+"""Files inside of a file: the members of a ZIP archive, what is attached to a mail."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.indexes.input.readers.base import FileText, Parts, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_DEPTH = 3  # of files in files
+
+
+class InnerFiles:
+    """The text of a file that holds others: each has a heading with its name, and is a page.
+
+    `read_inner` reads one by the reader of its kind; None where the kind is not known.
+    """
+
+    def __init__(self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int) -> None:
+        self._read_inner = read_inner
+        self._parts = Parts("file", longest)
+        self._depth = depth
+        self._left_out: list[str] = []
+
+    def add(self, name: str, text: str) -> None:
+        """Add a text that was read."""
+        self._parts.add(f"# {name}\n\n{text}" if name else text, name)
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note that a file was not read."""
+        self._left_out.append(f"{name}: {reason}")
+
+    def read(self, name: str, data: bytes) -> None:
+        """Read one file, or note why it was not read."""
+        if self._depth >= MAX_DEPTH:
+            self.leave_out(name, f"{MAX_DEPTH} files deep")
+            return
+        try:
+            found = self._read_inner(name, data, self._depth + 1)
+        except Unreadable as reason:
+            self.leave_out(name, str(reason))
+            return
+        if found is None:
+            self.leave_out(name, f"unknown kind {PurePosixPath(name).suffix}")
+        elif found.text.strip():
+            self.add(name, found.text)
+
+    def text(self, title: str) -> FileText:
+        """Return what was read, and which files were not."""
+        files = "files" if len(self._left_out) > 1 else "file"
+        warning = f"{len(self._left_out):,} {files} in it left out: " + "; ".join(self._left_out)
+        return self._parts.text(title, warning if self._left_out else "")
