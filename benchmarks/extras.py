@@ -23,6 +23,7 @@ RESULTS = Path(__file__).parent / "results" / "extras.json"
 PACKAGE = "aveyb-retrieval"
 BASE = ("cpu",)
 EXTRAS = (
+    "torch",
     "files",
     "server",
     "mcp",
@@ -92,12 +93,7 @@ def main() -> None:
     result = {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "base": {
-            "packages": len(base),
-            "megabytes": round(sum(map(size, base)) / 1e6, 1),
-            "torch": round(size("torch") / 1e6, 1),
-            "torch_version": distribution("torch").version,
-        },
+        "base": {"packages": len(base), "megabytes": round(sum(map(size, base)) / 1e6, 1)},
         "extras": rows,
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_FORMS = (("float32", "float32"), ("int8", "int8"), ("float32", "int8"))  # of index and queries
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 SHORT = ("scifact", "cranfield", "nq-gold", "medquad")
@@ -218,6 +219,7 @@ def passages() -> str:
 
 IDLE = 0.5  # load of a machine that does nothing else
 EXTRAS = {
+    "torch": "other models, precisions and devices than int8 on a CPU; cross-encoders",
     "files": "PDF, DOCX, HTML and EPUB files",
     "server": "`aveyb-serve`",
     "mcp": "`aveyb-mcp`",
@@ -257,9 +259,55 @@ def extras() -> str:
             "",
             f"Measured by `benchmarks/extras.py` in an environment with all of them (Python {found['python']}, "
             f"{found['machine']}): packages on top",
-            f"of the base with `cpu`, which has {base['packages']} packages and {base['megabytes']:,.0f} MB, "
-            f"{base['torch']:,.0f} MB of them torch {base['torch_version']}. Extras share",
-            "packages, so several together take less than their sum.",
+            f"of the base with `cpu`, which has {base['packages']} packages and {base['megabytes']:,.0f} MB.",
+            "Extras share packages, so several together take less than their sum.",
+        ]
+    )
+
+
+def onnx() -> str:
+    """Return the tables of int8_quality.json and encode_words.json: what int8 costs, and what it saves."""
+    sets = results("int8_quality.json")["sets"]
+    rows = []
+    for name, found in sets.items():
+        scores, cosine = found["ndcg@10"], found["cosine"]
+        forms = [scores[f"index {one}, queries {other}"] for one, other in _FORMS]
+        rows.append(
+            [
+                name,
+                f"{found['documents']:,} / {found['queries']:,}",
+                *(f"{score:.4f}" for score in forms),
+                f"{cosine['passages']['mean']:.5f}",
+                f"{min(kind['smallest'] for kind in cosine.values()):.5f}",
+            ]
+        )
+    header = ["set", "documents / queries", "float32", "int8", "index float32, queries int8", "passages", "smallest"]
+    speed = results("encode_words.json")
+    measured = [
+        [
+            row["system"],
+            str(row["threads"]),
+            *(f"{words:,.0f}" for words in row["words_per_processor_second"].values()),
+        ]
+        for row in speed["rows"]
+    ]
+    lengths = [f"{int(length):,}" for length in speed["rows"][0]["words_per_processor_second"]]
+    machine = speed["machine"]
+    return "\n".join(
+        [
+            "NDCG@10 by the better of document and best passage, dense search over the full corpus, and cosines of the",
+            "two forms' vectors: the mean over passages, and the smallest of any query, document or passage",
+            "(`benchmarks/cpu/int8_quality.py`):",
+            "",
+            table(header, rows),
+            "",
+            "Words of running text per processor second, on texts of so many of our tokens",
+            "(`benchmarks/cpu/encode_words.py`):",
+            "",
+            table(["system", "threads", *lengths], measured),
+            "",
+            f"ONNX Runtime {machine['onnxruntime']}, torch {machine['torch']}, a processor with "
+            f"{', '.join(machine['instructions'])}; {machine['note']}.",
         ]
     )
 
@@ -474,6 +522,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "quality-card": quality_card,
     "quality-recipe": quality_recipe,
     "extras": extras,
+    "onnx": onnx,
     "files": files,
     "server": server,
     "ablations": ablations,

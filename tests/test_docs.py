@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 import pytest
 
+from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index as index_cli
 from aveyb_retrieval.cli import mcp as mcp_cli
@@ -71,10 +74,24 @@ def test_python_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: p
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)  # so that a traceback names the page's line
 
 
+def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path) -> None:
+    packages = ROOT / "node_modules"
+    if shutil.which("node") is None or not (packages / "onnxruntime-node").is_dir():
+        pytest.skip("no Node.js with npm install onnxruntime-node @huggingface/tokenizers")
+    ((_, code),) = blocks(ROOT / "docs" / "onnx.md", "javascript")
+    (tmp_path / "example.mjs").write_text(code)
+    (tmp_path / "node_modules").symlink_to(packages)
+    questions = ["which notice period applies?", "Where is NASA?"]
+    command = ["node", str(tmp_path / "example.mjs"), str(DEFAULT_MODEL), *questions]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), Embedder.load().encode_queries(questions), atol=1e-3)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "cli.md"], ids=name)
 def test_every_command_and_example_is_in_a_block_that_is_tested(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "json", "text"}
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "json", "text", "javascript"}
     assert re.findall(rf"^ +(?:{'|'.join(COMMANDS)}) .*", text, re.MULTILINE) == []
 
 

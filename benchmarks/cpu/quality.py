@@ -103,7 +103,8 @@ def ours(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25Sys
         dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
         yield dense
         yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
-    embedder = Embedder.load(None if args.model == "default" else args.model, passage_size=PassageSize(SMALL))
+    model = None if args.model == "default" else args.model
+    embedder = Embedder.load(model, precision="float32", passage_size=PassageSize(SMALL))
     name = f"{encoder.info.name}, passages of {SMALL} tokens"
     dense = DenseSystem(EmbedderEncoder(embedder), task.corpus, cache, granularity="both", name=name)
     yield dense
@@ -128,7 +129,7 @@ def built(task: Task, folder: Path | None, *, model: str | None = None, **option
     key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), asked])
     path = (folder or Path(tempfile.mkdtemp())) / "indexes" / key[:32]
     if not (path / "current").is_file():
-        build_index(indexed_rows(task.corpus), path, model=given, restart=True, **options)
+        build_index(indexed_rows(task.corpus), path, model=given, restart=True, precision="float32", **options)
     return path
 
 

@@ -34,10 +34,21 @@ def test_weights_are_small_and_load_as_float32() -> None:
     assert (DEFAULT_MODEL / "model.safetensors").stat().st_size <= 16 * 2**20
     model = SentenceTransformer(str(DEFAULT_MODEL), device="cpu")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    ours = Embedder.load()
+    ours = Embedder.load(precision="float32")
     assert ours.dim == model.get_embedding_dimension() == 256
     assert np.allclose(ours.encode_queries(QUERIES), model.encode_query(QUERIES), atol=1e-5)
     assert ours.prompts == model.prompts
+
+
+def test_it_runs_in_int8_by_default_and_near_its_float32() -> None:
+    ours, exact = Embedder.load(), Embedder.load(precision="float32")
+    assert ours.precision == "int8"
+    assert ours.fingerprint == exact.fingerprint
+    documents = [("", text) for text in [*TEXTS, " ".join(TEXTS * 40)]]
+    for left, right in zip(ours.encode_documents(documents), exact.encode_documents(documents), strict=True):
+        assert left.vector @ right.vector > 0.9998
+        assert (left.passages * right.passages).sum(1).min() > 0.9998
+    assert (ours.encode_queries(QUERIES) * exact.encode_queries(QUERIES)).sum(1).min() > 0.9998
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -61,7 +61,9 @@ class Network:
             earlier = graph.op("Mul", self._linear.table(table, "retrieved"), self._unsqueezed("weights", 2, 3))
             shape = graph.op("Concat", self._batch, *self._ints([-1], [config.hidden_size]), axis=0)
             earlier = graph.op("Reshape", earlier, shape, allowzero=0)
-            x = self._compressed(current, earlier) if config.compressor == "linear" else self._joined(earlier, current)
+            x = graph.op("Concat", earlier, current, axis=1)
+            if config.compressor == "linear":
+                x = self._compressed(current, x, earlier)
         if config.compressor != "linear" and config.num_retrieved:
             before = self._model.ranker.before
             pads = graph.constant([0, before, 0, 0, 0, 0], np.int64)
@@ -73,26 +75,19 @@ class Network:
             self._mask = graph.op("Cast", present, to=1)
         return graph.op("Reshape", x, graph.constant([-1, config.hidden_size], np.int64))
 
-    def _compressed(self, current: str, earlier: str) -> str:
-        """`P [w1 X_r1, ..., X] (+ X)`: earlier ones fill the last blocks of P before the current split's."""
+    def _compressed(self, current: str, joined: str, earlier: str) -> str:
+        """`P [w1 X_r1, ..., X] (+ X)`: earlier ones stand for the last blocks of P before the current split's."""
         graph, size, k = self._graph, self._config.split_size, self._config.num_retrieved
         assert self._model.ranker.down_proj is not None  # there is a compressor
         matrix = self._linear.matrix(_array(self._model.ranker.down_proj), "compressor")
         zero, end = self._ints([0], [k * size])
-        first = graph.op("Sub", end, self._size_of(earlier, 1))
-        stop = graph.op("Add", end, self._width)
-        axes = graph.constant([0, 1], np.int64)
-
-        def block(start: str, stop: str) -> str:
-            starts, stops = graph.op("Concat", zero, start, axis=0), graph.op("Concat", self._width, stop, axis=0)
-            return graph.op("Slice", matrix, starts, stops, axes)
-
-        out = graph.op("MatMul", block(end, stop), current)
-        out = graph.op("Add", out, graph.op("MatMul", block(first, end), earlier))
+        first = graph.op("Sub", end, self._size(earlier, 1))
+        starts = graph.op("Concat", zero, first, axis=0)
+        stops = graph.op("Concat", self._width, graph.op("Add", end, self._width), axis=0)
+        block = graph.op("Slice", matrix, starts, stops, graph.constant([0, 1], np.int64))
+        # One product: of no earlier splits alone, older versions of ONNX Runtime return noise.
+        out = graph.op("MatMul", block, joined)
         return graph.op("Add", out, current) if self._config.compressor_residual else out
-
-    def _joined(self, earlier: str, current: str) -> str:
-        return self._graph.op("Concat", earlier, current, axis=1)
 
     # -- layers ----------------------------------------------------------------------------------------------------
 
@@ -221,8 +216,6 @@ class Network:
 
     def _size(self, name: str, axis: int) -> str:
         return self._graph.op("Shape", name, start=axis, end=axis + 1)
-
-    _size_of = _size
 
     def _axis(self, axis: int) -> str:
         return self._graph.constant([axis], np.int64)
