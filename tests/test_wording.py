@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.wording import plural, shortened
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,10 @@ from aveyb_retrieval.wording import plural
 )
 def test_counts_agree_with_their_nouns(count, nouns, text):
     assert plural(count, *nouns) == text
+
+
+def test_a_long_message_keeps_its_begin_and_its_end():
+    text = shortened("filter " + "v" * 10_000 + ": not known; known are $eq, $ne")
+    assert len(text) == 600
+    assert text.startswith("filter vvv") and text.endswith("known are $eq, $ne")
+    assert shortened("short") == "short"

@@ -95,8 +95,9 @@ def main(
     from aveyb_retrieval.server.indexes import Indexes, named_paths
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
-    from aveyb_retrieval.server.run import listen, serve
+    from aveyb_retrieval.server.run import listen, log_shortly, serve
 
+    log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
     keys = read_keys(api_key_file) if api_key_file else Keys()
     local = host in LOOPBACK

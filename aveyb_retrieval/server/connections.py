@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from aveyb_retrieval.server.addresses import network
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from aveyb_retrieval.server.limits import Limits
+
+_BURST = 1 << 19  # bytes of an address that are read without waiting
 
 
 class Door:
@@ -33,6 +37,7 @@ class Door:
         self._proxies = frozenset(proxies)
         self._most = limits.max_connections if most is None else min(limits.max_connections, most)
         self._of: dict[str, dict[Connection, None]] = {}  # by address, in the order of their last request
+        self._paid: dict[str, float] = {}  # by address: until when what was read is paid by waiting
         self._count = 0
 
     def enter(self, connection: Connection) -> bool:
@@ -60,6 +65,17 @@ class Door:
             self._count -= 1
             if not own:
                 del self._of[connection.address]
+                self._paid.pop(connection.address, None)
+
+    def wait_after(self, address: str, count: int) -> float:
+        """Return the seconds to wait, after so many bytes, before more are read of an address."""
+        if address in self._proxies:
+            return 0.0
+        now = time.monotonic()
+        paid = max(now, self._paid.get(address, 0.0)) + count / self.limits.max_rate
+        self._paid[address] = paid
+        wait = paid - now
+        return wait if wait > _BURST / self.limits.max_rate else 0.0
 
     def to_the_end(self, connection: Connection) -> None:
         """Note that a connection has had an answer: others have waited longer now."""
@@ -90,6 +106,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or close at once where there is no room."""
         super().connection_made(transport)
+        self.flow = self._flow = _PacedFlow(transport)
         if not self._door.enter(self):
             transport.abort()
             return
@@ -108,6 +125,8 @@ class Connection(H11Protocol):
         """Take bytes of a request."""
         super().data_received(data)
         self._await_head()
+        if (wait := self._door.wait_after(self.address, len(data))) > 0:
+            self._flow.hold(wait)
 
     def on_response_complete(self) -> None:
         """Go on with the next request."""
@@ -134,6 +153,34 @@ class Connection(H11Protocol):
 
     def _abort(self) -> None:
         self.transport.abort()
+
+
+class _PacedFlow(FlowControl):
+    """uvicorn's flow control, which also stops reading for some time."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._paced = transport
+        self._is_held = False
+
+    def hold(self, seconds: float) -> None:
+        """Do not read for so long."""
+        if not self._is_held:
+            self._is_held = True
+            self._paced.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def resume_reading(self) -> None:
+        """Read again, unless it is too soon."""
+        if self._is_held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+    def _go_on(self) -> None:
+        self._is_held = False
+        if not (self.read_paused or self._paced.is_closing()):
+            self._paced.resume_reading()
 
 
 class _Timer:

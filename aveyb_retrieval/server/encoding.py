@@ -44,9 +44,9 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
     model, room = server.indexes.needed_model(), Room(server.limits.max_answer, ticket)
     written: list[bytes] = []
     first, n_tokens = 0, 0
-    for part in parts(texts, MAX_BATCH):
+    for number, part in enumerate(parts(texts, MAX_BATCH)):
         work = partial(_encoded, model, part, prompt, write, first)
-        found, read = await server.encoding.run(work, ticket)
+        found, read = await server.encoding.run(work, ticket, part=number)
         room.take(len(found) + 1)
         written.append(found)
         first += len(part)
@@ -70,8 +70,8 @@ async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticke
     """
     model = server.indexes.needed_model()
     scores: list[float] = []
-    for part in parts(texts, _RERANKED):
-        scores += await server.encoding.run(partial(maxsim, model, "cpu", query, part), ticket)
+    for number, part in enumerate(parts(texts, _RERANKED)):
+        scores += await server.encoding.run(partial(maxsim, model, "cpu", query, part), ticket, part=number)
     return scores
 
 

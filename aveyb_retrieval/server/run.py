@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import signal
 import socket
@@ -12,6 +13,7 @@ import uvicorn
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.connections import Connection, Door
+from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ _DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each ind
 _OWN_DESCRIPTORS = 300  # left for indexes
 _QUEUE = 2048  # connections that the kernel keeps until they are accepted
 _ACCEPTED_AT_ONCE = 16  # or those who open many would be served before requests are looked at
+_LONGEST_LINE = 4000  # characters of a log line, tracebacks included
 _GRACE = 5.0  # seconds beyond the time that a request may take
 
 
@@ -41,6 +44,21 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio itself sets it only for sockets whose protocol number is spelled out, which create_server does not do.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+class _ShortLines(logging.Formatter):
+    """Log lines that repeat little of what a request sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record, its middle left out where it is long."""
+        return shortened(super().format(record), _LONGEST_LINE)
+
+
+def log_shortly() -> None:
+    """Write this package's warnings to standard error, each bounded."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_ShortLines())
+    logging.getLogger("aveyb_retrieval").addHandler(handler)
 
 
 def serve(

@@ -67,8 +67,9 @@ async def search(request: Request) -> Response:
         return [_result(query, retriever.words(query), hits, offset, k, with_text, room) for query, hits in found]
 
     results: list[bytes] = []
-    for part in parts(queries, 1 if with_text else _queries_at_once(wanted, options), PART_OF_QUERIES):
-        found = await server.searching.run(partial(work, part), ticket)
+    at_once = 1 if with_text else _queries_at_once(wanted, options)
+    for number, part in enumerate(parts(queries, at_once, PART_OF_QUERIES)):
+        found = await server.searching.run(partial(work, part), ticket, part=number)
         room.take(sum(map(len, found)))
         results += found
     head = b'{"index":' + to_json(name) + b","

@@ -118,8 +118,8 @@ async def tokenize(request: Request) -> Response:
     refuse_others(fields, ("inputs", "add_special_tokens"))
     room = Room(server.limits.max_answer, ticket)
     written: list[bytes] = []
-    for part in parts(texts, MAX_BATCH):
-        found = await server.encoding.run(partial(_tokens, model, part, special), ticket)
+    for number, part in enumerate(parts(texts, MAX_BATCH)):
+        found = await server.encoding.run(partial(_tokens, model, part, special), ticket, part=number)
         room.take(len(found))
         written.append(found)
     return json_answer(b"[" + b",".join(written) + b"]")

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from aveyb_retrieval.server.refusals import Refusal
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
+class _Turn:
+    came: asyncio.Future[None]
+    part: int
+
+
 class Work:
     """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
 
     One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
-    its places. Long requests come in parts, each with a turn of its own (`run` called again and again).
+    its places. Long requests come in parts, each with a turn of its own (`run` called again and again); parts after the
+    first have a quarter of the threads, so that short requests find processors free.
 
     A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
     """
@@ -33,10 +41,11 @@ class Work:
         self._threads = threads
         self._max_waiting = max_waiting
         self._running: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
+        self._parts = 0  # that run: not the first of their requests
+        self._waiting: dict[str, deque[_Turn]] = {}  # by client, in the order of their turns
 
-    async def run(self, function: Callable[[], T], ticket: Ticket) -> T:
-        """Run a function in a thread and return its result.
+    async def run(self, function: Callable[[], T], ticket: Ticket, *, part: int = 0) -> T:
+        """Run a function in a thread and return its result; `part` counts the parts of a request from 0.
 
         Raises:
             Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if the
@@ -45,8 +54,8 @@ class Work:
         ticket.check()
         leaving = asyncio.ensure_future(ticket.until_client_leaves())
         try:
-            await self._turn(ticket, leaving)
-            return await self._work(function, ticket, leaving)
+            await self._take_turn(ticket, leaving, part)
+            return await self._work(function, ticket, leaving, part)
         finally:
             leaving.cancel()
 
@@ -54,30 +63,31 @@ class Work:
         """Let running work end; nothing new is taken."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    async def _turn(self, ticket: Ticket, leaving: asyncio.Future[None]) -> None:
+    async def _take_turn(self, ticket: Ticket, leaving: asyncio.Future[None], part: int) -> None:
         """Wait for a thread; it is then counted as this client's."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = _Turn(asyncio.get_running_loop().create_future(), part)
         self._waiting.setdefault(ticket.client, deque()).append(turn)
         self._start_waiting()
         if sum(map(len, self._waiting.values())) > self._max_waiting:
             self._turn_away()
+        came = turn.came
         try:
-            await asyncio.wait((turn, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((came, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if turn.done() and turn.exception() is None:
-                self._release(ticket.client)
+            if came.done() and came.exception() is None:
+                self._release(ticket.client, part)
             raise
         finally:
-            if not turn.done():
+            if not came.done():
                 self._forget(ticket.client, turn)
-        if turn.done():
-            turn.result()
+        if came.done():
+            came.result()
         elif leaving.done():
             ticket.check()
         else:
             raise Refusal(429, f"overloaded: its turn did not come within {ticket.seconds:g} s; try again later")
 
-    async def _work(self, function: Callable[[], T], ticket: Ticket, leaving: asyncio.Future[None]) -> T:
+    async def _work(self, function: Callable[[], T], ticket: Ticket, leaving: asyncio.Future[None], part: int) -> T:
         loop = asyncio.get_running_loop()
 
         def work() -> T:
@@ -88,7 +98,7 @@ class Work:
             finally:
                 CURRENT.set(None)
                 with suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(self._release, ticket.client)
+                    loop.call_soon_threadsafe(self._release, ticket.client, part)
 
         done = asyncio.wrap_future(self._pool.submit(work))
         await asyncio.wait((done, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
@@ -103,24 +113,31 @@ class Work:
         """Give free threads to those who wait, one client after the other."""
         while (client := self._next()) is not None:
             turns = self._waiting.pop(client)
-            turns.popleft().set_result(None)
+            turn = turns.popleft()
+            turn.came.set_result(None)
             self._running[client] += 1
+            self._parts += turn.part > 0
             if turns:
                 self._waiting[client] = turns  # now the last in the order
 
     def _next(self) -> str | None:
+        """The client whose turn it is, if there is a thread for it."""
         if self._running.total() >= self._threads:
             return None
-        most = max(1, self._threads // 2)
-        return next((client for client in self._waiting if self._running[client] < most), None)
+        each, parts = max(1, self._threads // 2), max(1, self._threads // 4)
+        for client, turns in self._waiting.items():
+            if self._running[client] < each and (turns[0].part == 0 or self._parts < parts):
+                return client
+        return None
 
-    def _release(self, client: str) -> None:
+    def _release(self, client: str, part: int) -> None:
         self._running[client] -= 1
+        self._parts -= part > 0
         if not self._running[client]:
             del self._running[client]
         self._start_waiting()
 
-    def _forget(self, client: str, turn: asyncio.Future[None]) -> None:
+    def _forget(self, client: str, turn: _Turn) -> None:
         self._waiting[client].remove(turn)
         if not self._waiting[client]:
             del self._waiting[client]
@@ -131,4 +148,4 @@ class Work:
         turn = self._waiting[client][-1]
         self._forget(client, turn)
         waiting = sum(map(len, self._waiting.values()))
-        turn.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))
+        turn.came.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))

@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.synchronize import Event
 
-ADDRESS = "127.0.0.2"  # of the attacker
 SILENT = 1010
 LONG = 8 << 20  # bytes of a query
 LONG_CLIENTS = 8
 GREEDY_CLIENTS = 64
 
 
-def silent(host: str, port: int, stop: Event, seen: Counter[str]) -> None:
+def silent(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> None:
     """Keep connections open that never send a byte; what is closed is opened again."""
     poll, sockets = select.poll(), {}
     while not stop.is_set():
         while len(sockets) < SILENT:
-            connection = socket.create_connection((host, port), timeout=30, source_address=(ADDRESS, 0))
+            connection = socket.create_connection((host, port), timeout=30, source_address=(own, 0))
             sockets[connection.fileno()] = connection
             poll.register(connection, select.POLLIN)
             seen["opened"] += 1
@@ -43,23 +42,23 @@ def silent(host: str, port: int, stop: Event, seen: Counter[str]) -> None:
         connection.close()
 
 
-def long_queries(host: str, port: int, stop: Event, seen: Counter[str]) -> None:
+def long_queries(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> None:
     """Ask with queries of 8 MB from some clients at once."""
     body = json.dumps({"query": "valve " * ((LONG - 100) // 6)}).encode()  # as large as a body may be
-    _post_from(LONG_CLIENTS, host, port, body, stop, seen)
+    _post_from(LONG_CLIENTS, host, port, own, body, stop, seen)
 
 
-def greedy(host: str, port: int, stop: Event, seen: Counter[str]) -> None:
+def greedy(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> None:
     """Ask for everything at once that a request may ask for, from many clients."""
     fields = {"query": ["valve"] * 900, "k": 10, "text": True, "passages": 10, "context": 5}
     body = json.dumps({**fields, "candidates": 1000, "rerank": "maxsim"}).encode()
-    _post_from(GREEDY_CLIENTS, host, port, body, stop, seen)
+    _post_from(GREEDY_CLIENTS, host, port, own, body, stop, seen)
 
 
-def _post_from(clients: int, host: str, port: int, body: bytes, stop: Event, seen: Counter[str]) -> None:
+def _post_from(clients: int, host: str, port: int, own: str, body: bytes, stop: Event, seen: Counter[str]) -> None:
     def ask() -> None:
         while not stop.is_set():
-            connection = http.client.HTTPConnection(host, port, timeout=70, source_address=(ADDRESS, 0))
+            connection = http.client.HTTPConnection(host, port, timeout=70, source_address=(own, 0))
             try:
                 connection.request("POST", "/search", body, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
@@ -76,7 +75,7 @@ def _post_from(clients: int, host: str, port: int, body: bytes, stop: Event, see
     stop.wait()
 
 
-ATTACKS: dict[str, Callable[[str, int, Event, Counter[str]], None]] = {
+ATTACKS: dict[str, Callable[[str, int, str, Event, Counter[str]], None]] = {
     f"{SILENT:,} silent connections": silent,
     f"queries of 8 MB, {LONG_CLIENTS} clients": long_queries,
     f"everything at once, {GREEDY_CLIENTS} clients": greedy,
@@ -86,7 +85,8 @@ ATTACKS: dict[str, Callable[[str, int, Event, Counter[str]], None]] = {
 def _attack(name: str, url: str, stop: Event, results: Any) -> None:
     host, port = url.removeprefix("http://").split(":")
     seen: Counter[str] = Counter()
-    ATTACKS[name](host, int(port), stop, seen)
+    own = f"127.0.0.{2 + list(ATTACKS).index(name)}"  # the server remembers what an address did
+    ATTACKS[name](host, int(port), own, stop, seen)
     results.put(dict(seen))
 
 

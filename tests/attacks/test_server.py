@@ -14,6 +14,7 @@ import pytest
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.run import log_shortly
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import running
 from tests.server.test_search import wait_for
@@ -134,6 +135,16 @@ def test_the_log_repeats_little_of_what_was_sent(open_client, folder, monkeypatc
     assert 0 < sum(len(record.getMessage()) for record in caplog.records) < 3000
 
 
+def test_a_warning_of_the_index_is_bounded_too(capsys):
+    logger = logging.getLogger("aveyb_retrieval")
+    log_shortly()
+    try:
+        logging.getLogger("aveyb_retrieval.indexes").warning("filter %s: no document matches", "v" * 200_000)
+    finally:
+        logger.removeHandler(logger.handlers[-1])
+    assert 100 < len(capsys.readouterr().err) <= 4001
+
+
 # --- bodies, connections, readers that do not read --------------------------------------------------------------------
 
 
@@ -216,6 +227,19 @@ def test_who_opens_more_connections_than_others_makes_room_for_them(handbook):
             assert answer_of(own, health) == b""
         for connection in silent:
             connection.close()
+
+
+def test_large_bodies_of_one_address_are_read_slowly(handbook):
+    with running(handbook, "--max-rate", "1000000") as server:
+        with connect(server.url, "127.0.0.2") as greedy:
+            began = time.monotonic()
+            greedy.settimeout(60)
+            greedy.sendall(post_head(3_000_000) + b" " * 3_000_000)
+            assert greedy.recv(1024).startswith(b"HTTP/1.1 422")
+            assert time.monotonic() - began > 2
+        began = time.monotonic()
+        answer = httpx2.post(f"{server.url}/search", json={"query": "index"}, timeout=30)
+        assert (answer.status_code, time.monotonic() - began < 2) == (200, True)
 
 
 def test_who_does_not_read_an_answer_is_dropped(handbook):

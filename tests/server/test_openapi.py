@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import quote
 
 import jsonschema
@@ -141,3 +145,21 @@ def test_keys_are_declared_where_there_are_some(open_client):
         answer = client.request(method, path.format(**PLACES), json={} if method == "post" else None)
         assert (answer.status_code == 401) is ("security" not in operation), (path, method)
         check_answer(operation, answer)
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(server, tmp_path):
+    """Requests that are drawn from the document: no error of the server, and every answer as declared."""
+    command = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("schemathesis is not installed")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    options = ["--phases", "fuzzing", "--max-examples", "25", "--checks", checks, "--suppress-health-check", "all"]
+    done = subprocess.run(
+        [command, "run", f"{server.url}/openapi.json", *options, "--request-timeout", "60", "--no-color"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]

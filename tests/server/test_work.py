@@ -59,6 +59,17 @@ async def test_one_client_leaves_half_of_the_threads_to_others():
     work.close()
 
 
+async def test_parts_of_long_requests_leave_three_quarters_to_short_ones():
+    work, gate = Work("test", 4, 10), threading.Event()
+    long = [asyncio.ensure_future(work.run(gate.wait, ticket(name), part=1)) for name in "abc"]
+    await settle()
+    assert work._running.total() == 1
+    assert await asyncio.wait_for(work.run(lambda: "short", ticket("d")), 10) == "short"
+    gate.set()
+    await asyncio.gather(*long)
+    work.close()
+
+
 async def test_who_waits_for_most_loses_the_last_place():
     work, gate = Work("test", 1, 3), threading.Event()
     held = [asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(4)]  # one runs, three wait
