@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.input.documents import MAX_DEPTH
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.input.documents import MAX_DEPTH
 from tests.faults.test_kill import ROOT, environment
 from tests.indexes.fake import FakeEmbedder
 
