@@ -1,0 +1,334 @@
+"""Index folders that were damaged or made to harm: an error of ours, found by verify, and nothing outside touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import add_documents, build_index, delete_documents, upsert_documents
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.store import manifest as manifest_module
+from tests.faults import consistent
+from tests.faults.processes import child, quiet
+from tests.fuzz.indexes import listed, seal, use, version
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sound") / "ix"
+    build_index([*make_documents(60), {"_id": "no text"}], root, model=FakeEmbedder(), index="HNSW8", on_error="skip")
+    upsert_documents(make_documents(3, seed=2), root, model=FakeEmbedder())
+    delete_documents(root, ["doc-5"])
+    return root
+
+
+@pytest.fixture
+def index(sound: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sound, tmp_path / "ix")
+    return tmp_path / "ix"
+
+
+def add(root: Path) -> None:
+    add_documents([{"_id": "new", "text": "word1"}], root, model=FakeEmbedder())
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def all_files(root: Path) -> list[Path]:
+    return [*(root / name for name in listed(root)), version(root), root / "current"]
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_one_flipped_byte_anywhere_is_found(index: Path, count: int) -> None:
+    rng = random.Random(0)
+    for path in all_files(index):
+        data = path.read_bytes()
+        for place in [rng.randrange(len(data)) for _ in range(count)]:
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(flipped)
+            with pytest.raises(AveyBError):
+                use(index)
+            assert verify_index(index).problems, f"{path.name}, byte {place}"
+        path.write_bytes(data)
+    assert verify_index(index).problems == []
+
+
+def test_cut_and_missing_files_are_found(index: Path) -> None:
+    for path in all_files(index):
+        data = path.read_bytes()
+        for size in (0, len(data) // 2):
+            path.write_bytes(data[:size])
+            with pytest.raises(AveyBError):
+                use(index)
+        path.unlink()
+        with pytest.raises(AveyBError):
+            use(index)
+        path.write_bytes(data)
+    use(index)
+
+
+def test_damage_of_an_index_too_large_to_hash_is_an_answer_or_an_error_of_ours(index: Path) -> None:
+    with child(read_flipped, index, 25) as reader:
+        assert reader.answer(300.0) > 2
+
+
+def read_flipped(connection: Connection, root: Path, tries: int) -> None:
+    """Use an index whose files have a byte changed, one after the other; how many of them were refused."""
+    quiet()
+    manifest_module._QUICK_BYTES = 0
+    rng, refused = random.Random(1), 0
+    for number in range(tries):
+        place = root.parent / f"{number}"
+        shutil.copytree(root, place)
+        path = place / rng.choice(listed(place))
+        data = bytearray(path.read_bytes())
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        try:
+            use(place)
+        except AveyBError:
+            refused += 1
+        shutil.rmtree(place)
+    connection.send(refused)
+
+
+def test_faiss_files_are_made_again_by_repair(index: Path) -> None:
+    path = index / listed(index, "faiss/document")[0]
+    os.truncate(path, path.stat().st_size - 100)
+    verdict = verify_index(index, repair=True)
+    assert verdict.problems
+    assert verdict.repaired
+    assert verify_index(index, deep=True).problems == []
+    use(index)
+
+
+def test_a_faiss_file_that_was_cut_with_its_hash_is_a_problem_and_no_crash(index: Path) -> None:
+    path = index / listed(index, "faiss/document")[0]
+    os.truncate(path, path.stat().st_size - 100)
+    seal(index)
+    assert verify_index(index).problems
+    with pytest.raises(AveyBError):
+        use(index)
+
+
+def test_repair_finds_a_lost_pointer_and_leaves_alone_what_has_no_copy(index: Path) -> None:
+    (index / "current").write_text("v000099-12345678\n")
+    assert not verify_index(index).repaired
+    assert verify_index(index, repair=True).repaired
+    use(index)
+    path = index / listed(index, "documents.lance/data/")[0]
+    path.write_bytes(path.read_bytes()[:-20])
+    assert not verify_index(index, repair=True).repaired
+
+
+@pytest.mark.parametrize("factory", ["HNSW0", "HNSW1", "IVF4_HNSW0,Flat", "PCA8,HNSW0"])
+def test_a_graph_without_links_is_refused(factory: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least 2 links"):
+        build_index(make_documents(50), tmp_path / "ix", model=FakeEmbedder(), index=factory)
+
+
+@pytest.mark.parametrize("tries", [4, pytest.param(160, marks=pytest.mark.slow)])
+def test_a_change_with_its_hashes_is_found_where_answers_change(tries: int, tmp_path: Path) -> None:
+    outcomes, missed = consistent.run(tries, 0, tmp_path)
+    print(f"\n{dict(outcomes)}")
+    assert missed == []
+
+
+# --- links, pipes and devices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lock", "current.tmp", "journal.json.tmp"])
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_in_place_of_a_file_never_leads_a_writer_outside(
+    index: Path, tmp_path: Path, name: str, plant: Callable[[Path, Path], None]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (index / name).unlink(missing_ok=True)
+    plant(index / name, victim)
+    try:
+        add(index)
+    except IndexFormatError as error:
+        assert name == "lock"
+        assert "remove it" in str(error)
+    assert victim.read_text() == "precious"
+
+
+FOLDERS = ["documents.lance/data", "texts.lance", "passages.lance/_versions", "faiss", "rejected", "versions"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_leads_outside_is_refused(index: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    shutil.move(index / name, outside)
+    (outside / "kept").write_text("precious")
+    before = sorted(path.name for path in outside.rglob("*"))
+    (index / name).symlink_to(outside)
+    with pytest.raises(AveyBError):
+        add(index)
+    if name not in ("rejected", "versions"):
+        with pytest.raises(AveyBError):
+            use(index)
+    assert sorted(path.name for path in outside.rglob("*")) == before
+
+
+def endless(path: Path, how: str) -> None:
+    path.unlink()
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as handle:
+            handle.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("how", ["pipe", "device", "sparse"])
+@pytest.mark.parametrize(
+    "name", ["current", "manifest", "faiss/document", "documents.lance/data/", "texts.lance/_indices"]
+)
+def test_what_can_be_read_without_end_is_refused(index: Path, name: str, how: str) -> None:
+    found = {"current": index / "current", "manifest": version(index)}
+    endless(found[name] if name in found else index / listed(index, name)[0], how)
+    with child(all_refuse, index) as process:
+        assert process.answer(60.0) == "refused"
+
+
+def all_refuse(connection: Connection, root: Path) -> None:
+    quiet()
+    with pytest.raises(AveyBError):
+        use(root)
+    try:
+        assert verify_index(root).problems
+    except AveyBError:
+        pass
+    connection.send("refused")
+
+
+# --- manifests and pointers -------------------------------------------------------------------------------------------
+
+
+def rewrite(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest and give it a checksum that fits."""
+    path = version(root)
+    body = json.loads(path.read_bytes())
+    body.pop("checksum")
+    change(body)
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **body}))
+
+
+OTHER = {"bytes": 5, "sha256": "0" * 64}
+HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "from the future": lambda m: m.update(format=99),
+    "of no version": lambda m: m.pop("format"),
+    "a path that leads out": lambda m: m["files"].update({"../../../etc/passwd": OTHER}),
+    "an absolute path": lambda m: m["files"].update({"/etc/passwd": OTHER}),
+    "a path inside that leads out": lambda m: m["files"].update({"faiss/../../x.faiss": OTHER}),
+    "a tier that leads out": lambda m: m["tiers"][0].update(file="../outside.faiss"),
+    "a tier that is not listed": lambda m: m["tiers"][0].update(file="faiss/other.faiss"),
+    "a file of absurd size": lambda m: m["files"].update({m["tiers"][0]["file"]: {**OTHER, "bytes": 1 << 62}}),
+    "a file of negative size": lambda m: m["files"].update({"faiss/x": {**OTHER, "bytes": -1}}),
+    "a size of text": lambda m: m["files"].update({"faiss/x": {**OTHER, "bytes": "5"}}),
+    "files are a list": lambda m: m.update(files=[]),
+    "no tables": lambda m: m.update(tables={}),
+    "a table of no version": lambda m: m["tables"].update(texts=0),
+    "a table of another version": lambda m: m["tables"].update(texts=1 << 40),
+    "a table of nobody": lambda m: m["tables"].update(others=1),
+    "another granularity": lambda m: m["encoding"].update(granularity="word"),
+    "an absurd dimension": lambda m: m["encoding"].update(dim=1 << 40),
+    "another dimension": lambda m: m["encoding"].update(dim=17),
+    "a dimension of text": lambda m: m["encoding"].update(dim="16"),
+    "a language that nobody speaks": lambda m: m["encoding"].update(language=["english"]),
+    "a model that is a list": lambda m: m["encoding"].update(model=[]),
+    "a model without fingerprint": lambda m: m["encoding"].update(model={}),
+    "more dead than vectors": lambda m: m["tiers"][0].update(dead=1 << 40),
+    "another count": lambda m: m["tiers"][0].update(count=1),
+    "tiers that overlap": lambda m: m["tiers"].append(m["tiers"][0]),
+    "settings of text": lambda m: m["tiers"][0].update(params={"nprobe": "x"}),
+    "a curve of text": lambda m: m["tiers"][0].update(curve=["x"]),
+    "tiers are null": lambda m: m.update(tiers=None),
+    "counts of text": lambda m: m.update(counts={"documents": "many"}),
+    "a negative count": lambda m: m["counts"].update(documents=-1),
+    "another build": lambda m: m.update(build="../../.."),
+    "a number of text": lambda m: m.update(number="1"),
+    "a job of null": lambda m: m.update(job=None),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_manifest_is_refused(index: Path, what: str) -> None:
+    rewrite(index, HOSTILE[what])
+    with pytest.raises(InputError if what == "another dimension" else IndexFormatError):
+        use(index)
+    try:
+        assert verify_index(index).problems
+    except IndexFormatError:
+        pass
+
+
+def test_a_manifest_that_is_huge_deep_or_no_json_is_refused(index: Path) -> None:
+    path = version(index)
+    for data in (b"", b"[]", b"null", b"{" * 10, b"[" * 200_000, b'{"format": 3}', b"\xff\xfe"):
+        path.write_bytes(data)
+        with pytest.raises(IndexFormatError):
+            use(index)
+    with path.open("wb") as handle:
+        handle.truncate(65 << 20)
+    with pytest.raises(IndexFormatError, match="larger than"):
+        use(index)
+
+
+POINTERS = [
+    "../../etc",
+    "v1; rm",
+    "/etc/passwd",
+    "",
+    "v000002",
+    "v000002-xyz",
+    "v" + "9" * 100,
+    "\0",
+    "v000001-00000000",
+]
+
+
+@pytest.mark.parametrize("pointer", POINTERS)
+def test_a_hostile_pointer_is_refused(index: Path, pointer: str) -> None:
+    (index / "current").write_text(pointer)
+    with pytest.raises(IndexFormatError):
+        use(index)
+    with pytest.raises(IndexFormatError):
+        add(index)
+
+
+def test_files_of_another_index_are_refused(index: Path, tmp_path: Path) -> None:
+    """Datasets, and FAISS files, of another build at the same names."""
+    build_index(make_documents(30, seed=4), tmp_path / "other", model=FakeEmbedder(), index="HNSW8")
+    shutil.rmtree(index / "texts.lance")
+    shutil.copytree(tmp_path / "other" / "texts.lance", index / "texts.lance")
+    with pytest.raises(IndexFormatError):
+        use(index)
+    assert verify_index(index).problems
+
+
+def test_the_lock_of_a_hostile_folder_is_only_read_so_far(index: Path) -> None:
+    (index / "lock").touch()
+    endless(index / "lock", "sparse")
+    add(index)
+    use(index)

@@ -1,0 +1,210 @@
+"""Content changed together with its hashes: does `verify --deep` see it, wherever answers change?
+
+    python -m tests.faults.consistent [--tries N] [--seed N]
+
+A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a span, a vector, an id), and
+gives the manifest the hashes and versions that fit. The index may be refused, may verify with problems, or may answer as
+before. Anything else is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from aveyb_retrieval import Retriever
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.tables import Tables
+from tests.faults.processes import child, quiet
+from tests.fuzz.indexes import FACTORIES, damaged, listed, seal, sound
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+SQL = {
+    "documents": (
+        {"id": "'elsewhere'"},
+        {"metadata": "'{\"year\": 2099}'"},
+        {"digest": "X'{zeros}'"},
+        {"rank": "rank + 1"},
+        {"passages": "passages + 1"},
+        {"characters": "characters + 1"},
+        {"tokens": "tokens + 1"},
+        {"doc": "doc + 1000"},
+    ),
+    "texts": (
+        {"text": "concat(text, ' word1')"},
+        {"title": "'word2'"},
+        {"words": "concat(words, 'word3 ')"},
+        {"doc": "doc + 1000"},
+    ),
+    "passages": (
+        {"stop": "stop - 2"},
+        {"start": "start + 2"},
+        {"heading": "'word4'"},
+        {"words": "' word5 '"},
+        {"norm": "norm * 3"},
+        {"passage": "passage + 1000"},
+    ),
+}
+
+
+def row(rng: random.Random, root: Path) -> str:
+    """Change a column of one row, or delete the row, by Lance itself: as a new version that the manifest then names."""
+    import lance
+
+    table = rng.choice(list(SQL))
+    key = "passage" if table == "passages" else "doc"
+    manifest = read_manifest(root)
+    opened = lance.dataset(str(root / f"{table}.lance"), version=manifest.tables[table])
+    number = rng.choice(opened.to_table(columns=[key])[key].to_pylist())
+    if rng.random() < 0.15:
+        opened.delete(f"{key} = {number}")
+        change = "a row deleted"
+    else:
+        values = {name: sql.format(zeros="00" * 32) for name, sql in rng.choice(SQL[table]).items()}
+        opened.update(values, where=f"{key} = {number}")
+        change = str(values)
+    _reseal(root, {table: opened.version})
+    return f"{table}: {change}"
+
+
+def vectors(rng: random.Random, root: Path) -> str:
+    """Exchange two stored vectors, or put another of unit length in place of one."""
+    import lance
+
+    table, key = rng.choice((("texts", "doc"), ("passages", "passage")))
+    manifest = read_manifest(root)
+    opened = lance.dataset(str(root / f"{table}.lance"), version=manifest.tables[table])
+    rows = opened.to_table()
+    a, b = rng.sample(range(len(rows)), 2)
+    found = np.stack(rows["vector"].to_numpy(zero_copy_only=False))
+    if rng.random() < 0.5:
+        found[[a, b]] = found[[b, a]]
+    else:
+        other = np.random.default_rng(rng.randrange(1 << 30)).normal(size=found.shape[1])
+        found[a] = other / np.linalg.norm(other)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), found.shape[1])
+    some = rows.set_column(rows.schema.get_field_index("vector"), rows.schema.field("vector"), column)
+    opened.delete("true")
+    written = lance.write_dataset(some, opened, mode="append")
+    _reseal(root, {table: written.version})
+    return f"{table}: vectors"
+
+
+def _reseal(root: Path, versions: dict[str, int]) -> None:
+    def change(body: dict[str, Any]) -> dict[str, Any]:
+        body["tables"].update(versions)
+        return body
+
+    seal(root, change)
+    made_of = Tables.open(root, read_manifest(root).tables).files()
+
+    def name_files(body: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: info for name, info in body["files"].items() if not name.partition("/")[0].endswith(".lance")}
+        body["files"] = kept | dict.fromkeys(made_of, {"bytes": 0, "sha256": ""})
+        return body
+
+    seal(root, name_files)
+    seal(root)
+
+
+def _bytes(part: str) -> Callable[[random.Random, Path], str]:
+    def change(rng: random.Random, root: Path) -> str:
+        name = rng.choice(listed(root, part))
+        data = bytearray((root / name).read_bytes())
+        for _ in range(rng.choice((1, 4, 32))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        (root / name).write_bytes(data)
+        seal(root)
+        return name
+
+    return change
+
+
+CHANGES: tuple[Callable[[random.Random, Path], str], ...] = (
+    row, vectors, _bytes("faiss/"), _bytes(".lance/data/"), _bytes(".lance/_indices/"), _bytes(".lance/_versions/"),
+    row, _bytes("faiss/"), _bytes(".lance/data/"), _bytes(".lance/_deletions/"),
+)  # fmt: skip
+
+
+@cache
+def right(folder: Path, factory: str) -> Any:
+    return answers(sound(folder, factory))
+
+
+def answers(root: Path) -> Any:
+    queries = np.random.default_rng(0).normal(size=(20, 16))
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        found = retriever.search_vectors(queries, granularity="document")
+        found += retriever.search_vectors(queries, granularity="passage")
+        found += [retriever.search(f"word{i}", mode="lexical") for i in range(20)]
+        found += [retriever.search(f"word{i} word{2 * i}", k=5) for i in range(20)]
+        listed = sorted((each.id, each.title, each.text, str(each.metadata)) for each in retriever.documents())
+        return [[(hit.id, round(hit.score, 4), hit.passage) for hit in hits] for hits in found], listed
+
+
+def attempts(connection: Connection, first: int, seed: int, folder: Path) -> None:
+    """Make changes one after the other; say of each what it was and what became of it."""
+    quiet()
+    number = first
+    while True:
+        rng = random.Random(f"{seed} {number}")
+        factory = rng.choice(FACTORIES)
+        with damaged(folder, rng, sound(folder, factory)) as root:
+            what, outcome = "", "refused"
+            try:
+                what = CHANGES[number % len(CHANGES)](rng, root)
+                outcome = "found" if verify_index(root, deep=True).problems else "missed"
+                if outcome == "missed" and answers(root) == right(folder, factory):
+                    outcome = "harmless"
+            except AveyBError:
+                pass
+        connection.send((number, outcome, f"{factory}: {what}"))
+        number += 1
+
+
+def run(tries: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
+    """All outcomes, and which changes were missed."""
+    outcomes, missed, number = Counter[str](), list[str](), 0
+    while number < tries:
+        with child(attempts, number, seed, folder / f"from-{number}") as process:
+            try:
+                while number < tries:
+                    number, outcome, what = process.answer()
+                    number += 1
+                    outcomes[outcome] += 1
+                    if outcome == "missed":
+                        missed.append(f"{number - 1}: {what}")
+                        print(missed[-1], flush=True)
+            except EOFError:
+                outcomes["crashed"] += 1
+                missed.append(f"{number}: the process died")
+                number += 1
+    return outcomes, missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.consistent")
+    parser.add_argument("--tries", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, missed = run(arguments.tries, arguments.seed, Path(folder))
+    print(f"{arguments.tries} changes with their hashes: {dict(outcomes)}; missed {len(missed)}")
+
+
+if __name__ == "__main__":
+    main()
