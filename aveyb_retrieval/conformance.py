@@ -48,7 +48,8 @@ TOLERANCE = 1e-4
 QUERY = "zinc hull word1 word17"
 FILTERS: tuple[dict[str, Any], ...] = (
     {}, {"year": 2004}, {"year": 2004.0}, {"year": "2004"}, {"year": {"$ne": 2004}},
-    {"year": {"$gte": 2010, "$lt": 2013}}, {"tags": "a"}, {"tags": {"$in": ["a", "f", 3]}}, {"tags": {"$nin": ["a", "d"]}}, {"tags": {"$contains": "b"}},
+    {"year": {"$gte": 2010, "$lt": 2013}}, {"tags": "a"}, {"tags": {"$in": ["a", "f", 3]}},
+    {"tags": {"$nin": ["a", "d"]}}, {"tags": {"$contains": "b"}},
     {"tags": {"$all": ["a", "d"]}}, {"tags": {"$gt": "e"}}, {"tags": {"$exists": False}}, {"tags": {"$is_empty": True}},
     {"missing": None}, {"missing": {"$ne": 1}}, {"$and": [{"year": {"$gt": 2003}}, {"tags": "a"}]},
     {"$or": [{"year": 2004}, {"tags": "e"}]}, {"$not": {"year": {"$gt": 2003}, "tags": "a"}},

@@ -95,8 +95,8 @@ def sync_index(
         folder: The folder that the index was built from.
         root: The index directory.
         on_error: What to do with a file that cannot be read: "auto" and "skip" list it in
-            `Report.rejected_file`, "stop" stops. A file that was read before and cannot be read any more is removed from the index, not kept as if
-            its text were today's.
+            `Report.rejected_file`, "stop" stops. A file that was read before and cannot be read any more is
+            removed from the index, not kept as if its text were today's.
         max_line: The text of a file has at most this many bytes.
         encoding: Of text files; None is UTF-8.
         follow_links: Also read links that are found in the folder.
