@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encode_options import load_as_asked, reading_of
 from aveyb_retrieval.indexes.input.corpus import Source, read_corpus
-from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected
+from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.shard import check_shard
-from aveyb_retrieval.indexes.shards.shard_encoder import OnError, ShardEncoder
+from aveyb_retrieval.indexes.shards.shard_encoder import ShardEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class EncodeJob:
             ConfigError: the model has no such option.
         """
         embedder, encoding = load_as_asked(self.options, batch_tokens=self.batch_tokens)
-        on_error: OnError = self.options.get("on_error", "stop")
+        on_error: OnError = self.options.get("on_error", "auto")
         return StartedJob(
             self,
             ShardEncoder(
@@ -86,7 +86,10 @@ class StartedJob:
             ModelError: the model's answer cannot be used.
         """
         reading = reading_of(self._job.options)
-        items = read_corpus(self._job.corpus, reading.names, reading.max_line, reading.encoding, reading.types)
+        items = read_corpus(
+            self._job.corpus, reading.names, reading.max_line, reading.encoding, reading.types,
+            follow_links=reading.follow_links, file_seconds=reading.file_seconds,
+        )  # fmt: skip
         return self.encoder.encode(_without_notices(items, log=log), shard, self._job.of)
 
 

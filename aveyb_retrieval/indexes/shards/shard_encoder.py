@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from aveyb_retrieval.indexes.encoding import Encoding
-    from aveyb_retrieval.indexes.input.documents import Rejected
+    from aveyb_retrieval.indexes.input.documents import OnError, Rejected
     from aveyb_retrieval.indexes.shards.place import Place
     from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, Progress
-
-OnError = Literal["stop", "skip"]
 
 _TELL_SECONDS = 0.2
 
