@@ -150,7 +150,7 @@ def check_loaded(
         )
     given: dict[str, tuple[Any, ...]] = {  # each with its defaults
         "device": (device, "cpu"),
-        "precision": (precision, "auto", "float32"),
+        "precision": (precision, "auto"),
         "max_tokens": (max_tokens, None),
         "batch_tokens": (batch_tokens, None),
     }
