@@ -9,9 +9,9 @@ FILE already is not measured again, so that an interrupted run continues.
 Queries are sentences of documents, drawn at random and encoded as queries. Recall is the share of the ten best passages
 by exact scores that a search finds; times are of one search after the other, the model's work left out. Building an
 index directory trains and tunes FAISS, publishing builds a graph on the server. Disk: the files of a directory or of
-milvus-lite, the visible version's tables and indexes of PostgreSQL. Memory: what the process
-that searches holds more than before it opened the engine (mapped files count), and the share of all processes of the servers (PSS). Words: the share of the ten best documents that an index directory
-gives for the sentence as well.
+milvus-lite, the visible version's tables and indexes of PostgreSQL. Memory: what the process that searches holds more
+than before it opened the engine (mapped files count), and the share of all processes of the servers (PSS). Words: the
+share of the ten best documents that an index directory gives for the sentence as well.
 """
 
 from __future__ import annotations
