@@ -47,11 +47,19 @@ LACKS = {
 TOLERANCE = 1e-4
 QUERY = "zinc hull word1 word17"
 FILTERS: tuple[dict[str, Any], ...] = (
+<<<<<<< HEAD
     {}, {"year": 2004}, {"year": 2004.0}, {"year": "2004"}, {"year": {"$ne": 2004}},
     {"year": {"$gte": 2010, "$lt": 2013}}, {"tags": "a"}, {"tags": {"$in": ["a", "f", 3]}},
     {"tags": {"$nin": ["a", "d"]}}, {"tags": {"$contains": "b"}},
     {"tags": {"$all": ["a", "d"]}}, {"tags": {"$gt": "e"}}, {"tags": {"$exists": False}}, {"tags": {"$is_empty": True}},
     {"missing": None}, {"missing": {"$ne": 1}}, {"$and": [{"year": {"$gt": 2003}}, {"tags": "a"}]},
+=======
+    {}, {"year": 2004}, {"year": "2004"}, {"year": {"$ne": 2004}},
+    {"year": {"$gte": 2010, "$lt": 2013}}, {"tags": "a"}, {"tags": {"$in": ["a", "f"]}}, {"tags": {"$nin": ["a", "d"]}},
+    {"tags": {"$contains": "b"}}, {"tags": {"$all": ["a", "d"]}}, {"tags": {"$gt": "e"}}, {"tags": {"$exists": False}},
+    {"tags": {"$is_empty": True}}, {"missing": None}, {"missing": {"$ne": 1}},
+    {"$and": [{"year": {"$gt": 2003}}, {"tags": "a"}]},
+>>>>>>> engines
     {"$or": [{"year": 2004}, {"tags": "e"}]}, {"$not": {"year": {"$gt": 2003}, "tags": "a"}},
     {"deep.key": 'a"b\' % \\'},
 )  # fmt: skip
@@ -160,13 +168,13 @@ class EngineConformance:
     @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
     @pytest.mark.parametrize("options", [{}, {"filter": {"year": {"$gte": 2005}}}], ids=str)
     def test_words_of_documents(self, both: tuple[Retriever, Retriever], mode: Any, options: dict[str, Any]) -> None:
-        """The ten best of a hundred queries by words, and by both, are those of an index directory."""
-        common = 0.0
-        for number in range(100):
+        """The ten best of a hundred queries (twenty under a filter) by words, and by both, are those of a directory."""
+        common, count = 0.0, 20 if options else 100
+        for number in range(count):
             query = f"word{number} word{3 * number % 300} word{7 * number % 300}"
             found, wanted = ({h.id for h in each.search(query, 10, mode=mode, **options)} for each in both)
             common += len(found & wanted) / max(len(wanted), 1) if wanted or found else 1
-        assert common >= (90 if "our-statistics" in self.lacks else 99)
+        assert common >= (0.9 if "our-statistics" in self.lacks else 0.99) * count
 
     @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
     def test_words_of_passages(self, both: tuple[Retriever, Retriever], mode: Any) -> None:

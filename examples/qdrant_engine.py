@@ -29,7 +29,7 @@ from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 from aveyb_retrieval.indexes.store.words import language
 
 CLIENT = QdrantClient(":memory:")
-MEAN = {"document": 200.0, "passage": 60.0}  # words of a text, as BM25 takes it
+MEAN = {"document": 32.0, "passage": 8.0}  # words of a text in the suite; set it to yours
 _RANGE = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
 _ABOUT: dict[str, dict[str, Any]] = {}  # of each collection that is published, and of those that are being
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ class QdrantView:
         found = [self._best(kind, query.tolist(), "vector", k, selection) for query in queries]
         k = min(map(len, found), default=0)
         ordered = [sorted(row, key=lambda hit: (-hit[1], hit[0]))[:k] for row in found]
-        scores = np.array([[score for _, score in row] for row in ordered], np.float32).reshape(-1, k)
-        return scores, np.array([[number for number, _ in row] for row in ordered], np.int64).reshape(-1, k)
+        scores = np.array([[score for _, score in row] for row in ordered], np.float32).reshape(len(ordered), k)
+        return scores, np.array([[number for number, _ in row] for row in ordered], np.int64).reshape(len(ordered), k)
 
     def by_words(self, kind: str, text: str, k: int, selection: Any = None) -> list[tuple[int, float]]:
         query = _sparse({word: 1.0 for word in self.language.words(text)})

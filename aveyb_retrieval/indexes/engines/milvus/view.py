@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,7 +151,7 @@ class MilvusView:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
         words = [match_text([word]) for word in self.language.words(text)]
         counts = [
-            self._remember(f"word {word}", lambda word=word: self._count("passage", f'TEXT_MATCH(words, "{word}")'))
+            self._remember(f"word {word}", partial(self._count, "passage", f'TEXT_MATCH(words, "{word}")'))
             for word in words
         ]
         rows = self._rows("passage", passages.tolist(), ["number", "words"])
