@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index, delete_documents, upsert_documents
@@ -15,6 +16,7 @@ from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.store import dataset, files, session
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
 from tests.indexes.conftest import make_documents
@@ -133,3 +135,10 @@ def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatc
     joined = sum(blocks, [])
     assert joined == sorted(joined) == list(range(13, 50))
     assert verify_index(tmp_path / "ix", deep=True).problems == []
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 20, 1 << 50])
+def test_a_count_of_passages_that_cannot_be_is_an_error_of_ours(count: int) -> None:
+    """Of a damaged row; numpy refused to make room for so many."""
+    with pytest.raises(IndexFormatError, match="passages"):
+        expand_passages(np.array([[1, 3], [2, count]]))
