@@ -3,8 +3,8 @@
     python -m tests.faults.consistent [--tries N] [--seed N]
 
 A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a span, a vector, an id),
-and gives the manifest the hashes and versions that fit. The index may be refused, may verify with problems, or may answer
-as before. Anything else is missed.
+and gives the manifest the hashes and versions that fit. The index may be refused, may verify with problems, or may
+answer as before. Anything else is missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SQL = {
     "documents": (
         {"id": "'elsewhere'"},
         {"metadata": "'{\"year\": 2099}'"},
-        {"digest": "X'{zeros}'"},
+        {"digest": "X'ZEROS'"},
         {"rank": "rank + 1"},
         {"passages": "passages + 1"},
         {"characters": "characters + 1"},
@@ -74,10 +74,10 @@ def row(rng: random.Random, root: Path) -> str:
         opened.delete(f"{key} = {number}")
         change = "a row deleted"
     else:
-        values = {name: sql.format(zeros="00" * 32) for name, sql in rng.choice(SQL[table]).items()}
+        values = {name: sql.replace("ZEROS", "00" * 32) for name, sql in rng.choice(SQL[table]).items()}
         opened.update(values, where=f"{key} = {number}")
         change = str(values)
-    _reseal(root, {table: opened.version})
+    reseal(root, {table: opened.version})
     return f"{table}: {change}"
 
 
@@ -100,11 +100,13 @@ def vectors(rng: random.Random, root: Path) -> str:
     some = rows.set_column(rows.schema.get_field_index("vector"), rows.schema.field("vector"), column)
     opened.delete("true")
     written = lance.write_dataset(some, opened, mode="append")
-    _reseal(root, {table: written.version})
+    reseal(root, {table: written.version})
     return f"{table}: vectors"
 
 
-def _reseal(root: Path, versions: dict[str, int]) -> None:
+def reseal(root: Path, versions: dict[str, int]) -> None:
+    """Have the manifest name other versions of datasets, with the files that they are made of."""
+
     def change(body: dict[str, Any]) -> dict[str, Any]:
         body["tables"].update(versions)
         return body
@@ -114,7 +116,7 @@ def _reseal(root: Path, versions: dict[str, int]) -> None:
 
     def name_files(body: dict[str, Any]) -> dict[str, Any]:
         kept = {name: info for name, info in body["files"].items() if not name.partition("/")[0].endswith(".lance")}
-        body["files"] = kept | dict.fromkeys(made_of, {"bytes": 0, "sha256": ""})
+        body["files"] = kept | {name: {"bytes": 0, "sha256": ""} for name in made_of}
         return body
 
     seal(root, name_files)

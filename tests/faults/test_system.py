@@ -1,4 +1,4 @@
-"""Kills, faults of system calls and power cuts: a few of each here, a hundred in the slow tests, all by the campaigns."""
+"""Kills, faults of system calls and power cuts: a few of each here, a hundred in slow tests, all by the campaigns."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def expand_passages(table: IntArray) -> IntArray:
     docs, lengths = table[:, 0], table[:, 1]
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() < MAX_PASSAGES:
         raise IndexFormatError(
-            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to {MAX_PASSAGES - 1} are possible: the "
-            "index is damaged; restore it from a copy or build it again"
+            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to {MAX_PASSAGES - 1} are possible: "
+            "the index is damaged; restore it from a copy or build it again"
         )
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
