@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,10 +215,8 @@ def all_refuse(connection: Connection, root: Path) -> None:
     quiet()
     with pytest.raises(AveyBError):
         use(root)
-    try:
+    with suppress(AveyBError):
         assert verify_index(root).problems
-    except AveyBError:
-        pass
     connection.send("refused")
 
 
@@ -277,10 +276,8 @@ def test_a_hostile_manifest_is_refused(index: Path, what: str) -> None:
     rewrite(index, HOSTILE[what])
     with pytest.raises(InputError if what == "another dimension" else IndexFormatError):
         use(index)
-    try:
+    with suppress(IndexFormatError):
         assert verify_index(index).problems
-    except IndexFormatError:
-        pass
 
 
 def test_a_manifest_that_is_huge_deep_or_no_json_is_refused(index: Path) -> None:

@@ -33,18 +33,26 @@ LAST = 4  # commands that a process gives, at most, before one is interrupted
 READERS = 3
 
 
-def write(connection: Connection, root: Path, seed: int, first: int, documents: workload.Documents, deep: bool) -> None:
+def write(
+    connection: Connection,
+    root: Path,
+    seed: int,
+    first: int,
+    documents: workload.Documents,
+    interrupted: bool,
+    deep: bool,
+) -> None:
     """Give commands from number `first` on, which may have been interrupted, until killed."""
     quiet()
     workload.small_steps()
-    interrupted = workload.draw(seed, first, documents)
+    command = workload.draw(seed, first, documents)
     seen = held(root)
-    before, after = wanted(documents) if first else None, wanted(interrupted.after(documents))
-    assert seen in (before, after), f"{interrupted}: neither as before nor as after; {_both(seen, before, after)}"
+    before, after = wanted(documents) if first else None, wanted(command.after(documents))
+    assert seen in (before, after), f"{command}: neither as before nor as after; {_both(seen, before, after)}"
     number = first
     while True:
         command = workload.draw(seed, number, documents)
-        if number > first or seen is None:  # what an interrupted command had made stays
+        if number > first or not interrupted:  # what an interrupted command had made stays
             command.prepare(root)
         connection.send(("begins", number))
         command.run(root, done=number == first and seen == after)
@@ -141,13 +149,14 @@ class Run:
         self.root, self.seed = root, seed
         self.number = 0
         self.documents: workload.Documents = {}
+        self.begun = False  # command `number`, by this process or by one that was killed
         self._began: float | None = None
         self._usual = 0.5  # seconds of a command
 
     def until_killed(self, rng: random.Random, *, deep: bool) -> bool:
         """Have a process give commands and kill it at a random moment; whether that interrupted one."""
         target = self.number + rng.choice((0, 0, 1, 2, LAST))
-        writer = Child(write, self.root, self.seed, self.number, self.documents, deep)
+        writer = Child(write, self.root, self.seed, self.number, self.documents, self.begun, deep)
         try:
             while self._began is None or self.number < target:
                 self._hear(writer.answer())
@@ -164,12 +173,12 @@ class Run:
     def _hear(self, said: tuple[str, int]) -> None:
         what, number = said
         if what == "begins":
-            self._began = time.monotonic()
+            self._began, self.begun = time.monotonic(), True
         elif what == "returned" and self._began is not None:
             self.documents = workload.draw(self.seed, number, self.documents).after(self.documents)
             self.number = number + 1
             self._usual += 0.2 * (time.monotonic() - self._began - self._usual)
-            self._began = None
+            self._began, self.begun = None, False
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
     python -m tests.faults.load [--seconds 3600] [--readers 8] [--threads 4]
 
-One process writes: it replaces, changes and deletes, so that the index keeps its size, and compacts now and then. Readers,
-each a process, search and follow its versions; threads of one more process share an `Index`. Each looks at its own memory
-and descriptors, the writer also at the bytes of the folder.
+One process writes: it replaces, changes and deletes, so that the index keeps its size, and compacts now and then.
+Readers, each a process, search and follow its versions; threads of one more process share an `Index`. Each looks at its
+own memory and descriptors, the writer also at the bytes of the folder.
 """
 
 from __future__ import annotations

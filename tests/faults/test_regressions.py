@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import lance
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index, delete_documents, upsert_documents
@@ -15,13 +17,12 @@ from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.store import dataset, files, session
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
+from tests.faults import consistent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
@@ -109,18 +110,15 @@ def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
 
 def _deleted(root: Path) -> list[bool]:
     """Of the files below a folder that this process has open: which were deleted."""
-    if not os.path.isdir("/proc/self/fd"):
+    opened = Path("/proc/self/fd")
+    if not opened.is_dir():
         pytest.skip("no /proc to look into")
-    names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+    names = [str(each.readlink()) for each in list(opened.iterdir()) if each.is_symlink()]
     return [name.endswith(" (deleted)") for name in names if str(root) in name]
 
 
-def _is_open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
-
-
 def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lance puts a fragment that it writes again behind others, and `verify --deep` compared codes with other vectors."""
+    """Lance puts a fragment that it writes again behind others; codes were then compared with other vectors."""
     monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 3)
     build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), index="HNSW8")
     upsert_documents(make_documents(40, first=20), tmp_path / "ix", model=FakeEmbedder())
@@ -130,6 +128,33 @@ def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatc
     tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
     assert not tables.texts.ascends, "the test no longer makes what it is about"
     blocks = [numbers.tolist() for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)]
-    joined = sum(blocks, [])
+    joined = [number for numbers in blocks for number in numbers]
     assert joined == sorted(joined) == list(range(13, 50))
     assert verify_index(tmp_path / "ix", deep=True).problems == []
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 20, 1 << 50])
+def test_a_count_of_passages_that_cannot_be_is_an_error_of_ours(count: int) -> None:
+    """Of a damaged row; numpy refused to make room for so many."""
+    with pytest.raises(IndexFormatError, match="passages"):
+        expand_passages(np.array([[1, 3], [2, count]]))
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "change"),
+    [
+        ("documents", "doc", {"doc": "doc + 1000"}),
+        ("texts", "doc", {"doc": "doc + 1000"}),
+        ("documents", "doc", {"metadata": "'[1]'"}),
+    ],
+)
+def test_rows_that_do_not_fit_each_other_are_problems(
+    table: str, key: str, change: dict[str, str], tmp_path: Path
+) -> None:
+    """`verify --deep` ended in a KeyError; and a reader found metadata that are no object."""
+    root = tmp_path / "ix"
+    build_index(make_documents(10), root, model=FakeEmbedder())
+    opened = lance.dataset(str(root / f"{table}.lance"), version=read_manifest(root).tables[table])
+    opened.update(change, where=f"{key} = 3")
+    consistent.reseal(root, {table: opened.version})
+    assert verify_index(root, deep=True).problems

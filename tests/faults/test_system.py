@@ -1,15 +1,20 @@
-"""Kills, faults of system calls and power cuts: a few of each here, a hundred in the slow tests, all by the campaigns."""
+"""Kills, faults of system calls and power cuts: a few of each here, a hundred in slow tests, all by the campaigns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from aveyb_retrieval import Retriever, build_index
 from tests.faults import campaign, faults, power, strace
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).resolve().parents[2]
 
 KILLS = [10, pytest.param(100, marks=pytest.mark.slow)]
 FAULTS = [5, pytest.param(100, marks=pytest.mark.slow)]
@@ -45,3 +50,19 @@ def test_nothing_is_lost_by_a_power_cut(kind: str, tmp_path: Path) -> None:
     print(f"\n{disks} disks")
     assert violations == []
     assert disks > 5
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("code", faults.CODES)
+def test_the_command_line_says_it_in_one_line(code: str, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(10), root, model=FakeEmbedder())
+    command = [sys.executable, "-c", "from aveyb_retrieval.cli.index import main; main()", "delete", str(root), "doc-1"]
+    inject = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fsync", "-e", f"inject=fsync:error={code}:when=1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for arguments, expected in ((inject + command, 2), (command, 0)):
+        done = subprocess.run(arguments, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == expected, done.stderr
+        assert "Traceback" not in done.stderr
+        with Retriever.load(root, model=FakeEmbedder()) as retriever:
+            assert len(retriever) == (10 if expected else 9)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import shutil
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -23,6 +22,7 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 DOCUMENTS = 40
 FACTORIES = ("Flat", "HNSW8", "SQ8", "IVF4,Flat", "PQ4x4", "PCA8,IVF4_HNSW4,SQ8", "IVF4,RaBitQfs")

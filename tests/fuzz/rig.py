@@ -3,8 +3,8 @@
     python -m tests.fuzz --minutes N --seed S [--kind KIND ...] [--out DIR]
     python -m tests.fuzz --replay FILE
 
-Tries run in fresh processes that are watched: a try that crashes, hangs or raises anything but an error of ours is written
-to DIR as a small JSON file that `--replay` runs again. The exit code is 1 if there is one.
+Tries run in fresh processes that are watched: a try that crashes, hangs or raises anything but an error of ours is
+written to DIR as a small JSON file that `--replay` runs again. The exit code is 1 if there is one.
 """
 
 from __future__ import annotations

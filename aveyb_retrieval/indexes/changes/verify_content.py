@@ -56,13 +56,15 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     for row in tables.passages.take(numbers, ["start", "stop", "heading", WORDS]).to_pylist():
         passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
     for doc in docs:
+        if doc not in about or doc not in found:
+            continue  # the counts have told that
         row, text, mine = about[doc], texts[doc], passages.get(doc, [])
         where = f"{tables.root}: document {row['id']!r}"
         origin = found[doc].origin
         pages = origin.pages if origin else None
         if content_digest(text["title"], text["text"]) != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
-        if not isinstance(json.loads(row["metadata"]), dict) or rank_of(row["id"]) != row["rank"]:
+        if not _is_object(row["metadata"]) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
         if text[WORDS] != stored(f"{text['title']}\n{text['text']}"):
             yield f"{where}: its stored words are not those of its text"
@@ -88,6 +90,13 @@ def _passage_problems(
         yield "its passages are not spans of its text in order"
     if any(each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}") for each in mine):
         yield "the stored words of a passage are not those of its text"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _search_problems(dataset: Dataset) -> Iterator[str]:

@@ -187,7 +187,7 @@ class Dataset:
 
     @property
     def ascends(self) -> bool:
-        """Whether rows stand in the order of their numbers: not where Lance put merged fragments behind others."""
+        """Whether rows stand in the order of their numbers: Lance puts a fragment that it merges behind others."""
         found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
         if any(rows.order is not None for rows in found):
             return False

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.errors import IndexFormatError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,8 +28,17 @@ def id_digest(document_id: str) -> bytes:
 
 
 def expand_passages(table: IntArray) -> IntArray:
-    """All passage numbers of `[n, 2]` rows of (document, number of passages)."""
+    """All passage numbers of `[n, 2]` rows of (document, number of passages).
+
+    Raises:
+        IndexFormatError: a number of passages that no document has.
+    """
     docs, lengths = table[:, 0], table[:, 1]
+    if len(lengths) and not 0 <= lengths.min() <= lengths.max() < MAX_PASSAGES:
+        raise IndexFormatError(
+            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to {MAX_PASSAGES - 1} are possible: "
+            "the index is damaged; restore it from a copy or build it again"
+        )
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
 

@@ -184,9 +184,21 @@ class Tables:
             if more is None:
                 continue
             origin = self._origin(more)
-            metadata = json.loads(more["metadata"])
+            metadata = self._metadata(more)
             found[doc] = StoredDocument(doc, more["id"], row["title"], row["text"], metadata, origin)
         return found
+
+    def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            metadata = json.loads(row["metadata"])
+        except (ValueError, RecursionError):
+            metadata = None
+        if not isinstance(metadata, dict):
+            raise IndexFormatError(
+                f"{self.documents.path}: the metadata of document {row['id']!r} are damaged; restore the files from a "
+                "copy or build the index again"
+            )
+        return metadata
 
     def _origin(self, row: Mapping[str, Any]) -> FileOrigin | None:
         if row["file_sha256"] is None:
