@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.verify import verify_index
     from aveyb_retrieval.indexes.index import Index
     from aveyb_retrieval.indexes.search.export import export_index
-    from aveyb_retrieval.indexes.search.hits import Hit, PartialHits, Passage
+    from aveyb_retrieval.indexes.search.hits import Hit, Passage
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
     from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
@@ -70,7 +70,6 @@ __all__ = [
     "InputError",
     "ModelError",
     "OptionalDependencyError",
-    "PartialHits",
     "Passage",
     "RayCluster",
     "Retriever",
@@ -105,7 +104,6 @@ _HOME = {
     "Hit": "indexes.search.hits",
     "Index": "indexes.index",
     "hits_to_prompt": "indexes.search.prompt",
-    "PartialHits": "indexes.search.hits",
     "Passage": "indexes.search.hits",
     "RayCluster": "indexes.shards.ray_cluster",
     "Retriever": "indexes.search.retriever",

@@ -290,7 +290,7 @@ def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCol
     with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
         export_index(one.address, tmp_path)
     one.publish(make_documents(2))
-    for options in ({"verify": True}, {"partial": True}, {"mapped": False}):
+    for options in ({"verify": True}, {"mapped": False}):
         with pytest.raises(ConfigError):
             one.load(**options)
     with pytest.raises(ConfigError, match="give ids or a filter"):

@@ -47,7 +47,6 @@ class EngineInfo:
         model: The description of the model that made the vectors; None where nobody named it.
         model_source: What that model was loaded by; None where it was given loaded.
         remedy: What to do where stored data contradict each other, for messages.
-        missing: What is wrong with servers that are left out because they do not answer, one sentence each.
     """
 
     name: str
@@ -59,7 +58,6 @@ class EngineInfo:
     model: dict[str, Any] | None
     model_source: str | None
     remedy: str
-    missing: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -51,12 +51,7 @@ def is_address(path: object) -> bool:
     return scheme in _OURS or scheme in _others()
 
 
-def engine_addresses(path: object) -> list[str]:
-    """The address that a name is, as a list; none for a directory."""
-    return [path] if isinstance(path, str) and is_address(path) else []
-
-
-def open_engine(address: str | list[str], *, partial: bool = False) -> VectorEngine:
+def open_engine(address: str) -> VectorEngine:
     """Open a collection for searching.
 
     Raises:
@@ -64,9 +59,6 @@ def open_engine(address: str | list[str], *, partial: bool = False) -> VectorEng
         IndexFormatError: nothing is published there.
         ConfigError: this is not the address of a collection.
     """
-    if partial:
-        raise ConfigError(f"partial=True: {address}: one server answers as a whole or not at all")
-    address = address if isinstance(address, str) else address[0]
     return _kind(address).open_engine(address)
 
 

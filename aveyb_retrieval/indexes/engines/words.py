@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -49,11 +50,12 @@ class Statistics:
     mean_length: float
     holding: IntArray
 
-    def idf(self) -> FloatArray:
+    def idf(self) -> npt.NDArray[np.float64]:
         """What each word is worth, `[t]`."""
-        return np.log1p((self.rows - self.holding + 0.5) / (self.holding + 0.5))
+        weights: npt.NDArray[np.float64] = np.log1p((self.rows - self.holding + 0.5) / (self.holding + 0.5))
+        return weights
 
-    def share(self, count: FloatArray, length: FloatArray) -> FloatArray:
+    def share(self, count: Any, length: Any) -> Any:
         """What rows `[n]` get of a word's idf for holding it `count` times."""
         penalty = K1 * (1 - B + B * length / max(self.mean_length, 1e-9))
         return count * (K1 + 1) / (count + penalty)
@@ -94,8 +96,7 @@ def best_rows(
         if allowed is None or _meets(allowed, block):
             lists.setdefault(block.word, []).append(block)
     worth = {
-        word: float(idf[word] * max(statistics.share(np.float64(b.most), np.float64(b.shortest)) for b in held))
-        for word, held in lists.items()
+        word: float(idf[word] * max(statistics.share(b.most, b.shortest) for b in held)) for word, held in lists.items()
     }
     order = sorted(lists, key=lambda word: -worth[word])
     rest = np.cumsum([0.0] + [worth[word] for word in reversed(order)])[::-1]  # of the words from here on
@@ -120,7 +121,7 @@ def best_rows(
             inside = _contains(numbers, found)
             np.add.at(scores, np.searchsorted(numbers, found[inside]), gained[inside])
         else:
-            numbers, places = np.unique(np.concatenate([numbers, found]), return_inverse=True)
+            numbers, places = np.unique(np.concatenate([numbers, found]).astype(np.int64), return_inverse=True)
             scores = np.bincount(places, np.concatenate([scores, gained]), len(numbers))
     chosen = np.lexsort((numbers, -scores))[:k]
     return numbers[chosen], scores[chosen]

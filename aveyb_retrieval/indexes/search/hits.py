@@ -10,7 +10,7 @@ import numpy as np
 from aveyb_retrieval.encoder.outline import outline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from aveyb_retrieval.indexes.store.tables import StoredDocument
 
@@ -146,15 +146,3 @@ class Hit:
         if not text:
             del fields["text"]
         return fields
-
-
-class PartialHits(list[Hit]):
-    """Hits of a search that left out servers which do not answer: the best of the others.
-
-    Attributes:
-        missing: What is wrong with each of those servers.
-    """
-
-    def __init__(self, hits: Iterable[Hit], missing: tuple[str, ...]) -> None:
-        super().__init__(hits)
-        self.missing = missing

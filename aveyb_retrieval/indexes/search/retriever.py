@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.engines.opening import engine_addresses, open_engine
+from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, source_of
 from aveyb_retrieval.indexes.search import lookup
 from aveyb_retrieval.indexes.search.candidates import unit_queries
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
-from aveyb_retrieval.indexes.search.hits import PartialHits
 from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.passages import PassageSearch
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.indexes.search.base import Ranked, Search
+    from aveyb_retrieval.indexes.search.base import Search
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.store.filters import Filter
@@ -61,22 +60,18 @@ class Retriever:
         precision: str = "auto",
         mapped: bool = True,
         verify: bool = False,
-        partial: bool = False,
     ) -> Self:
         """Open an index.
 
         Args:
             path: The index directory, or the address of a collection that `publish_index` made, such as
-                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`; several with commas between where
-                servers share the documents.
+                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
             precision: What the model computes in, as in `Embedder.load`; an index is searched in any.
             mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
-            partial: With several servers: search without those that do not answer. Hits are `PartialHits` then, whose
-                `missing` says which.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
@@ -89,20 +84,17 @@ class Retriever:
             # `device` says where vectors are searched, too, and so it may be given beside a loaded model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
         opening = _Opening(source, device, precision)
-        addresses = engine_addresses(path)
         engine: VectorEngine
-        if addresses:
+        if is_address(path):
             if verify or not mapped:
                 raise ConfigError(
                     "verify and mapped: only of an index directory; a server checks and keeps its own files"
                 )
-            engine = open_engine(addresses, partial=partial)
-        elif partial:
-            raise ConfigError(f"partial=True: {path} is a directory; only several servers can answer in part")
+            engine = open_engine(str(path))
         else:
             engine = LocalEngine(path, mapped=mapped, full_check=verify, device=device)
         with engine.view() as view:
-            shown = view.info.name if addresses else Path(path)
+            shown = view.info.name if is_address(path) else Path(path)
         retriever = cls(shown, engine, None, opening)
         if embedder is not None:
             _check_model(retriever._info(), embedder)
@@ -216,7 +208,7 @@ class Retriever:
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [_hits(search, ranked, view.info) for ranked in search.rank_texts(texts)]
+            hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
@@ -251,7 +243,7 @@ class Retriever:
                     "search_vectors: lexical search, fusion and reranking need queries of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
-            return [_hits(search, ranked, view.info) for ranked in search.rank_vectors(unit)]
+            return [search.hits(ranked) for ranked in search.rank_vectors(unit)]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -309,11 +301,6 @@ class _Opening:
             )
         source = self.model if self.model is not None else source_of(info.model_source, info.model)
         return load_model(source, device=self.device, precision=self.precision)
-
-
-def _hits(search: Search, ranked: Ranked, info: EngineInfo) -> list[Hit]:
-    hits = search.hits(ranked)
-    return PartialHits(hits, info.missing) if info.missing else hits
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:

@@ -55,7 +55,7 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
         numbers = [_number(item) for item in scalars if isinstance(item, (int, float)) and not isinstance(item, bool)]
         for kind, held in (("n", numbers), ("s", [item for item in scalars if isinstance(item, str)])):
             if held:
-                bounds |= {_bound(path, kind, "<"): min(held), _bound(path, kind, ">"): max(held)}  # type: ignore[type-var]
+                bounds |= {_bound(path, kind, "<"): min(held), _bound(path, kind, ">"): max(held)}
     return list(facts), bounds
 
 
