@@ -96,6 +96,7 @@ def write(connection: Connection, root: Path, seconds: float) -> None:
 def read(connection: Connection, root: Path, seconds: float, seed: int) -> None:
     """Search, and follow the writer now and then."""
     quiet()
+    workload.small_steps()
     usage, rng, last = Usage("searches"), random.Random(seed), ""
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         for number in _until(seconds, usage):
@@ -110,6 +111,7 @@ def read(connection: Connection, root: Path, seconds: float, seed: int) -> None:
 def share(connection: Connection, root: Path, seconds: float, threads: int) -> None:
     """Search one `Index` in several threads; it follows the writer by itself."""
     quiet()
+    workload.small_steps()
     usage, failures = Usage(f"searches of {threads} threads"), list[BaseException]()
     with Index.open(root, model=FakeEmbedder()) as index:
 

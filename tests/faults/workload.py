@@ -14,15 +14,15 @@ from aveyb_retrieval.indexes.changes.metadata import update_metadata
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.nearest import faiss_index
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
-from aveyb_retrieval.indexes.store import dataset
+from aveyb_retrieval.indexes.store import dataset, session
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 BATCH = 7  # documents of a commit: several in most commands
 FRAGMENTS = 5  # that are merged: merges come every few commands
+VERSIONS = 16  # after which Lance's caches are begun anew
 EXACT = 40  # vectors that are searched without FAISS
 WORDS = [f"word{i}" for i in range(60)]
 KINDS = ("add", "upsert", "delete", "metadata", "compact", "sync", "shards", "batch", "build")
@@ -160,11 +160,5 @@ def small_steps() -> None:
     """In this process: many small commits, merges and FAISS files, so that there is much to interrupt."""
     ingest.BATCH_DOCUMENTS = BATCH
     dataset.SMALL_FRAGMENTS = FRAGMENTS
+    session.MOST_VERSIONS = VERSIONS
     faiss_index.exact_limit = lambda dim: EXACT  # type: ignore[assignment]
-
-
-def expected_after(commands: Mapping[int, Command], documents: Documents) -> Documents:
-    """What an index holds after some commands, one after the other."""
-    for number in sorted(commands):
-        documents = commands[number].after(documents)
-    return documents

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, upsert_documents, verify_index
+from aveyb_retrieval import Retriever, build_index, compact_index, upsert_documents, verify_index
 from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
@@ -98,6 +98,7 @@ def test_built_killed_resumed_upserted_and_searched(
     assert verify_index(index).problems == []
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     build_index([*rows[:-1], grown], tmp_path / "anew", model=model)
+    compact_index(index)  # until then a document that was replaced counts in the weights of words
     assert answers(index, model) == answers(tmp_path / "anew", model)
 
 
