@@ -121,7 +121,8 @@ def best_rows(
             inside = _contains(numbers, found)
             np.add.at(scores, np.searchsorted(numbers, found[inside]), gained[inside])
         else:
-            numbers, places = np.unique(np.concatenate([numbers, found]).astype(np.int64), return_inverse=True)
+            distinct, places = np.unique(np.concatenate([numbers, found]), return_inverse=True)
+            numbers = distinct.astype(np.int64)
             scores = np.bincount(places, np.concatenate([scores, gained]), len(numbers))
     chosen = np.lexsort((numbers, -scores))[:k]
     return numbers[chosen], scores[chosen]
