@@ -100,7 +100,8 @@ def best_rows(
     }
     order = sorted(lists, key=lambda word: -worth[word])
     rest = np.cumsum([0.0] + [worth[word] for word in reversed(order)])[::-1]  # of the words from here on
-    numbers, scores = np.empty(0, np.int64), np.empty(0)
+    numbers: IntArray = np.empty(0, np.int64)
+    scores: npt.NDArray[np.float64] = np.empty(0)
     is_closed = False
     for at, word in enumerate(order):
         if len(scores) > k:
@@ -123,7 +124,8 @@ def best_rows(
         else:
             distinct, places = np.unique(np.concatenate([numbers, found]), return_inverse=True)
             numbers = distinct.astype(np.int64)
-            scores = np.bincount(places, np.concatenate([scores, gained]), len(numbers))
+            summed = np.bincount(places, weights=np.concatenate([scores, gained]), minlength=len(numbers))
+            scores = summed.astype(np.float64)
     chosen = np.lexsort((numbers, -scores))[:k]
     return numbers[chosen], scores[chosen]
 
