@@ -23,7 +23,6 @@ PUBLIC = [
     "Embedder",
     "Hit",
     "Index",
-    "PartialHits",
     "Passage",
     "RayCluster",
     "Retriever",
