@@ -14,8 +14,8 @@ def shortened(text: str, most: int = 600) -> str:
     """Return a message of at most `most` characters; its middle, likely a value that was sent, is left out."""
     if len(text) <= most:
         return text
-    begin, end = most * 2 // 3, most // 3 - 5
-    return f"{text[:begin]} ... {text[-end:]}"
+    begin = most * 2 // 3
+    return f"{text[:begin]} ... {text[begin + 5 - most :]}"
 
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -91,7 +91,14 @@ def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "cli.md"], ids=name)
 def test_every_command_and_example_is_in_a_block_that_is_tested(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "json", "text", "javascript"}
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {
+        "python",
+        "sh",
+        "json",
+        "text",
+        "toml",
+        "javascript",
+    }
     assert re.findall(rf"^ +(?:{'|'.join(COMMANDS)}) .*", text, re.MULTILINE) == []
 
 

@@ -231,7 +231,7 @@ def open_index(path: Path, model: EmbedderLike | None, options: LoadOptions) -> 
     """Open an index with a loaded model, or with the one that it names, loaded as `options` say."""
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
-    precision = options.precision if model is None else "float32"  # a loaded model keeps its own
+    precision = options.precision if model is None else "auto"  # a loaded model keeps its own
     return Retriever.load(path, model=model, device=options.device, precision=precision)
 
 

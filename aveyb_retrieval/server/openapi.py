@@ -223,6 +223,7 @@ def _schemas() -> dict[str, Schema]:
     maybe_text, maybe_page = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
     maybe_span = {**_SPAN, "type": ["array", "null"]}
     place = {"heading": {"type": "string"}, "scores": scores, "page": maybe_page, "page_label": maybe_text}
+    place |= {"page_unit": maybe_text, "pages": maybe_span}
     passage = _closed({"text": {"type": "string"}, "span": _SPAN, "score": _NUMBER, **place})
     hit = {
         "id": {"type": "string"},

@@ -112,7 +112,7 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     invoke("run", *common, "--index-type", "flat", "--mode", "dense", "--run", tmp_path / "o.trec")
     [built] = read_json(tmp_path / "r.json")
     assert built.system.kind == "index"
-    assert built.system.settings["factory"] == {"document": "Flat", "passage": "Flat"}
+    assert built.system.settings["factory"] == {"document": ["Flat"], "passage": ["Flat"]}
     assert built.mean == pytest.approx(exact.mean)
     [index] = (tmp_path / "cache" / "indexes").iterdir()
     invoke("run", *common, "--model", index, "--mode", "dense")
@@ -137,7 +137,7 @@ def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeyp
     run = read_run(tmp_path / "o.trec")
     for query in run:
         hits = retriever.search(QUERIES[query], k=100)
-        assert run[query] == {hit.id: hit.score for hit in hits}
+        assert run[query] == pytest.approx({hit.id: hit.score for hit in hits}, abs=1e-6)
     timed = json.loads(invoke("latency", index, "--calls", 1, "--batch", 1, "--json"))
     assert timed["mode"] == read_json(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
 

@@ -105,7 +105,7 @@ CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"funnel": 1, "token_vectors": "int8"}, "token_vectors was None and is 'int8'"),
     ({"funnel": 1, "index": "Flat"}, "index was 'auto' and is 'Flat'"),
     ({"funnel": 1, "text_field": "body"}, "fields was .* and is"),
-    ({"funnel": 1, "on_error": "skip"}, "on_error was 'stop' and is 'skip'"),
+    ({"funnel": 1, "on_error": "skip"}, "on_error was 'auto' and is 'skip'"),
 ]
 
 

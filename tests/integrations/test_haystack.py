@@ -139,7 +139,7 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
 
 
 def test_components_are_described_and_made_again(tmp_path: Path) -> None:
-    store = AveyBDocumentStore(str(tmp_path / "store"), index_fields=["year"])
+    store = AveyBDocumentStore(str(tmp_path / "store"), storage_dtype="float16")
     store.write_documents([Document(content="one gate")])
     asking = Pipeline()
     asking.add_component("retriever", AveyBRetriever(store, top_k=3, search_options={"mode": "lexical"}))

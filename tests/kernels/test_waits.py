@@ -33,7 +33,7 @@ def test_a_mask_on_the_device_is_waited_for_once(tokens: int) -> None:
 
 
 def test_an_embedder_waits_for_its_results_only() -> None:
-    embedder = Embedder.load(batch_tokens=900)
+    embedder = Embedder.load(precision="float32", batch_tokens=900)
     texts = [("", "one two three. " * n) for n in (0, 1, 20, 300, 5, 120)]
     queries = ["short", "a longer query of some more words"]
     with pretended_device() as waits, torch.no_grad():

@@ -173,8 +173,10 @@ def test_behind_nginx_as_documented(handbook, tmp_path):
             nginx.wait(timeout=30)
 
 
-def test_hugging_faces_client(server, embedder):
-    from huggingface_hub import InferenceClient
+def test_hugging_faces_client(server, embedder, monkeypatch):
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the server is this machine's
 
     client = InferenceClient(server.url)
     (expected,) = (encoded.vector for encoded in embedder.encode_documents([("", "the notice period")]))
