@@ -132,6 +132,10 @@ class Nearest:
         """Memory of the vectors that no file covers."""
         return self._memory.bytes
 
+    def in_memory(self, numbers: IntArray) -> FloatArray | None:
+        """Vectors `[n, d]` of stored numbers `[n]`, in their order; None where memory does not hold them all."""
+        return self._memory.rows(numbers)
+
     def search(
         self, queries: FloatArray, k: int, among: IntArray | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import BoolArray, EngineInfo
@@ -188,7 +187,8 @@ class Snapshot:
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
-        return self.tables.vectors(kind, numbers)
+        held = self._nearest[kind].in_memory(numbers) if kind in self._nearest else None
+        return self.tables.vectors(kind, numbers) if held is None else held
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -269,8 +269,9 @@ class Snapshot:
         stored = dataset.take(passages, [WORDS])[WORDS]
         if len(stored) != len(passages):
             raise IndexFormatError(f"{self.root}: passages that the index refers to are not stored; {self.info.remedy}")
-        held = [pc.match_substring(stored, f" {word} ").to_numpy() for word in words]
-        return counts, np.stack(held) if held else np.zeros((0, len(passages)), dtype=bool)
+        texts = stored.to_pylist()
+        held = [[f" {word} " in text for text in texts] for word in words]
+        return counts, np.array(held, dtype=bool).reshape(len(words), len(passages))
 
     def _count_holding(self, word: str) -> int:
         if word not in self._holding:
