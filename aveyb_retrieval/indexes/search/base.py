@@ -146,14 +146,18 @@ class Search(ABC):
         scores = rerank.stored_maxsim(self._model(), tokens, device, query, list(closest.values()))
         return {self._key(match): 0.0 for match in ranked.matches} | dict(zip(closest, scores, strict=True))
 
-    def _context(self, passage: int, text: str) -> tuple[str, tuple[int, int]] | tuple[None, None]:
-        """A passage with its neighbors, as text and span; None where they are not asked for."""
-        if self._options.context is None:
-            return None, None
-        ids, spans = self._view.passage_spans([passage >> PASSAGE_BITS])
-        shown = spans[np.abs(ids - passage) <= self._options.context]
-        start, stop = int(shown[0, 0]), int(shown[-1, 1])
-        return text[start:stop], (start, stop)
+    def _contexts(self, passages: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """The characters of passages with their neighbors, by number, in one read; none if not asked for."""
+        wanted = list(passages)
+        if self._options.context is None or not wanted:
+            return {}
+        ids, spans = self._view.passage_spans(sorted({passage >> PASSAGE_BITS for passage in wanted}))
+        contexts = {}
+        for passage in wanted:
+            beside = np.abs(ids - passage) <= self._options.context
+            shown = spans[beside & (ids >> PASSAGE_BITS == passage >> PASSAGE_BITS)]
+            contexts[passage] = (int(shown[0, 0]), int(shown[-1, 1]))
+        return contexts
 
     def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
         """Fetch documents by number; raises IndexFormatError where one is not stored."""

@@ -10,7 +10,7 @@ import numpy as np
 from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.base import Query, Ranked, Search
 from aveyb_retrieval.indexes.search.candidates import Match, background, nearest_documents, score_documents
-from aveyb_retrieval.indexes.search.hits import Hit, Passage, make_passage
+from aveyb_retrieval.indexes.search.hits import make_hit, make_passage
 from aveyb_retrieval.indexes.search.relevance import (
     PassageScores,
     best_by_document,
@@ -23,6 +23,7 @@ from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aveyb_retrieval.indexes.search.hits import Hit, Passage
     from aveyb_retrieval.indexes.store.tables import StoredDocument
     from aveyb_retrieval.indexes.types import FloatArray
 
@@ -44,30 +45,18 @@ class DocumentSearch(Search):
         """Fetch what was found: texts, metadata and the best passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
         best = self._best_passages(ranked, documents, self._options.passages)
+        contexts = self._contexts(chosen[0].number for chosen in best.values() if chosen)
         hits = []
         for match in ranked.matches:
-            document, chosen = documents[match.doc], best.get(match.doc, [])
-            first = chosen[0] if chosen else None
-            context = self._context(first.number, document.text) if first else (None, None)
+            chosen = best.get(match.doc, [])
             hits.append(
-                Hit(
-                    id=document.id,
-                    score=match.score,
-                    text=document.text,
-                    title=document.title,
-                    metadata=document.metadata,
-                    passage=first.passage.text if first else None,
-                    span=first.passage.span if first else None,
-                    passages=tuple(each.passage for each in chosen),
-                    heading=first.passage.heading if first else "",
-                    context=context[0],
-                    context_span=context[1],
-                    confidence=first.confidence if first else None,
-                    scores=ranked.scores_of(match.doc),
-                    page=first.passage.page if first else None,
-                    page_label=first.passage.page_label if first else None,
-                    page_unit=first.passage.page_unit if first else None,
-                    pages=first.passage.pages if first else None,
+                make_hit(
+                    documents[match.doc],
+                    match.score,
+                    tuple(each.passage for each in chosen),
+                    ranked.scores_of(match.doc),
+                    context=contexts.get(chosen[0].number) if chosen else None,
+                    confidence=chosen[0].confidence if chosen else None,
                 )
             )
         return hits

@@ -15,8 +15,21 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import StoredDocument
 
 
+class _Paged:
+    """What has a page."""
+
+    page: int | None
+    page_label: str | None
+    page_unit: str | None
+
+    @property
+    def place(self) -> str:
+        """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
+        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
+
+
 @dataclass(frozen=True)
-class Passage:
+class Passage(_Paged):
     """A passage of a document.
 
     Attributes:
@@ -42,11 +55,6 @@ class Passage:
     page_label: str | None = None
     page_unit: str | None = None
     pages: tuple[int, int] | None = None
-
-    @property
-    def place(self) -> str:
-        """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
-        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
 
 
 def make_passage(
@@ -88,7 +96,7 @@ def _best_sentence(text: str, held: Callable[[str], int], breaks: list[int]) -> 
 
 
 @dataclass(frozen=True)
-class Hit:
+class Hit(_Paged):
     """One document found, or one passage with `unit="passage"`.
 
     Attributes:
@@ -135,14 +143,43 @@ class Hit:
     page_unit: str | None = None
     pages: tuple[int, int] | None = None
 
-    @property
-    def place(self) -> str:
-        """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
-        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
-
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
         fields = asdict(self)
         if not text:
             del fields["text"]
         return fields
+
+
+def make_hit(
+    document: StoredDocument,
+    score: float,
+    passages: tuple[Passage, ...],
+    scores: dict[str, float],
+    *,
+    context: tuple[int, int] | None,
+    confidence: float | None,
+    duplicates: tuple[str, ...] = (),
+) -> Hit:
+    """Make a hit of a document and its passages, best first; `context` are the characters of the first with others."""
+    first = passages[0] if passages else None
+    return Hit(
+        id=document.id,
+        score=score,
+        text=document.text,
+        title=document.title,
+        metadata=document.metadata,
+        passage=first.text if first else None,
+        span=first.span if first else None,
+        passages=passages,
+        heading=first.heading if first else "",
+        context=document.text[slice(*context)] if context else None,
+        context_span=context,
+        confidence=confidence,
+        duplicates=duplicates,
+        scores=scores,
+        page=first.page if first else None,
+        page_label=first.page_label if first else None,
+        page_unit=first.page_unit if first else None,
+        pages=first.pages if first else None,
+    )

@@ -10,13 +10,14 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search.base import Query, Ranked, Search
 from aveyb_retrieval.indexes.search.candidates import Match, nearest_passages
-from aveyb_retrieval.indexes.search.hits import Hit, make_passage
+from aveyb_retrieval.indexes.search.hits import make_hit, make_passage
 from aveyb_retrieval.indexes.search.relevance import score_by_words, score_hybrid, with_maxsim
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.types import FloatArray
 
 WIDEN = 4  # candidates are fetched again, this many times as many, where too few are left of them
@@ -31,32 +32,20 @@ class PassageSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(match.passage for match in ranked.matches)
         held = self._held(ranked.query)
+        contexts = self._contexts(match.passage for match in ranked.matches)
         hits = []
         for match in ranked.matches:
             document, (span, heading) = documents[match.doc], stored[match.passage]
             scores = ranked.scores_of(match.passage)
-            passage = make_passage(document, span, match.score, heading, scores, held)
-            context, context_span = self._context(match.passage, document.text)
             hits.append(
-                Hit(
-                    id=document.id,
-                    score=match.score,
-                    text=document.text,
-                    title=document.title,
-                    metadata=document.metadata,
-                    passage=passage.text,
-                    span=span,
-                    passages=(passage,),
-                    heading=heading,
-                    context=context,
-                    context_span=context_span,
+                make_hit(
+                    document,
+                    match.score,
+                    (make_passage(document, span, match.score, heading, scores, held),),
+                    scores,
+                    context=contexts.get(match.passage),
                     confidence=ranked.confidence.get(match.passage),
                     duplicates=ranked.duplicates.get(match.passage, ()),
-                    scores=scores,
-                    page=passage.page,
-                    page_label=passage.page_label,
-                    page_unit=passage.page_unit,
-                    pages=passage.pages,
                 )
             )
         return hits

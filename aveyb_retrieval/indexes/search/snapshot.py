@@ -202,7 +202,7 @@ class Snapshot:
             docs = docs[np.argpartition(ranks, SAMPLE)[:SAMPLE]]
         kind: Kind = "document" if "document" in self.kinds else "passage"
         numbers = np.sort(docs) if kind == "document" else self.tables.passage_numbers(docs)
-        vectors = self.tables.vectors(kind, numbers)
+        vectors = self.vectors(kind, numbers)
         return vectors.mean(axis=0) if len(vectors) else np.zeros(self.manifest.encoding.dim, dtype=np.float32)
 
     # --- documents ---------------------------------------------------------------------------------------------------
