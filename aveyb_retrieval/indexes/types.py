@@ -19,7 +19,6 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
 Kind = Literal["document", "passage"]
-KINDS: tuple[Kind, Kind] = ("document", "passage")
 
 
 @runtime_checkable

@@ -92,7 +92,8 @@ def vectors(rng: random.Random, root: Path) -> str:
     rows = opened.to_table()
     kind, shift = ("document", 0) if table == "texts" else ("passage", PASSAGE_BITS)
     # those that no FAISS file covers yet have no second copy, so nobody can know
-    covered = np.flatnonzero(rows[KEYS[table]].to_numpy() < manifest.covered(kind) << shift)
+    end = max((tier.stop for tier in manifest.tiers_of(kind)), default=0)
+    covered = np.flatnonzero(rows[KEYS[table]].to_numpy() < end << shift)
     a, b = rng.sample(covered.tolist(), 2)
     found = np.stack(rows["vector"].to_numpy(zero_copy_only=False))
     if rng.random() < 0.5:

@@ -55,8 +55,7 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = state.counts.documents if kind == "document" else state.counts.passages
-    mine = [tier for tier in state.tiers if tier.kind == kind]
-    due = build.plan(mine, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
+    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
     if not due:
         if rebuild:  # what is left is searched exactly
             state.tiers = [tier for tier in state.tiers if tier.kind != kind]
@@ -67,11 +66,12 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
     for number, (first, stop) in enumerate(due):
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
         try:
-            tier, _ = build.make_tier(
+            tier, info = build.make_tier(
                 transaction.root, name, kind, first, stop, vectors, live, state.index, state.recall, progress
             )
         except ConfigError:
             transaction.allow_other_index()
             raise
+        transaction.wrote(name, info)
         kept = [t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)]
         state.tiers = [*kept, replace(tier, dead=0)]

@@ -28,10 +28,19 @@ from aveyb_retrieval.indexes.changes.rows import make_rows, origin_columns, tabl
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.dataset import newer_versions
-from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, VERSIONS, IndexDirectory, version_name
+from aveyb_retrieval.indexes.store.directory import VERSIONS, IndexDirectory, version_name
 from aveyb_retrieval.indexes.store.lock import is_read, writer_lock
-from aveyb_retrieval.indexes.store.manifest import FORMAT, TABLES, Changes, Counts, Manifest, Tier
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.manifest import (
+    FOLDERS,
+    FORMAT,
+    TABLES,
+    Changes,
+    Counts,
+    Manifest,
+    Tier,
+    rejected_name,
+)
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.version import package_version
 
@@ -129,7 +138,7 @@ class Transaction:
         Raises:
             ConfigError: the journal is of another job; the message says what differs.
         """
-        for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+        for folder in (*FOLDERS, VERSIONS):
             files.check_plain(self.root / folder)
         journal = self._journal()
         if journal is not None and visible is not None and journal.name == visible.name:
@@ -149,7 +158,7 @@ class Transaction:
         self._discard_beyond({} if visible is None else visible.tables)
         if self.base is None:
             if visible is None:
-                for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+                for folder in (*FOLDERS, VERSIONS):
                     files.remove_tree(self.root / folder)
             self._tables = Tables.create(self.root, self.state.encoding)
         else:
@@ -203,7 +212,7 @@ class Transaction:
 
     @property
     def _rejected(self) -> Path:
-        return self.root / REJECTED / f"{self.state.name}.jsonl"
+        return self.root / rejected_name(self.state.name)
 
     def reject(self, items: Iterable[Rejected]) -> None:
         """Add to the list of what is left out."""
@@ -262,7 +271,7 @@ class Transaction:
         found, counts = self.tables.counted(np.unique(docs))
         if not len(found):
             return
-        passages = self.tables.passage_numbers(found)
+        passages = expand_passages(np.stack([found, counts["passages"]], axis=1))
         self.tables.documents.delete(found)
         self.tables.texts.delete(found)
         self.tables.passages.delete(passages)
@@ -290,6 +299,10 @@ class Transaction:
         self.state.job = {**self.state.job, "replaceable": ["index", "recall"]}
         self.save()
 
+    def wrote(self, name: str, info: FileInfo) -> None:
+        """Note a file that is durable already, and its hash."""
+        self._synced[name] = info
+
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def publish(self) -> Manifest:
@@ -297,10 +310,9 @@ class Transaction:
         state = self.state
         made_of = self.tables.files() | {tier.file for tier in state.tiers}
         if self._rejected.exists():
-            made_of.add(f"{REJECTED}/{self._rejected.name}")
+            made_of.add(rejected_name(state.name))
         self._flush(made_of)
-        known = self.base.files if self.base else {}
-        listed = {name: known.get(name) or files.hash_file(self.root / name) for name in sorted(made_of)}
+        listed = {name: self._synced[name] or files.hash_file(self.root / name) for name in sorted(made_of)}
         manifest = Manifest(
             number=state.number,
             build=state.build,
@@ -418,7 +430,7 @@ def delete_unused(index_dir: IndexDirectory) -> None:
         if name == current or is_read(path):
             kept.add(f"{VERSIONS}/{path.name}")
             kept.update(Manifest.read(path).files)
-    for folder in (*(f"{name}.lance" for name in TABLES), FAISS, REJECTED, VERSIONS):
+    for folder in (*FOLDERS, VERSIONS):
         for parent, _, names in os.walk(index_dir.root / folder):
             inside = os.path.relpath(parent, index_dir.root)
             for name in names:

@@ -13,10 +13,10 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.verify_content import content_problems
 from aveyb_retrieval.indexes.nearest import faiss_check
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory
 from aveyb_retrieval.indexes.store.lock import hold_version, writer_lock
 from aveyb_retrieval.indexes.store.manifest import Manifest, file_problems
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
 from aveyb_retrieval.indexes.types import Progress, silent
@@ -62,8 +62,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
     try:
         with hold_version(path):
             manifest = Manifest.read(path)
-            problems = _problems(index_dir, manifest, progress, deep=deep)
-            damaged = set(file_problems(manifest.files, index_dir.root, full=True)) if problems and repair else set()
+            problems, damaged = _problems(index_dir, manifest, progress, deep=deep)
     except FileNotFoundError:
         return Verdict([f"{path}: missing"])
     except IndexFormatError as error:
@@ -96,13 +95,16 @@ def _repair_pointer(index_dir: IndexDirectory) -> None:
         index_dir.publish(complete[-1])
 
 
-def _problems(index_dir: IndexDirectory, manifest: Manifest, progress: Progress, *, deep: bool = False) -> list[str]:
+def _problems(
+    index_dir: IndexDirectory, manifest: Manifest, progress: Progress, *, deep: bool = False
+) -> tuple[list[str], set[str]]:
+    """What is wrong with a version, and the names of damaged files."""
     root = index_dir.root
     progress("hashing files", 0, len(manifest.files), 0)
     damaged = file_problems(manifest.files, root, full=True)
     problems = list(damaged.values())
     if not all(map(_can_be_made_again, damaged)):
-        return problems  # what follows compares with these files
+        return problems, set(damaged)  # what follows compares with these files
     try:
         tables = Tables.open(root, manifest.tables)
         problems += _count_problems(tables, manifest)
@@ -124,7 +126,7 @@ def _problems(index_dir: IndexDirectory, manifest: Manifest, progress: Progress,
             problems += faiss_check.problems(expected)
     except AveyBError as error:
         problems.append(str(error))
-    return problems
+    return problems, set(damaged)
 
 
 def _count_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
@@ -160,7 +162,7 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
             doc = number if kind == "document" else number >> PASSAGE_BITS
             yield f"{tables.root}: the {kind} vector of document number {doc} is not of unit length"
     for tier in manifest.tiers_of(kind):
-        low, high = _range(kind, tier.first, tier.stop)
+        low, high = number_range(kind, tier.first, tier.stop)
         live = int(((numbers >= low) & (numbers < high)).sum())
         if live != tier.count - tier.dead:
             yield (
@@ -177,14 +179,9 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
                 return
 
 
-def _range(kind: Kind, first: int, stop: int) -> tuple[int, int]:
-    shift = PASSAGE_BITS if kind == "passage" else 0
-    return first << shift, stop << shift
-
-
 def _expected(root: Path, manifest: Manifest, kind: Kind, numbers: IntArray) -> Iterator[faiss_check.Expected]:
     for tier in manifest.tiers_of(kind):
-        low, high = _range(kind, tier.first, tier.stop)
+        low, high = number_range(kind, tier.first, tier.stop)
         live = numbers[(numbers >= low) & (numbers < high)]
         yield faiss_check.Expected(
             root / tier.file, kind, tier.first, tier.stop, tier.count, live, manifest.encoding.dim
@@ -218,9 +215,9 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
         progress=progress,
     )
     name = index_dir.visible()
-    return not _problems(index_dir, Manifest.read(index_dir.manifest(name)), progress)
+    return not _problems(index_dir, Manifest.read(index_dir.manifest(name)), progress)[0]
 
 
 def _can_be_made_again(name: str) -> bool:
     """Whether an index can do without this file."""
-    return name.startswith(("faiss/", "rejected/")) or "/_indices/" in name
+    return name.startswith((f"{FAISS}/", f"{REJECTED}/")) or "/_indices/" in name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss
+from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, list_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,9 +91,8 @@ def _compare_lists(index: Any, known: IntArray, vectors: Vectors) -> Iterator[In
     faiss = import_faiss()
     lists = faiss.downcast_InvertedLists(index.invlists)
     for cell in range(index.nlist):
-        count = lists.list_size(cell)
-        ids = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy() if count else np.empty(0, np.int64)
-        for start in range(0, count, BLOCK):
+        ids = list_ids(lists, cell)
+        for start in range(0, len(ids), BLOCK):
             some = ids[start : start + BLOCK]
             compared = np.isin(some, known)
             codes = _list_codes(index, lists, cell, start, len(some))[compared]

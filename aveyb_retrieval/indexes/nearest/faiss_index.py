@@ -1,4 +1,4 @@
-"""Make FAISS indexes: which one for how many vectors, training, filling, removing.
+"""Make FAISS indexes: which one for how many vectors, training, filling.
 
 All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
 itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the shards are for).
@@ -140,22 +140,13 @@ def stored_ids(index: Any) -> IntArray:
     if isinstance(index, faiss.IndexIDMap):
         return faiss.vector_to_array(index.id_map)
     lists = faiss.extract_index_ivf(index).invlists
-    parts = [np.empty(0, np.int64)]
-    for cell in range(lists.nlist):
-        size = lists.list_size(cell)
-        if size:
-            parts.append(faiss.rev_swig_ptr(lists.get_ids(cell), size).copy())
-    return np.concatenate(parts)
+    return np.concatenate([np.empty(0, np.int64), *(list_ids(lists, cell) for cell in range(lists.nlist))])
 
 
-def remove(index: faiss.Index, ids: IntArray) -> bool:
-    """Take ids out of an index; False where this kind of index cannot (HNSW and other graphs)."""
-    faiss = import_faiss()
-    try:
-        index.remove_ids(faiss.IDSelectorBatch(ids))
-    except RuntimeError:
-        return False
-    return True
+def list_ids(lists: Any, cell: int) -> IntArray:
+    """The ids in one inverted list."""
+    size = lists.list_size(cell)
+    return import_faiss().rev_swig_ptr(lists.get_ids(cell), size).copy() if size else np.empty(0, np.int64)
 
 
 def _keeps_ids(index: faiss.Index) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, innermost
+from aveyb_retrieval.indexes.store.numbering import number_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
-PASSAGE_BITS = 20  # passage `i` of document `doc` has the number `doc << 20 | i`
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 400}
 SELECTED = 5  # ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
 
@@ -169,8 +169,3 @@ class FaissSearcher:
             return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
         inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
         return faiss.SearchParametersPreTransform(index_params=inner) if self.traits.transformed else inner
-
-
-def number_range(kind: str, first: int, stop: int) -> tuple[int, int]:
-    """The numbers of one kind of vectors of the documents numbered in `[first, stop)`."""
-    return (first, stop) if kind == "document" else (first << PASSAGE_BITS, stop << PASSAGE_BITS)

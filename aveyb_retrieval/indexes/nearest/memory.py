@@ -59,11 +59,6 @@ class Memory:
         """One more than the highest number in it; 0 where there is none."""
         return int(self.blocks[-1].numbers[-1]) + 1 if self.blocks else 0
 
-    @property
-    def bytes(self) -> int:
-        """Memory of numbers and vectors."""
-        return len(self) * (8 + self.dim * (4 if self.device == "cpu" else 2))
-
     def with_blocks(self, added: Iterable[tuple[IntArray, FloatArray]]) -> Memory:
         """The same with vectors whose numbers are all higher."""
         blocks = list(self.blocks)

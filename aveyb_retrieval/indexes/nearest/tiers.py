@@ -14,8 +14,9 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.exact import search as search_exactly
 from aveyb_retrieval.indexes.nearest.exact import top
-from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher, number_range
+from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
 from aveyb_retrieval.indexes.nearest.memory import Memory, between
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,9 +60,8 @@ class Nearest:
     """
 
     def __init__(
-        self, kind: Kind, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: Vectors, count: int
+        self, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: Vectors, count: int
     ) -> None:
-        self.kind = kind
         self.count = count
         self._files = [file for file in files if file.live]
         self._memory = memory
@@ -109,11 +109,11 @@ class Nearest:
         if before is not None and before._memory.device == device and before._covered <= covered:
             memory = before._memory.from_number(number_range(kind, covered, END)[0])
             read = max(covered, _document(kind, before._memory.next_number))
-            nearest = cls(kind, files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count)
+            nearest = cls(files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count)
             if 0 <= nearest._gone <= MOST_GONE:
                 return nearest
         memory = Memory(vectors.dim, device).with_blocks(vectors.blocks(covered, END))
-        nearest = cls(kind, files, memory, covered, vectors, count)
+        nearest = cls(files, memory, covered, vectors, count)
         if nearest._gone:
             raise IndexFormatError(
                 f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where "
@@ -125,12 +125,7 @@ class Nearest:
     @classmethod
     def of_file(cls, file: FaissSearcher, vectors: Vectors) -> Nearest:
         """Only what one file covers."""
-        return cls(file.tier.kind, [file], Memory(vectors.dim), file.tier.stop, vectors, file.live)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the vectors that no file covers."""
-        return self._memory.bytes
+        return cls([file], Memory(vectors.dim), file.tier.stop, vectors, file.live)
 
     def in_memory(self, numbers: IntArray) -> FloatArray | None:
         """Vectors `[n, d]` of stored numbers `[n]`, in their order; None where memory does not hold them all."""
@@ -243,4 +238,4 @@ def _only(blocks: Iterator[tuple[IntArray, FloatArray]], among: IntArray) -> Ite
 
 def _document(kind: Kind, number: int) -> int:
     """The first document all of whose vectors have at least this number."""
-    return number if kind == "document" else -(-number >> 20)
+    return number if kind == "document" else -(-number >> PASSAGE_BITS)

@@ -16,6 +16,7 @@ from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.report import EncodeReport
 from aveyb_retrieval.indexes.shards.shard import check_shard, complete_shards, shard_of
 from aveyb_retrieval.indexes.shards.shard_writer import ShardWriter
+from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -69,11 +70,11 @@ def stored_documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
     ids, empty = snapshot.all_documents(), np.zeros((0, encoding.dim), dtype=np.float32)
     for start in range(0, len(ids), _DOCUMENTS):
         docs = ids[start : start + _DOCUMENTS]
-        found, (_, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
+        found, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
         vectors = np.zeros((len(docs), encoding.dim), dtype=np.float32)
         if "document" in encoding.kinds:
             vectors = tables.vectors("document", docs)
-        numbers = tables.passage_numbers(docs)
+        numbers = expand_passages(np.stack([stored, counts["passages"]], axis=1))
         about = tables.passages.take(numbers, ["start", "stop", "heading", "norm"])
         passages = tables.vectors("passage", numbers) if "passage" in encoding.kinds else empty
         spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)

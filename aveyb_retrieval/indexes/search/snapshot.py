@@ -91,7 +91,7 @@ class Snapshot:
                 kind: Nearest.open(
                     root,
                     kind,
-                    manifest.tiers_of(kind),
+                    manifest.tiers,
                     StoredVectors(self.tables, kind, encoding.dim),
                     self._total(kind),
                     device=device,

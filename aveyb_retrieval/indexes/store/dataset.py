@@ -142,7 +142,8 @@ class Dataset:
         """
         from lance.query import MatchQuery
 
-        if not words or not len(self):
+        rows = len(self)
+        if not words or not rows:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         limits: dict[str, Any] = {}
         if among is not None:
@@ -156,7 +157,7 @@ class Dataset:
                 columns=["_score"],
                 with_row_id=True,
                 full_text_query=MatchQuery(" ".join(words), WORDS),
-                limit=min(k, len(self)),
+                limit=min(k, rows),
                 **limits,
             ).to_table()
         numbers, scores = self._numbers(found["_rowid"].to_numpy()), found["_score"].to_numpy().astype(np.float32)
@@ -185,7 +186,7 @@ class Dataset:
         ratio = float(np.expm1(found["_score"][0].as_py() / share))
         return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
 
-    @property
+    @cached_property
     def ascends(self) -> bool:
         """Whether rows stand in the order of their numbers: Lance puts a fragment that it merges behind others."""
         found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
@@ -268,11 +269,10 @@ class Dataset:
         written again a number of times that grows with the logarithm of the rows.
         """
         done = False
-        sizes = self._unindexed()
-        if self._lance.describe_indices() and (
-            len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > UNINDEXED_ROWS
-        ):
-            for described in self._lance.describe_indices():
+        indexes = self._lance.describe_indices()
+        sizes = self._unindexed(indexes)
+        if indexes and (len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > UNINDEXED_ROWS):
+            for described in indexes:
                 self._lance.optimize.optimize_indices(
                     index_names=[described.name],
                     num_indices_to_merge=self._segments_to_merge(described, sum(sizes), whole),
@@ -281,9 +281,8 @@ class Dataset:
             done = True
         return self._merge_fragments(whole=whole) or done
 
-    def _unindexed(self) -> list[int]:
+    def _unindexed(self, indexes: Sequence[Any]) -> list[int]:
         """Rows of the fragments that no index covers yet."""
-        indexes = self._lance.describe_indices()
         covered = set[int]()
         if indexes:
             covered = set.intersection(*({int(i) for s in d.segments for i in s.fragment_ids} for d in indexes))
@@ -316,7 +315,8 @@ class Dataset:
     def _moved(self, opened: lance.LanceDataset) -> None:
         """Take over what a write made of the dataset."""
         self._lance = opened
-        self.__dict__.pop("_fragments", None)
+        for name in ("_fragments", "ascends"):
+            self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.store import filters
-from aveyb_retrieval.indexes.store.tables import quoted
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
@@ -32,13 +31,13 @@ def warn_of_filter(tables: Tables, where: Filter) -> None:
 
 def _advice(tables: Tables, where: Filter) -> Iterator[str]:
     for field, operand in _conditions(where):
-        path = quoted(filters.json_path(field))
+        path = filters.quoted(filters.json_path(field))
         exists = f"json_exists(metadata, {path})"
-        numbers = f"json_exists(metadata, {quoted(filters.json_path(field) + ' ? (@ >= 0 || @ < 0)')})"
+        numbers = f"json_exists(metadata, {filters.quoted(filters.json_path(field) + ' ? (@ >= 0 || @ < 0)')})"
         texts = f"coalesce(json_extract(metadata, {path}) LIKE '\"%', false)"
         if not _any(tables, exists):
             yield f"none has the field {field!r}; the fields are {_fields(tables)}"
-        elif _is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
+        elif filters.is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
             yield f"the field {field!r} holds texts, which are never equal to or above the number {operand!r}"
         elif isinstance(operand, str) and not _any(tables, texts) and _any(tables, numbers):
             yield f"the field {field!r} holds numbers, which are never equal to or above the text {operand!r}"
@@ -68,10 +67,6 @@ def _operand(condition: Any) -> Any:
     if isinstance(condition, (list, tuple)):
         condition = next(iter(condition), None)
     return condition
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _fields(tables: Tables) -> str:

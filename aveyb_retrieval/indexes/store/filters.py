@@ -209,7 +209,7 @@ class LanceFilters(FilterCompiler):
     def equal(self, field: str, value: Scalar) -> Condition:
         """Some element of the field is this value."""
         if value == "":  # a path cannot hold an empty text
-            element = f"coalesce(json_array_contains(metadata, {_literal(json_path(field))}, ''), false)"
+            element = f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
             return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
         return _some(field, "==", value)
 
@@ -223,7 +223,7 @@ class LanceFilters(FilterCompiler):
         kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
         for value in values:
             if value != "":
-                kinds.setdefault("number" if _is_number(value) else type(value).__name__, []).append(value)
+                kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(value)
         for some in kinds.values():
             for start in range(0, len(some), 100):
                 tests = " || ".join(f"@ == {_json(value)}" for value in some[start : start + 100])
@@ -247,9 +247,9 @@ class LanceFilters(FilterCompiler):
         """The field is a string that holds this text, letter by letter."""
         # it is stored as JSON: a part may not begin inside of an escape
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
-        pattern = _literal(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
+        pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
         return Condition(
-            f"coalesce(regexp_like(json_extract(metadata, {_literal(json_path(field))}), {pattern}), false)", ()
+            f"coalesce(regexp_like(json_extract(metadata, {quoted(json_path(field))}), {pattern}), false)", ()
         )
 
     def exists(self, field: str) -> Condition:
@@ -262,7 +262,7 @@ class LanceFilters(FilterCompiler):
 
 
 def _exists(path: str) -> Condition:
-    return Condition(f"json_exists(metadata, {_literal(path)})", ())
+    return Condition(f"json_exists(metadata, {quoted(path)})", ())
 
 
 def _some(field: str, operator: str, value: Scalar) -> Condition:
@@ -271,16 +271,17 @@ def _some(field: str, operator: str, value: Scalar) -> Condition:
 
 def _as_text(field: str, test: str) -> Condition:
     """What is stored under a field, written as JSON, satisfies a test; not so where the field is missing."""
-    return Condition(f"coalesce(json_extract(metadata, {_literal(json_path(field))}) {test}, false)", ())
+    return Condition(f"coalesce(json_extract(metadata, {quoted(json_path(field))}) {test}, false)", ())
 
 
-def _is_number(value: Scalar) -> TypeGuard[int | float]:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number, which a truth value is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _json(value: Scalar) -> str:
     """A value as a path of Lance's can hold it."""
-    if not _is_number(value):
+    if not is_number(value):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
         return str(value)
@@ -291,7 +292,8 @@ def _json(value: Scalar) -> str:
     return f"{'-' if sign else ''}.{''.join(map(str, digits))}e{exponent + len(digits)}"
 
 
-def _literal(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as a literal of SQL: nothing in it is syntax."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -314,7 +316,7 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
         if "\0" in value:
             raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, which paths cannot express")
         return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+    if is_number(value) and value == value:
         return value
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
 

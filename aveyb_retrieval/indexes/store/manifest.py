@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store import files
-from aveyb_retrieval.indexes.store.directory import IndexDirectory, is_version, version_name
+from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory, is_version, version_name
 from aveyb_retrieval.indexes.store.files import FileInfo  # noqa: TC001  # msgspec reads it
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,200}")
-_FOLDERS = ("faiss", "rejected", *(f"{table}.lance" for table in TABLES))
+FOLDERS = (*(f"{table}.lance" for table in TABLES), FAISS, REJECTED)  # all but the folder of manifests
+
+
+def rejected_name(version: str) -> str:
+    """The file that lists what the change that made a version left out."""
+    return f"{REJECTED}/{version}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -137,13 +142,9 @@ class Manifest:
         """The FAISS files of one kind of vectors, by the numbers that they cover."""
         return sorted((tier for tier in self.tiers if tier.kind == kind), key=lambda tier: tier.first)
 
-    def covered(self, kind: str) -> int:
-        """The number of the first document that no FAISS file of this kind covers."""
-        return max((tier.stop for tier in self.tiers_of(kind)), default=0)
-
     def rejected_file(self, root: Path) -> Path | None:
         """The list of what the change that made this version left out; None where it left nothing out."""
-        name = f"rejected/{self.name}.jsonl"
+        name = rejected_name(self.name)
         return root / name if name in self.files else None
 
     def write(self, path: Path) -> None:
@@ -248,7 +249,7 @@ def _is_ours(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return bool(
         2 <= len(parts) <= 5
-        and parts[0] in _FOLDERS
+        and parts[0] in FOLDERS
         and all(_PART.fullmatch(part) for part in parts)
         and "/".join(parts) == name
     )

@@ -14,9 +14,7 @@ import numpy as np
 from aveyb_retrieval.errors import IndexFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aveyb_retrieval.indexes.types import IntArray
+    from aveyb_retrieval.indexes.types import IntArray, Kind
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
@@ -43,6 +41,6 @@ def expand_passages(table: IntArray) -> IntArray:
     return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
 
 
-def numbers(rows: Iterable[tuple[int]]) -> IntArray:
-    """The only column of rows that hold one number each, `[n]` int64."""
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+def number_range(kind: Kind, first: int, stop: int) -> tuple[int, int]:
+    """The numbers of one kind of vectors of the documents numbered in `[first, stop)`."""
+    return (first, stop) if kind == "document" else (first << PASSAGE_BITS, stop << PASSAGE_BITS)

@@ -23,9 +23,9 @@ import pyarrow as pa
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.input.documents import FileOrigin
-from aveyb_retrieval.indexes.pages import Page, Pages
+from aveyb_retrieval.indexes.pages import Pages
 from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
-from aveyb_retrieval.indexes.store.filters import ALL, compile_filter
+from aveyb_retrieval.indexes.store.filters import ALL, compile_filter, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.numbering import expand_passages
 
@@ -52,10 +52,6 @@ class StoredDocument(NamedTuple):
     text: str
     metadata: dict[str, Any]
     origin: FileOrigin | None = None
-
-    def page(self, character: int) -> Page | None:
-        """Return the page that a character of the text is on; None where the document has no pages."""
-        return self.origin.pages.at(character) if self.origin and self.origin.pages else None
 
 
 class StoredPassage(NamedTuple):
@@ -320,8 +316,3 @@ def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
     """A column of fixed-size lists from a matrix `[n, d]`."""
     flat = np.ascontiguousarray(rows, dtype=kind.value_type.to_pandas_dtype()).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
-
-
-def quoted(text: str) -> str:
-    """A text as a literal of SQL: nothing in it is syntax."""
-    return "'" + text.replace("'", "''") + "'"

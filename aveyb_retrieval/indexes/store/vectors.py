@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.numbering import number_range
 from aveyb_retrieval.indexes.store.tables import VECTOR, Tables, matrix
 
 if TYPE_CHECKING:
@@ -30,27 +31,22 @@ class StoredVectors:
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
-        shift = PASSAGE_BITS if self.kind == "passage" else 0
+        low, high = number_range(self.kind, first, stop)
         dataset = self.tables.of(self.kind)
         if not dataset.ascends:
             numbers = ids_of(self.tables, self.kind)
-            numbers = numbers[(numbers >= first << shift) & (numbers < stop << shift)]
+            numbers = numbers[(numbers >= low) & (numbers < high)]
             for start in range(0, len(numbers), rows):
                 yield self.live(numbers[start : start + rows])
             return
-        for batch in dataset.batches([dataset.key, VECTOR], after=(first << shift) - 1, rows=rows):
+        for batch in dataset.batches([dataset.key, VECTOR], after=low - 1, rows=rows):
             numbers = batch[dataset.key].to_numpy()
-            wanted = numbers < stop << shift
+            wanted = numbers < high
             if wanted.any():
-                vectors = matrix_of(batch)
+                vectors = matrix(pa.chunked_array([batch[VECTOR]]))
                 yield (numbers, vectors) if wanted.all() else (numbers[wanted], vectors[wanted])
-
-
-def matrix_of(batch: object) -> FloatArray:
-    """The vectors `[n, d]` of a batch of rows."""
-    import pyarrow as pa
-
-    return matrix(pa.chunked_array([batch[VECTOR]]))  # type: ignore[index]
+            if not wanted.all():
+                return  # they ascend
 
 
 def ids_of(tables: Tables, kind: Kind) -> IntArray:
