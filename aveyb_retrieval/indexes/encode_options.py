@@ -152,7 +152,11 @@ def check_options(options: Mapping[str, Any], known: type, function: str) -> Non
             raise ConfigError(f"{function} has no option {name!r}; {hint} {', '.join(sorted(names))}")
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
-    recall = options.get("recall")
+    check_recall(options.get("recall"))
+
+
+def check_recall(recall: float | None) -> None:
+    """Raise ConfigError where a share of nearest vectors is none."""
     if recall is not None and not 0 < recall <= 1:
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 

@@ -41,7 +41,8 @@ Action = Literal["encode", "grow", "metadata", "reject"]
 class Step:
     """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done.
 
-    "grow" encodes a document from the first passage that differs from the stored one, after `unchanged` passages.
+    "grow" encodes a document from the first passage that differs from those of `doc`, which is stored, after
+    `unchanged` passages.
     """
 
     item: Record | Rejected
@@ -49,6 +50,7 @@ class Step:
     digest: str
     action: Action
     unchanged: int = 0
+    doc: int = 0
 
     @property
     def record(self) -> Record:
@@ -178,27 +180,26 @@ class Ingestion:
                 )
             else:
                 self._ids.waiting[item.id] += 1
-                action, unchanged = self._least_work(item, known)
-                return Step(item, position, digest, action, unchanged)
+                return Step(item, position, digest, *self._least_work(item, known))
         if item.stops(self._on_error):
             raise item.error()
         self.first_rejected = self.first_rejected or item
         return Step(item, position, digest, "reject")
 
-    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:
+    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int, int]:
         """The cheapest way to have this document's vectors, given the stored document of the same id."""
         if known is None:
-            return "encode", 0
+            return "encode", 0, 0
         doc, content = known
         if content == content_digest(record.title, record.text):
-            return "metadata", 0
+            return "metadata", 0, 0
         if self._growing is None or doc >= self.transaction.state.first_doc:
-            return "encode", 0
+            return "encode", 0, 0
         old = self.transaction.tables.read_documents([doc])[doc]
         prefix = prefix_of(old.title)
         unchanged = self._growing.unchanged_passages((prefix, old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self._norms(doc)))
-        return ("grow", unchanged) if unchanged else ("encode", 0)
+        return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
 
     def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
         for step in steps:
@@ -261,8 +262,7 @@ class Ingestion:
     def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
         assert self._growing is not None
         tables, codec = self.transaction.tables, self._encoding.token_codec
-        doc = tables.find([step.record.id])[step.record.id][0]
-        first = (doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64)
+        doc, first = step.doc, (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64)
         passages, norms = tables.vectors("passage", first), self._norms(doc)[: step.unchanged]
         encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
         if codec is None:

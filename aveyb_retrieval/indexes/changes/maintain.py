@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.encode_options import check_recall
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def tune_index(root: str | Path, recall: float, *, restart: bool = False, progre
         ConfigError: `recall` is not above 0 and at most 1.
         IndexFormatError: there is no index.
     """
-    if not 0 < recall <= 1:
-        raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
+    check_recall(recall)
 
     def work(transaction: Transaction) -> FinishOptions:
         transaction.state.recall = recall

@@ -132,7 +132,9 @@ def sync_index(
 
     def work(transaction: Transaction) -> FinishOptions | None:
         assert transaction.base is not None  # a sync changes the index that is there
-        before = stored_files(Tables.open(transaction.root, transaction.base.tables))
+        resumed = transaction.resumed  # then the tables hold a part of the change already
+        tables = Tables.open(transaction.root, transaction.base.tables) if resumed else transaction.tables
+        before = stored_files(tables)
         plan = compare(before, found)
         _check_folder(folder, root, before, plan)
         if not plan:

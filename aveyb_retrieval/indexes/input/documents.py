@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.pages import Pages
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
-LARGEST_LINE = 256 << 20  # SQLite keeps no value above 10^9 bytes, and a byte may become four
+LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
 SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
 MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
 
@@ -31,7 +31,7 @@ _NAMED = 20  # fields that a message names
 
 LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
 
-MAX_DEPTH = 100  # of nested metadata; SQLite's own JSON functions give up at 1,000
+MAX_DEPTH = 100  # of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -97,13 +97,14 @@ class DocumentSearch(Search):
             dense |= score_documents(view, options.kinds, [doc for doc in words if doc not in dense], query.vector)
             fused = fusion.weighted(dense, words, background=background(view, query.vector), weight=options.weight)
             if "passage" in options.kinds:
-                fused, scored = self._with_best_passages(query, fused)
-                scores["passage"] = scored.best(options.weight)
+                fused, scored, scores["passage"] = self._with_best_passages(query, fused)
         matches = [Match(doc, score) for doc, score in fusion.ranked(fused)]
         return Ranked(query, matches, scores, scored=scored)
 
-    def _with_best_passages(self, query: Query, fused: Mapping[int, float]) -> tuple[dict[int, float], PassageScores]:
-        """Add to the score of each document its best passage's; return these, and the passages that were scored.
+    def _with_best_passages(
+        self, query: Query, fused: Mapping[int, float]
+    ) -> tuple[dict[int, float], PassageScores, dict[int, float]]:
+        """Add to each document's score its best passage's; return these, all passages, and the best ones' scores.
 
         The only passage of a document says what the document has said already, so the sum counts by the share of
         passages that are not alone. Those of the first documents are read, or of all where the order may change later.
@@ -117,7 +118,7 @@ class DocumentSearch(Search):
         scored = score_hybrid(self._view, ids, query.vector, query.text)
         best = scored.best(options.weight)
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
-        return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, scored
+        return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, scored, best
 
     def _above_least(self, ranked: Ranked) -> list[Match]:
         """Leave out what is below the least score asked for: all candidates are asked, for the k best of the others."""
@@ -149,8 +150,12 @@ class DocumentSearch(Search):
     def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
         """The best passage of each document, or its whole text where it has none."""
         documents = self._fetch(match.doc for match in ranked.matches)
-        best = self._best_passages(ranked, documents, 1)
-        return {doc: best[doc][0].passage.text if doc in best else stored.text for doc, stored in documents.items()}
+        closest = self._closest(ranked) if "passage" in self._view.info.kinds else {}
+        stored = self._stored_passages(closest.values()) if closest else {}
+        return {
+            doc: each.text[slice(*stored[closest[doc]].span)] if doc in closest else each.text
+            for doc, each in documents.items()
+        }
 
     def _confidence(self, ranked: Ranked) -> dict[int, float]:
         """The confidence of the best passage of each document in a hybrid search; those without one are left out."""

@@ -64,12 +64,12 @@ def export_index(
         snapshot.close()
 
 
-def stored_documents(snapshot: Snapshot) -> Iterator[tuple[Record, EncodedRow]]:
-    """Yield every document with its vectors, in the order of their numbers."""
+def stored_documents(snapshot: Snapshot, start: int = 0) -> Iterator[tuple[Record, EncodedRow]]:
+    """Yield every document with its vectors, in the order of their numbers, after the first `start`."""
     tables, encoding = snapshot.tables, snapshot.manifest.encoding
-    ids, empty = snapshot.all_documents(), np.zeros((0, encoding.dim), dtype=np.float32)
-    for start in range(0, len(ids), _DOCUMENTS):
-        docs = ids[start : start + _DOCUMENTS]
+    ids, empty = snapshot.all_documents()[start:], np.zeros((0, encoding.dim), dtype=np.float32)
+    for first in range(0, len(ids), _DOCUMENTS):
+        docs = ids[first : first + _DOCUMENTS]
         found, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
         vectors = np.zeros((len(docs), encoding.dim), dtype=np.float32)
         if "document" in encoding.kinds:

@@ -7,7 +7,6 @@ import json
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -200,7 +199,7 @@ class _IndexSource:
         return self._snapshot.manifest.name
 
     def rows(self, start: int) -> Iterator[Row]:
-        return islice(stored_documents(self._snapshot), start, None)
+        return stored_documents(self._snapshot, start)
 
     def close(self) -> None:
         self._snapshot.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.engines.base import BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-SAMPLE = 1024  # documents whose mean vector stands for that of all
 FILTERS_KEPT = 16
 WORDS_KEPT = 10_000
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
@@ -93,7 +92,7 @@ class Snapshot:
                     kind,
                     manifest.tiers,
                     StoredVectors(self.tables, kind, encoding.dim),
-                    self._total(kind),
+                    self.manifest.counts.of(kind),
                     device=device,
                     mapped=mapped,
                     before=old._nearest[kind] if old else None,
@@ -169,13 +168,9 @@ class Snapshot:
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 
-    def _total(self, kind: Kind) -> int:
-        counts = self.manifest.counts
-        return counts.documents if kind == "document" else counts.passages
-
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
         """How many vectors of a kind can be found."""
-        return self._total(kind) if selection is None else len(self._ids(selection, kind))
+        return self.manifest.counts.of(kind) if selection is None else len(self._ids(selection, kind))
 
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
@@ -241,7 +236,7 @@ class Snapshot:
     def by_words(self, kind: Kind, text: str, k: int, selection: Allowed | None = None) -> list[tuple[int, float]]:
         """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
         self.check_open()
-        words, dataset, total = self.language.words(text), self.tables.of(kind), self._total(kind)
+        words, dataset, total = self.language.words(text), self.tables.of(kind), self.manifest.counts.of(kind)
         if kind not in self.kinds and kind == "passage":
             return []
         if selection is None:

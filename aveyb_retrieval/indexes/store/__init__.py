@@ -1,1 +1,1 @@
-"""Everything on disk: the index directory, its lock, manifest, SQLite store and vector shards."""
+"""Everything on disk: the index directory, its lock, manifest and Lance datasets."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.types import Kind
+
 FORMAT = 3
 TABLES = ("documents", "texts", "passages")
 
@@ -73,6 +75,10 @@ class Counts:
     cut_tokens: int = 0
     characters: int = 0
     words: int = 0
+
+    def of(self, kind: Kind) -> int:
+        """How many vectors of a kind there are."""
+        return self.documents if kind == "document" else self.passages
 
     def __add__(self, other: Counts) -> Counts:
         """Add field by field."""
