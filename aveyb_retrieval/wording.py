@@ -10,6 +10,11 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def first_line(error: BaseException, said: str | None = None) -> str:
+    """Return the first line of an error's message, or of what else it `said`; its type where there is none."""
+    return next(iter((str(error) if said is None else said).strip().splitlines()), type(error).__name__)
+
+
 def shortened(text: str, most: int = 600) -> str:
     """Return a message of at most `most` characters; its middle, likely a value that was sent, is left out."""
     if len(text) <= most:

@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 from aveyb_retrieval.encoder.config import RELEASED_FIELDS, AveyBConfig
 from aveyb_retrieval.encoder.settings_file import is_released, read_object, required_fields
 from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,7 +138,7 @@ class CheckpointLoading:
                 f"{name}: its safetensors file is damaged or cut short ({error}); copy or download it again"
             ) from error
         except OSError as error:
-            raise no_weights(name, str(error).strip().splitlines()[0].rstrip(".")) from error
+            raise no_weights(name, first_line(error).rstrip(".")) from error
 
     @classmethod
     def _check_kind(cls, name: Any, settings: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED, MODELS
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, holds_wordpiece, read_vocabulary
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, WordPieceTokenizer, holds_wordpiece
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.optional import extra_for
 
@@ -57,7 +57,12 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     Raises:
         ModelError: the tokenizer does not fit the model's vocabulary.
     """
-    own = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
-    tokenizer = read_vocabulary(folder) if own else AveyBTokenizer.p50k_base()
+    tokenizer: Tokenizer
+    if (folder / VOCAB_FILE).is_file():
+        tokenizer = AveyBTokenizer.load(folder)
+    elif holds_wordpiece(folder):
+        tokenizer = WordPieceTokenizer.load(folder)
+    else:
+        tokenizer = AveyBTokenizer.p50k_base()
     tokenizer.check_embeddings(vocab_size, str(folder))
     return tokenizer

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +27,6 @@ LOADING_ERRORS = (
     SafetensorError,
     StrictDataclassError,
 )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, "" where it has none."""
-    return next(iter(str(error).strip().splitlines()), "")
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors import safe_open
 from transformers.utils import logging
 
-from aveyb_retrieval.encoder.loading_errors import LOADING_ERRORS, first_line
+from aveyb_retrieval.encoder.loading_errors import LOADING_ERRORS
 from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

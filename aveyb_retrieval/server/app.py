@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.server import cohere, openai, openapi, page, search, tei
+from aveyb_retrieval.server.answers import to_json
 from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import Gate, Keys
 from aveyb_retrieval.server.held import Pool
@@ -59,7 +60,7 @@ def create_app(
         searching=Work("search", limits.threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
         metrics=counters,
-        has_keys=bool(keys),
+        openapi=to_json(openapi.document(limits, has_keys=bool(keys))),
     )
     gate = Middleware(
         Gate,

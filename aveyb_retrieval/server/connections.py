@@ -29,13 +29,13 @@ class Door:
     Args:
         limits: How many there may be, and how long they may take.
         proxies: Addresses of proxies, which bring the connections of many clients.
-        most: How many this process can have open; None for any number.
+        most: How many this process can have open.
     """
 
-    def __init__(self, limits: Limits, proxies: Collection[str] = (), most: int | None = None) -> None:
+    def __init__(self, limits: Limits, proxies: Collection[str], most: int) -> None:
         self.limits = limits
         self._proxies = frozenset(proxies)
-        self._most = limits.max_connections if most is None else min(limits.max_connections, most)
+        self._most = min(limits.max_connections, most)
         self._of: dict[str, dict[Connection, None]] = {}  # by address, in the order of their last request
         self._paid: dict[str, float] = {}  # by address: until when what was read is paid by waiting
         self._count = 0
@@ -85,18 +85,18 @@ class Door:
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol with limits: of connections, of the time of a head, of the time that nothing is read."""
+    """uvicorn's protocol with limits: of connections, of the time of a head, of the time that nothing is read.
+
+    Attributes:
+        address: Where the connection comes from; of IPv6 the network of one household.
+    """
 
     def __init__(self, *arguments: Any, door: Door, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.address = ""
         self._door = door
         self._head = _Timer(door.limits.head_timeout, self._abort)
         self._stalled = _Timer(door.limits.write_timeout, self._abort)
-
-    @property
-    def address(self) -> str:
-        """Where the connection comes from; of IPv6 the network of one household."""
-        return network(self.client[0] if self.client else "")
 
     @property
     def is_answering(self) -> bool:
@@ -106,6 +106,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or close at once where there is no room."""
         super().connection_made(transport)
+        self.address = network(self.client[0] if self.client else "")
         self.flow = self._flow = _PacedFlow(transport)
         if not self._door.enter(self):
             transport.abort()

@@ -27,7 +27,7 @@ class Context:
         encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
             there, and searches do not wait for them.
         metrics: What is counted.
-        has_keys: Whether requests need a key.
+        openapi: The document of /openapi.json.
     """
 
     indexes: Indexes
@@ -35,7 +35,7 @@ class Context:
     searching: Work
     encoding: Work
     metrics: Metrics
-    has_keys: bool
+    openapi: bytes
 
     def ticket(self, request: Request) -> Ticket:
         """Start the time of a request."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, get_args
 
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, Unit
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
-from aveyb_retrieval.server.answers import json_answer, to_json
+from aveyb_retrieval.server.answers import json_answer
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.version import package_version
 
@@ -41,8 +40,7 @@ _REASONS = {
 
 async def openapi(request: Request) -> Response:
     """Answer with the document."""
-    server = context(request)
-    return json_answer(to_json(document(server.limits, has_keys=server.has_keys)))
+    return json_answer(context(request).openapi)
 
 
 def document(limits: Limits, *, has_keys: bool = False) -> Schema:
@@ -155,7 +153,7 @@ def _paths(limits: Limits) -> dict[str, Schema]:
             )
         },
         "/v1/rerank": {"post": cohere},
-        "/v2/rerank": {"post": copy.deepcopy(cohere)},
+        "/v2/rerank": {"post": cohere},
         "/": {
             "post": _post(
                 "Encode or compare texts (Hugging Face's client)",
@@ -305,7 +303,7 @@ def _schemas() -> dict[str, Schema]:
 def _object(properties: Schema, *required: str) -> Schema:
     return {
         "type": "object",
-        "properties": copy.deepcopy(properties),
+        "properties": properties,
         "required": list(required),
         "additionalProperties": False,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import numpy as np
 from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.server.answers import Room, json_answer, to_json
+from aveyb_retrieval.server.answers import Room, joined, json_answer, to_json
 from aveyb_retrieval.server.batching import MAX_BATCH
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode, parts, score
@@ -86,8 +85,14 @@ async def _similarity(server: Context, fields: dict[str, Any], ticket: Ticket) -
     source = take_needed_text(inputs, "source_sentence", length)
     texts = take_list(inputs, "sentences", server.limits.max_batch, length)
     refuse_others(inputs, ("source_sentence", "sentences"))
-    written, _ = await encode(server, [source, *texts], prompt, ticket, _write_rows)
-    first, *others = np.array(json.loads(b"[" + written + b"]"), dtype=np.float32)
+    kept: list[FloatArray] = []
+
+    def keep(rows: FloatArray, first: int) -> bytes:  # parts come one after the other
+        kept.append(rows)
+        return b""
+
+    await encode(server, [source, *texts], prompt, ticket, keep)
+    first, *others = np.concatenate(kept)
     return json_answer(to_json([float(first @ other) for other in others]))
 
 
@@ -122,7 +127,7 @@ async def tokenize(request: Request) -> Response:
         found = await server.encoding.run(partial(_tokens, model, part, special), ticket, part=number)
         room.take(len(found))
         written.append(found)
-    return json_answer(b"[" + b",".join(written) + b"]")
+    return json_answer(joined(written))
 
 
 def _tokens(model: BatchedModel, texts: Sequence[str], special: bool) -> bytes:

@@ -38,17 +38,10 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, domain: str = "", name: str | None = None, **attributes: Any) -> str:
         """Add an operation with one output."""
-        return self.several(kind, *inputs, outputs=1, domain=domain, name=name, **attributes)[0]
-
-    def several(
-        self, kind: str, *inputs: str, outputs: int, domain: str = "", name: str | None = None, **attributes: Any
-    ) -> list[str]:
-        """Add an operation with any number of outputs."""
         from onnx import helper
 
-        first, self._values = self._values, self._values + outputs
-        made = [name] if name is not None else [f"v{number}" for number in range(first, self._values)]
-        self._nodes.append(helper.make_node(kind, list(inputs), made, domain=domain, **attributes))
+        made, self._values = name or f"v{self._values}", self._values + 1
+        self._nodes.append(helper.make_node(kind, list(inputs), [made], domain=domain, **attributes))
         return made
 
     def model(

@@ -40,8 +40,6 @@ class Rows:
 class Float32:
     """Linear maps in float32."""
 
-    precision = "float32"
-
     def __init__(self, graph: Graph) -> None:
         """Write into a graph."""
         self._graph = graph
@@ -66,8 +64,6 @@ class Float32:
 
 class Int8(Float32):
     """Linear maps with int8 weights and rows rounded to a byte."""
-
-    precision = "int8"
 
     def table(self, weight: np.ndarray, ids: str) -> str:
         """See `Float32.table`; each row is int8 with a scale of its own."""

@@ -13,6 +13,7 @@ from aveyb_retrieval.encoder.onnx.file import read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, retrieve
 from aveyb_retrieval.encoder.onnx.table import EmbeddingTable
 from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,8 +174,5 @@ def _session(content: bytes, path: Path) -> Any:
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
-        raise ModelError(f"{path}: ONNX Runtime cannot read it ({_first_line(error)}); export it again") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200].rstrip(".")
+        reason = first_line(error)[:200].rstrip(".")
+        raise ModelError(f"{path}: ONNX Runtime cannot read it ({reason}); export it again") from error

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.layers import AveyBLayer
     from aveyb_retrieval.encoder.onnx.graph import Graph
-    from aveyb_retrieval.encoder.onnx.linear import Float32
+    from aveyb_retrieval.encoder.onnx.linear import Float32, Rows
     from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 
 _MIN_NORM = 1e-12
@@ -108,9 +108,10 @@ class Network:
             start = stop
         context = self._mixed(parts["mixed"], parts["gate"], layer, name)
         positive = squared and settings.mix_activation == "relu"
-        fuser, first = _array(layer.fuser.weight), settings.fuser_order == "context_bypass"
-        columns = {"context": slice(0, m), "bypass": slice(m, None)}
-        if not first:
+        fuser = _array(layer.fuser.weight)
+        if settings.fuser_order == "context_bypass":
+            columns = {"context": slice(0, m), "bypass": slice(m, None)}
+        else:
             columns = {"bypass": slice(0, b), "context": slice(b, None)}
         out = self._fused("context", linear.rows(context, positive=positive), fuser[:, columns["context"]], name)
         bypassed = linear.rows(parts["bypass"], positive=squared)
@@ -120,8 +121,8 @@ class Network:
             x = graph.op("Mul", x, graph.constant(_array(layer.alpha), name=f"{name}_alpha"))
         return graph.op("Add", out, x)
 
-    def _fused(self, part: str, rows: object, weight: np.ndarray, name: str) -> str:
-        return self._linear.product(rows, weight, f"{name}_fuse_{part}")  # type: ignore[arg-type]
+    def _fused(self, part: str, rows: Rows, weight: np.ndarray, name: str) -> str:
+        return self._linear.product(rows, weight, f"{name}_fuse_{part}")
 
     def _activated(self, x: str, squared: bool) -> str:
         graph = self._graph

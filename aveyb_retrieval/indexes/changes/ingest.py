@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.indexes.changes.rows import content_digest, rank_of
+from aveyb_retrieval.indexes.changes.rows import content_digest
 from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected, chain_digest, prefix_of
-from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS
+from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress
 
 if TYPE_CHECKING:

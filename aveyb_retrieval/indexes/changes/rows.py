@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, fixed_lists, schemas
 from aveyb_retrieval.indexes.store.words import language
 
@@ -31,17 +31,11 @@ def content_digest(title: str, text: str) -> bytes:
     return hashlib.sha256(f"{len(title)}:{title}{text}".encode()).digest()
 
 
-def rank_of(document_id: str) -> int:
-    """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends on no order."""
-    return int.from_bytes(id_digest(document_id)[:8], "big") >> 1
-
-
 def origin_columns(origin: FileOrigin | None) -> dict[str, str | None]:
     """What is stored of the file that a document was read from."""
     if origin is None:
         return {"file_sha256": None, "folder": None, "pages": None}
-    pages = origin.pages.to_json() if origin.pages else None
-    return {"file_sha256": origin.sha256, "folder": origin.folder, "pages": pages}
+    return {"file_sha256": origin.sha256, "folder": origin.folder, "pages": origin.pages_json}
 
 
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:

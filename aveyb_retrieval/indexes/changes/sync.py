@@ -11,7 +11,6 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.build import build_index, ingest_items
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.rows import rank_of
 from aveyb_retrieval.indexes.changes.update import open_model
 from aveyb_retrieval.indexes.input.documents import MAX_LINE, OnError, Record, path_text
 from aveyb_retrieval.indexes.input.folders import SourceFile, beir_corpus, list_folder, read_files, summary
@@ -21,6 +20,7 @@ from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Changes, Manifest, read_manifest
+from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, silent
 

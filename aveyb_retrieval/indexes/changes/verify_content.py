@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.changes.rows import content_digest, rank_of
+from aveyb_retrieval.indexes.changes.rows import content_digest
 from aveyb_retrieval.indexes.store.dataset import WORDS
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.vectors import ids_of
 from aveyb_retrieval.indexes.store.words import language
 

@@ -35,10 +35,10 @@ from aveyb_retrieval.indexes.input.folders import (
     read_folder,
 )
 from aveyb_retrieval.indexes.input.json_documents import read_json, read_json_lines
-from aveyb_retrieval.indexes.input.json_lines import decompress, read_blocks
+from aveyb_retrieval.indexes.input.json_lines import COMPRESSED, decompress, read_blocks, split_suffix
 from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, Unreadable
 from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
-from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, SUFFIXES, kind_of
+from aveyb_retrieval.indexes.input.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
 from aveyb_retrieval.indexes.input.reading import Reading, transcode
 from aveyb_retrieval.indexes.input.rows import Item, read_row
@@ -151,9 +151,7 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     if kind is not None:
         yield from read_files([SourceFile(path, path_text(path.as_posix()), path.parent, kind, named=True)], reading)
         return
-    suffixes = [s.lower() for s in path.suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
-    suffix = suffixes[-1] if suffixes else ""
+    suffix, compression = split_suffix(path)
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
         raise InputError(
             f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
 from aveyb_retrieval.indexes.input.folders import beir_corpus, list_folder
-from aveyb_retrieval.indexes.input.json_lines import decompress, read_blocks
-from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, kind_of
+from aveyb_retrieval.indexes.input.json_lines import decompress, split_suffix
+from aveyb_retrieval.indexes.input.readers.formats import kind_of
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.input.corpus import Source
@@ -42,9 +42,7 @@ def _count(path: Path) -> int | None:
             return None
         if kind_of(path) is not None:
             return 1
-        suffixes = [suffix.lower() for suffix in path.suffixes]
-        compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
-        suffix = suffixes[-1] if suffixes else ""
+        suffix, compression = split_suffix(path)
         if suffix in (".jsonl", ".ndjson"):
             return _lines(path, compression)
         if suffix in (".csv", ".tsv"):
@@ -57,7 +55,7 @@ def _count(path: Path) -> int | None:
 def _lines(path: Path, compression: str) -> int:
     count, last = 0, b"\n"
     with path.open("rb") as handle:
-        for block in decompress(handle, path, compression) if compression else read_blocks(handle):
+        for block in decompress(handle, path, compression):
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")

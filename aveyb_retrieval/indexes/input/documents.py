@@ -99,7 +99,12 @@ class FileOrigin:
     pages: Pages | None = None
 
     def __str__(self) -> str:
-        return f"{self.sha256} {self.pages.to_json() if self.pages else ''}"
+        return f"{self.sha256} {self.pages_json or ''}"
+
+    @property
+    def pages_json(self) -> str | None:
+        """The pages as they are stored; None where the file has none."""
+        return self.pages.to_json() if self.pages else None
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,11 @@ class Record:
         """The document as a line of JSON that could be read again."""
         fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+    @property
+    def pages_json(self) -> str | None:
+        """The pages of its file as they are stored; None where it has none."""
+        return self.origin.pages_json if self.origin else None
 
     @cached_property
     def metadata_json(self) -> str:

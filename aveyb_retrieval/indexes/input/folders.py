@@ -21,8 +21,9 @@ from aveyb_retrieval.indexes.input.documents import (
     SourceLocation,
     path_text,
 )
+from aveyb_retrieval.indexes.input.json_lines import COMPRESSED, split_suffix
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import COMPRESSED, SUFFIXES, FileKind, kind_of
+from aveyb_retrieval.indexes.input.readers.formats import SUFFIXES, FileKind, kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
 from aveyb_retrieval.indexes.input.rows import Item, read_row
 from aveyb_retrieval.wording import shortened
@@ -148,11 +149,9 @@ def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
         return None
     if kind_of(path) is not None:
         return None if path.is_file() else Notice(shown, "not a plain file")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    if suffixes and suffixes[-1] in MANY_DOCUMENTS:
-        return Notice(shown, f"{suffixes[-1]} holds many documents: index it by itself")
+    suffix, _ = split_suffix(path)
+    if suffix in MANY_DOCUMENTS:
+        return Notice(shown, f"{suffix} holds many documents: index it by itself")
     harmless = path.suffix.lower() in WITHOUT_TEXT
     return Notice(shown, f"unknown kind {path_text(path.suffix)}" if path.suffix else "no suffix", harmless=harmless)
 

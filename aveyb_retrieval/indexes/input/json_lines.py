@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _BLOCK = 1 << 20
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSED = tuple(_CODECS)
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -27,13 +29,19 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     path = Path(path)
     try:
         with path.open("rb") as handle:
-            compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".zst") else ""
-            lines = split_lines(decompress(handle, path, compression), LARGEST_LINE)
+            lines = split_lines(decompress(handle, path, split_suffix(path)[1]), LARGEST_LINE)
             for number, line in enumerate(lines, start=1):
                 if isinstance(line, LongLine) or line.strip():
                     yield number, _object(line, f"{path}, line {number}")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def split_suffix(path: PurePath) -> tuple[str, str]:
+    """The last suffix before that of a compression, and this, in lower case; "" where there is none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
+    return (suffixes[-1] if suffixes else ""), compression
 
 
 def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
@@ -58,7 +66,7 @@ def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[b
         return
     import pyarrow
 
-    stream = pyarrow.CompressedInputStream(handle, {".zst": "zstd", ".gz": "gzip"}[compression])
+    stream = pyarrow.CompressedInputStream(handle, _CODECS[compression])
     try:
         yield from read_blocks(stream)
     except OSError as error:

@@ -28,7 +28,7 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
     Raises:
         InputError: the header lacks a column, or the file is not a table.
     """
-    separator = "\t" if tabs else _separator(open_blocks, source, reading)
+    separator = "\t" if tabs else _separator(open_blocks, reading)
     types = _types(open_blocks, source, separator, reading)
     header: list[str] | None = None
     for location, row in _rows(open_blocks(), source, separator, reading.max_line):
@@ -50,7 +50,7 @@ def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLoc
     return read_row(typed, location, names)
 
 
-def _separator(open_blocks: OpenBlocks, source: str, reading: Reading) -> str:
+def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     first = next(split_lines(open_blocks(), reading.max_line), b"")
     line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
     for separator in SEPARATORS:

@@ -9,6 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
     try:
         return CrossEncoder(name, device=device)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise ConfigError(
             f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name or its folder "
             f"({reason})"

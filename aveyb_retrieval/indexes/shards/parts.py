@@ -119,7 +119,7 @@ def write_part(batch: Sequence[tuple[Record, EncodedRow]], dim: int, storage_dty
         "text": [r.text for r in records],
         "metadata": [r.metadata_json for r in records],
         "sha256": [r.origin.sha256 if r.origin else "" for r in records],
-        "pages": [r.origin.pages.to_json() if r.origin and r.origin.pages else "" for r in records],
+        "pages": [r.pages_json or "" for r in records],
         "n_tokens": [e.n_tokens for e in encoded],
         "n_cut": [e.n_cut for e in encoded],
         "vector": _rows(np.stack([e.vector for e in encoded]).astype(numbers), columns.field("vector").type),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, EngineError, OptionalDependencyError
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.wording import first_line, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ class RayCluster:
         try:
             ray.init(address=self.address, logging_level=logging.WARNING, **(started if self.address == LOCAL else {}))
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise EngineError(f"ray: no cluster at {self.address!r} ({_first_line(error)})") from error
+            raise EngineError(f"ray: no cluster at {self.address!r} ({first_line(error)})") from error
         try:
             yield ray
         finally:
@@ -146,8 +146,3 @@ class RayCluster:
                 f"ray: nothing answers at {self.address} ({error}); give the address that `ray start --head` printed, "
                 f"or {LOCAL}"
             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.store.session import session
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -358,8 +359,7 @@ def damage(path: Path) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
-    said = _SOURCE.sub("", str(error).strip())
-    reason = said.splitlines()[0][:300] if said else type(error).__name__
+    reason = first_line(error, _SOURCE.sub("", str(error)))[:300]
     return IndexFormatError(
         f"{path}: files of the version that is open are missing or damaged ({reason}); if the index was made again at "
         f"this place, open it again, else run `aveyb-index verify {path.parent}`"

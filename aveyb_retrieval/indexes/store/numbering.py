@@ -25,6 +25,11 @@ def id_digest(document_id: str) -> bytes:
     return hashlib.sha256(document_id.encode()).digest()
 
 
+def rank_of(document_id: str) -> int:
+    """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends on no order."""
+    return int.from_bytes(id_digest(document_id)[:8], "big") >> 1
+
+
 def expand_passages(table: IntArray) -> IntArray:
     """All passage numbers of `[n, 2]` rows of (document, number of passages).
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.indexes.engines.collection import check_name
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,5 +255,4 @@ def _reason(error: Any) -> str:
     text = getattr(error, "message", "") or str(error)
     if callable(getattr(error, "details", None)):
         text = error.details() or text
-    lines = str(text).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return first_line(error, str(text))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.milvus import schema
 from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
@@ -43,7 +42,8 @@ class MilvusEngine:
         self._server = Server(address)
         try:
             self._publication = schema.load(self._server)
-            self._settings = CollectionSettings.from_json(self._state()["settings"], self._server.name)
+            state = schema.state_of(self._server, self._publication)
+            self._settings = CollectionSettings.from_json(state["settings"], self._server.name)
         except BaseException:
             self._server.close()
             raise
@@ -73,7 +73,8 @@ class MilvusEngine:
         self._server.close()
 
     def _view(self) -> MilvusView:
-        state, publication = self._state(), self._publication
+        publication = self._publication
+        state = schema.state_of(self._server, publication)
         version = publication.about, int(state["changes"])
         if self._known is None or self._known[0] != version:
             self._known = version, {}
@@ -87,11 +88,3 @@ class MilvusEngine:
             return known[name]
 
         return MilvusView(self._server, publication, self._settings, state, remember)
-
-    def _state(self) -> dict[str, Any]:
-        state = schema.read_state(self._server, self._publication)
-        if state is None:
-            raise IndexFormatError(
-                f"{self._server.name}: damaged: {self._publication.about} is empty; publish it again"
-            )
-        return state

@@ -10,7 +10,7 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.engines.collection import pages_alone
 from aveyb_retrieval.indexes.engines.milvus.filters import describe
 from aveyb_retrieval.indexes.engines.milvus.schema import LONGEST, MOST_FACTS, PIECES
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, id_digest
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import StoredDocument
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ LONGEST_BOUNDS = 65_536  # bytes of a JSON field
 _PIECE = 16_000  # characters of up to four bytes each
 
 logger = logging.getLogger(__name__)
-
-
-def rank_of(document_id: str) -> int:
-    """63 bits of the hash of an id: documents are looked up by it, and those of the least ranks are a sample."""
-    return int.from_bytes(id_digest(document_id)[:8], "big") >> 1
 
 
 def match_text(words: Iterable[str]) -> str:
@@ -48,7 +43,7 @@ def make_rows(number: int, record: Record, row: EncodedRow, language: Language, 
     _check(record, "metadata", json.dumps(bounds), LONGEST_BOUNDS)
     for heading in row.headings:
         _check(record, "heading", heading, LONGEST)
-    pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
+    pages = record.pages_json
     stored = json.dumps([record.title, record.text, record.metadata_json, pages], ensure_ascii=False)
     pieces = [stored[start : start + _PIECE] for start in range(0, len(stored), _PIECE)]
     if len(facts) > MOST_FACTS or len(pieces) > PIECES:

@@ -200,13 +200,24 @@ def show(server: Server, publication: Publication) -> None:
 
 
 def read_state(server: Server, publication: Publication) -> dict[str, Any] | None:
-    """What a publication says about itself; None where it says nothing yet."""
+    """What a publication, which is loaded, says about itself; None where it says nothing yet."""
     with server.translated():
-        server.client.load_collection(publication.about, timeout=WAIT)
         rows = server.client.query(
             publication.about, filter="number == 0", output_fields=["state"], consistency_level="Strong", timeout=WAIT
         )
     return dict(rows[0]["state"]) if rows else None
+
+
+def state_of(server: Server, publication: Publication) -> dict[str, Any]:
+    """What a publication that readers see says about itself.
+
+    Raises:
+        IndexFormatError: it says nothing.
+    """
+    state = read_state(server, publication)
+    if state is None:
+        raise IndexFormatError(f"{server.name}: damaged: {publication.about} is empty; publish it again")
+    return state
 
 
 def write_state(server: Server, publication: Publication, state: dict[str, Any]) -> None:

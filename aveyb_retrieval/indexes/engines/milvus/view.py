@@ -10,9 +10,10 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
 from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
-from aveyb_retrieval.indexes.engines.milvus.rows import match_text, rank_of, read_document
+from aveyb_retrieval.indexes.engines.milvus.rows import match_text, read_document
 from aveyb_retrieval.indexes.engines.milvus.schema import WAIT
-from aveyb_retrieval.indexes.engines.milvus.writer import NAMED, read_all
+from aveyb_retrieval.indexes.engines.milvus.writer import NAMED, passages_of, read_all
+from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 from aveyb_retrieval.indexes.store.words import Language, language
 
@@ -96,7 +97,7 @@ class MilvusView:
             parameters = {"metric_type": "IP", "params": {"ef": max(EF, k)}}
             found = self._search(kind, queries, "vector", parameters, k, selection)
             if min(map(len, found)) == k:
-                return _arrays([[(number, score) for number, score in row] for row in found])
+                return _arrays(found)
         rows = self._all(kind, selection or ALL, ["number", "vector"])
         numbers, vectors = _numbers(rows), np.array([row["vector"] for row in rows], dtype=np.float32)
         scored = queries @ vectors.reshape(-1, self.info.dim).T
@@ -186,8 +187,7 @@ class MilvusView:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
         found = [
             (row["number"], row["start"], row["stop"])
-            for start in range(0, len(docs), NAMED)
-            for row in self._all("passage", f"doc in {list(docs[start : start + NAMED])}", ["number", "start", "stop"])
+            for row in passages_of(self._server, self._publication, docs, self._server.address.consistency)
         ]
         rows = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
         return rows[:, 0], rows[:, 1:]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import EngineError, IndexFormatError
+from aveyb_retrieval.errors import EngineError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.milvus import schema
 from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
-from aveyb_retrieval.indexes.engines.milvus.rows import make_rows, rank_of
+from aveyb_retrieval.indexes.engines.milvus.rows import make_rows
 from aveyb_retrieval.indexes.engines.milvus.schema import WAIT, Publication
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class MilvusWriter:
         for building in found:
             if before is not None and building.number <= before.number:
                 continue
+            with server.translated():
+                server.client.load_collection(building.about, timeout=WAIT)
             state = schema.read_state(server, building)
             if not restart and state is not None and state["settings"] == settings.to_json():
                 self._open = building, settings
@@ -115,9 +117,7 @@ class MilvusWriter:
             IndexFormatError: nothing was published under this name.
         """
         publication = schema.load(self._server)
-        state = schema.read_state(self._server, publication)
-        if state is None:
-            raise IndexFormatError(f"{self.name}: damaged: {publication.about} is empty; publish it again")
+        state = schema.state_of(self._server, publication)
         self._open = publication, CollectionSettings.from_json(state["settings"], self.name)
         return self._open[1]
 
@@ -190,7 +190,7 @@ class MilvusWriter:
 
     def _changed(self, characters: int) -> None:
         publication, _ = self._opened()
-        state = schema.read_state(self._server, publication) or {}
+        state = schema.state_of(self._server, publication)
         state |= {"changes": state["changes"] + 1, "characters": state["characters"] + characters}
         schema.write_state(self._server, publication, state)
 
@@ -216,14 +216,13 @@ class MilvusWriter:
         """Numbers of documents by their ids."""
         found: dict[str, int] = {}
         for start in range(0, len(ids), CALL_ROWS):
-            wanted = ids[start : start + CALL_ROWS]
+            wanted = set(ids[start : start + CALL_ROWS])
             rows = self._query("document", f"rank in {[rank_of(name) for name in wanted]}", ["number", "id"])
-            found |= {row["id"]: int(row["number"]) for row in rows if row["id"] in set(wanted)}
+            found |= {row["id"]: int(row["number"]) for row in rows if row["id"] in wanted}
         return found
 
     def _passages(self, docs: list[int]) -> list[dict[str, Any]]:
-        name, fields = self._opened()[0].of("passage"), ["number", "start", "stop"]
-        return read_all(self._server, name, f"doc in {docs}", fields, "Strong") if docs else []
+        return passages_of(self._server, self._opened()[0], docs, "Strong")
 
     def _fresh(self, count: int) -> list[int]:
         """Numbers that no document has."""
@@ -253,6 +252,23 @@ def read_all(
             rows.extend(page)
         pages.close()
     return rows
+
+
+def passages_of(
+    server: Server, publication: Publication, docs: Sequence[int], consistency: str
+) -> list[dict[str, Any]]:
+    """Numbers, starts and stops of the passages of documents."""
+    return [
+        row
+        for start in range(0, len(docs), NAMED)
+        for row in read_all(
+            server,
+            publication.of("passage"),
+            f"doc in {list(docs[start : start + NAMED])}",
+            ["number", "start", "stop"],
+            consistency,
+        )
+    ]
 
 
 def _characters(passages: Sequence[dict[str, Any]]) -> int:

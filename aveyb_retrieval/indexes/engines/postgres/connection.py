@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.indexes.engines.collection import check_name
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,10 +70,10 @@ def connect(address: Address) -> Any:
         # plans depend on the query's vector and filter, so that none is kept
         return psycopg.connect(**given, autocommit=True, prepare_threshold=None)
     except psycopg.ProgrammingError as error:
-        raise ConfigError(f"{address.name}: not an address of a server ({_first_line(error)})") from error
+        raise ConfigError(f"{address.name}: not an address of a server ({first_line(error)})") from error
     except psycopg.OperationalError as error:
         raise EngineError(
-            f"{address.name}: no connection ({_first_line(error)}); check that the server runs there, and the user, "
+            f"{address.name}: no connection ({first_line(error)}); check that the server runs there, and the user, "
             "password and database"
         ) from error
 
@@ -86,14 +87,14 @@ def translated(name: str) -> Iterator[None]:
         yield
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise IndexFormatError(
-            f"{name}: the version that is open has been replaced and removed ({_first_line(error)}); reopen it"
+            f"{name}: the version that is open has been replaced and removed ({first_line(error)}); reopen it"
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise EngineError(f"{name}: {_first_line(error)}; grant this user the right to do so") from error
+        raise EngineError(f"{name}: {first_line(error)}; grant this user the right to do so") from error
     except psycopg.OperationalError as error:
-        raise EngineError(f"{name}: the server failed or went away ({_first_line(error)}); try again") from error
+        raise EngineError(f"{name}: the server failed or went away ({first_line(error)}); try again") from error
     except psycopg.Error as error:
-        raise EngineError(f"{name}: {_first_line(error)}") from error
+        raise EngineError(f"{name}: {first_line(error)}") from error
 
 
 class Pool:
@@ -151,8 +152,3 @@ class Pool:
                 return connection
             except psycopg.OperationalError:
                 connection.close()  # the server was started again meanwhile
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
-from aveyb_retrieval.indexes.engines.postgres.connection import Address, Pool, translated
-from aveyb_retrieval.indexes.engines.postgres.view import PostgresView, State
+from aveyb_retrieval.indexes.engines.postgres.connection import Address, Pool
+from aveyb_retrieval.indexes.engines.postgres.view import Means, PostgresView, State
 from aveyb_retrieval.indexes.engines.postgres.writer import PostgresWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo
-    from aveyb_retrieval.indexes.types import FloatArray
 
 
 def open_engine(address: str) -> PostgresEngine:
@@ -41,17 +38,17 @@ class PostgresEngine:
         """
         self._address = address
         self._pool = Pool(address)
-        self._open(self._visible())
+        with self._pool.connection() as connection:
+            self._schema = tables.visible(connection, address)
+            self._settings = tables.settings_of(connection, self._schema, address.name)
+        self._means = Means()
 
     @contextmanager
     def view(self) -> Iterator[PostgresView]:
         """Begin a transaction: all that one search reads."""
         schema, settings, means = self._schema, self._settings, self._means
         with self._pool.connection() as connection:
-            with translated(self._address.name):
-                row = connection.execute(
-                    f"SELECT {', '.join(State._fields)} FROM {schema}.state"  # of our own
-                ).fetchone()
+            row = connection.execute(f"SELECT {', '.join(State._fields)} FROM {schema}.state").fetchone()
             yield PostgresView(connection, schema, self._address.name, settings, State(*row), means)
 
     @property
@@ -65,7 +62,7 @@ class PostgresEngine:
         try:
             with other.view() as view:
                 check(view.info)
-            self._open(other._schema)
+            self._settings, self._means, self._schema = other._settings, other._means, other._schema
         finally:
             other.close()
 
@@ -76,28 +73,3 @@ class PostgresEngine:
     def _visible(self) -> str:
         with self._pool.connection() as connection:
             return tables.visible(connection, self._address)
-
-    def _open(self, schema: str) -> None:
-        with self._pool.connection() as connection:
-            (found,) = connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
-        self._settings = CollectionSettings.from_json(found, self._address.name)
-        self._means = _Means()
-        self._schema = schema
-
-
-class _Means:
-    """The mean vector, as long as no document changes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: tuple[int, FloatArray] | None = None
-
-    def get(self, generation: int, compute: Callable[[], FloatArray]) -> FloatArray:
-        """Return the mean of a generation of the documents."""
-        with self._lock:
-            known = self._known
-        if known is None or known[0] != generation:
-            known = generation, compute()
-            with self._lock:
-                self._known = known
-        return known[1]

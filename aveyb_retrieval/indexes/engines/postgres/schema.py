@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError
+from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.words import word_key
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.postgres.connection import Address
 
 MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
@@ -97,8 +98,14 @@ FROM (SELECT count(*) AS n, count(*) FILTER (WHERE n_words > 0) AS worded, coale
      FROM {schema}.passages AS r {passages}) AS p
 """
 _OF_DOCUMENTS = "WHERE r.number = ANY(%(numbers)s::bigint[])"
-PASSAGES_OF = f"r.number >= d << {PASSAGE_BITS} AND r.number < (d + 1) << {PASSAGE_BITS}"  # of the documents `d`
-_OF_PASSAGES = f"JOIN unnest(%(numbers)s::bigint[]) AS d ON {PASSAGES_OF}"
+
+
+def passages_of(number: str, doc: str) -> str:
+    """SQL: a number is that of a passage of a document."""
+    return f"{number} >= {doc} << {PASSAGE_BITS} AND {number} < ({doc} + 1) << {PASSAGE_BITS}"
+
+
+_OF_PASSAGES = f"JOIN unnest(%(numbers)s::bigint[]) AS d ON {passages_of('r.number', 'd')}"
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS documents_fields ON {schema}.documents USING gin (fields jsonb_path_ops)",
     *(
@@ -136,9 +143,8 @@ def prepare_server(connection: Any, address: Address) -> None:
     try:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"{address.name}: the database has no pgvector ({reason}); install it on the server and have an "
+            f"{address.name}: the database has no pgvector ({first_line(error)}); install it on the server and have an "
             "administrator run CREATE EXTENSION vector"
         ) from error
     (found,) = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
@@ -180,6 +186,18 @@ def visible(connection: Any, address: Address) -> str:
         missing = "is not there; publish it with `aveyb-index publish`"
         raise IndexFormatError(f"{address.name}: the collection {what if versions.building else missing}")
     return versions.version
+
+
+def settings_of(connection: Any, schema: str, name: str) -> CollectionSettings:
+    """Read the settings of a published schema of the collection `name`.
+
+    Raises:
+        IndexFormatError: there are none.
+    """
+    row = connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
+    if row is None:
+        raise IndexFormatError(f"{name}: damaged: {schema}.state is empty; publish it again")
+    return CollectionSettings.from_json(row[0], name)
 
 
 def create(connection: Any, address: Address, settings: CollectionSettings) -> str:

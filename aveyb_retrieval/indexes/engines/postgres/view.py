@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
 from aveyb_retrieval.indexes.engines.collection import pages_alone
 from aveyb_retrieval.indexes.engines.postgres.filters import compile_filter
+from aveyb_retrieval.indexes.engines.postgres.schema import passages_of
 from aveyb_retrieval.indexes.engines.postgres.word_search import WordSearch
 from aveyb_retrieval.indexes.engines.postgres.writer import vector_text
 from aveyb_retrieval.indexes.engines.words import Statistics
@@ -47,12 +48,18 @@ class State(NamedTuple):
     passage_words: int
 
 
-class Means(Protocol):
-    """Remembers the mean vector of a generation."""
+class Means:
+    """Remembers the mean vector, as long as no document changes."""
+
+    def __init__(self) -> None:
+        self._known: tuple[int, FloatArray] | None = None
 
     def get(self, generation: int, compute: Callable[[], FloatArray]) -> FloatArray:
-        """Return it."""
-        ...
+        """Return the mean of a generation of the documents."""
+        known = self._known
+        if known is None or known[0] != generation:
+            known = self._known = generation, compute()
+        return known[1]
 
 
 class Selected(NamedTuple):
@@ -123,9 +130,12 @@ class PostgresView:
         return _numbers(rows)
 
     def _passages_of(self, selection: Selected) -> IntArray:
-        sql, parameters = selection.condition
+        return self._numbers_of_passages(*selection.condition)
+
+    def _numbers_of_passages(self, condition: str, parameters: tuple[Any, ...]) -> IntArray:
+        """Numbers of the passages of the documents that satisfy a condition, ascending."""
         rows = self._db.execute(
-            f"SELECT number, n_passages FROM {self._schema}.documents WHERE {sql} ORDER BY number", parameters
+            f"SELECT number, n_passages FROM {self._schema}.documents WHERE {condition} ORDER BY number", parameters
         ).fetchall()
         return expand_passages(np.array(rows, dtype=np.int64).reshape(-1, 2))
 
@@ -220,7 +230,7 @@ class PostgresView:
         kind = self.info.kinds[0]
         match = "v.number = s.number"
         if kind == "passage":
-            match = f"v.number >= s.number << {PASSAGE_BITS} AND v.number < (s.number + 1) << {PASSAGE_BITS}"
+            match = passages_of("v.number", "s.number")
         (mean,) = self._db.execute(
             f"SELECT vector_send(avg(vector)) FROM ({chosen}) AS s JOIN {self._schema}.{kind}_vectors AS v ON {match}",
             binary=True,
@@ -287,17 +297,13 @@ class PostgresView:
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-        rows = self._db.execute(
-            f"SELECT number, n_passages FROM {self._schema}.documents WHERE number = ANY(%s) ORDER BY number",
-            (list(docs),),
-        ).fetchall()
-        return expand_passages(np.array(rows, dtype=np.int64).reshape(-1, 2))
+        return self._numbers_of_passages("number = ANY(%s)", (list(docs),))
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
         rows = self._db.execute(
             f"SELECT p.number, start, stop FROM unnest(%s::bigint[]) AS d JOIN {self._schema}.passages AS p "
-            f"ON p.number >= d << {PASSAGE_BITS} AND p.number < (d + 1) << {PASSAGE_BITS} ORDER BY p.number",
+            f"ON {passages_of('p.number', 'd')} ORDER BY p.number",
             (list(docs),),
         ).fetchall()
         found = np.array(rows, dtype=np.int64).reshape(-1, 3)

@@ -6,8 +6,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.engines.collection import CollectionSettings
+from aveyb_retrieval.errors import IndexLockedError, InputError
 from aveyb_retrieval.indexes.engines.postgres import schema as tables
 from aveyb_retrieval.indexes.engines.postgres.connection import Address, connect, translated
 from aveyb_retrieval.indexes.engines.words import pack_postings, word_key
@@ -17,6 +16,7 @@ from aveyb_retrieval.indexes.store.words import Language, language
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.input.documents import Record
     from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.types import FloatArray
@@ -151,10 +151,7 @@ class PostgresWriter:
         self._language = language(settings.encoding.language)
 
     def _settings_of(self, schema: str) -> CollectionSettings:
-        row = self._connection.execute(f"SELECT settings FROM {schema}.state").fetchone()
-        if row is None:
-            raise IndexFormatError(f"{self.name}: damaged: {schema}.state is empty; publish it again")
-        return CollectionSettings.from_json(row[0], self.name)
+        return tables.settings_of(self._connection, schema, self.name)
 
     def _remove(self, ids: Sequence[str]) -> int:
         schema = self._open()
@@ -166,7 +163,7 @@ class PostgresWriter:
         if not numbers:
             return 0
         words: dict[str, Counter[str]] = {}
-        for kind, match in (("document", "r.number = d"), ("passage", tables.PASSAGES_OF)):
+        for kind, match in (("document", "r.number = d"), ("passage", tables.passages_of("r.number", "d"))):
             stored = self._connection.execute(
                 f"SELECT words FROM {schema}.{kind}s AS r JOIN unnest(%s::bigint[]) AS d ON {match}", (numbers,)
             )
@@ -175,7 +172,7 @@ class PostgresWriter:
         for table in _COLUMNS:
             match = "r.number = d"
             if table.startswith("passage"):
-                match = tables.PASSAGES_OF
+                match = tables.passages_of("r.number", "d")
             self._connection.execute(
                 f"DELETE FROM {schema}.{table} AS r USING unnest(%s::bigint[]) AS d WHERE {match}",
                 (numbers,),
@@ -218,9 +215,8 @@ class PostgresWriter:
         made: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
         for number, (record, row) in zip(numbers, rows, strict=True):
             words, fields = self._language.stored(f"{record.title}\n{record.text}"), record.metadata_json
-            pages = record.origin.pages.to_json() if record.origin and record.origin.pages else None
             made["documents"].append((
-                number, id_digest(record.id), record.id, record.title, record.text, fields, fields, pages,
+                number, id_digest(record.id), record.id, record.title, record.text, fields, fields, record.pages_json,
                 row.n_tokens, row.n_cut, len(row.passages), words, words.count(" ", 1),
             ))  # fmt: skip
             made["document_vectors"].append((number, vector_text(row.vector)))

@@ -14,10 +14,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.input.json_lines import decompress
+from aveyb_retrieval.indexes.input.json_lines import decompress, split_suffix
 from aveyb_retrieval.indexes.input.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, clean
 from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
 from aveyb_retrieval.indexes.input.readers.inner import InnerFiles
+from aveyb_retrieval.indexes.input.rows import too_long
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ SUFFIXES = {
     ".eml": "mail", ".msg": "outlook", ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
     **{suffix: name for name, language in LANGUAGES.items() for suffix in language.suffixes},
 }  # fmt: skip
-COMPRESSED = (".gz", ".zst")
 PACKAGES = {  # what a kind needs, and the extra that brings it
     "pdf": ("pypdfium2", "files"), "docx": ("docx", "files"), "odt": ("lxml", "files"), "rtf": ("striprtf", "files"),
     "epub": ("selectolax", "files"), "html": ("selectolax", "files"), "pptx": ("pptx", "files"),
@@ -52,9 +52,8 @@ class FileKind(NamedTuple):
 
 def kind_of(path: PurePath) -> FileKind | None:
     """The kind of a file, by its suffix; None where it does not hold one document."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
-    name = SUFFIXES.get(suffixes[-1]) if suffixes else None
+    suffix, compression = split_suffix(path)
+    name = SUFFIXES.get(suffix)
     return FileKind(name, compression) if name else None
 
 
@@ -133,7 +132,7 @@ def _unpack(data: bytes, path: PurePath, compression: str, longest: int) -> byte
 
 def _check_length(length: int, longest: int) -> None:
     if length > longest:
-        raise Unreadable(f"{length:,} bytes, at most {longest:,} are read as one document (--max-line, max_line)")
+        raise Unreadable(too_long(length, longest))
 
 
 def _pdf(data: bytes, encoding: str | None, longest: int) -> FileText:
@@ -225,7 +224,7 @@ def _holder(data: bytes, encoding: str | None, longest: int, *, name: str, depth
         kind = kind_of(PurePosixPath(name))
         if kind is None:
             return None
-        _check_installed(kind.name, name)
+        _check_installed(kind.name)
         if kind.compression:
             data = _unpack(data, PurePosixPath(name), kind.compression, longest)
         reader = _READERS[kind.name]
@@ -237,7 +236,7 @@ def _holder(data: bytes, encoding: str | None, longest: int, *, name: str, depth
     return readers[name](data, InnerFiles(read_inner, longest, depth))
 
 
-def _check_installed(kind: str, name: str) -> None:
+def _check_installed(kind: str) -> None:
     package, extra = PACKAGES.get(kind, ("", ""))
     if package and importlib.util.find_spec(package) is None:
         raise Unreadable(f"needs the package {package!r} (the extra [{extra}])")

@@ -29,7 +29,7 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
     import pyarrow.parquet
 
     try:
-        texts = _text_columns(path)
+        texts, source = _text_columns(path), path_text(path)
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, memory_map=False) as table:
             number = 0
             for group in range(table.num_row_groups):
@@ -39,7 +39,7 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
                     held = 0
                     for row in _python_rows(batch):
                         number += 1
-                        rows.append(_row(row, SourceLocation(path_text(path), number, "row"), names, longest))
+                        rows.append(_row(row, SourceLocation(source, number, "row"), names, longest))
                         held += len(rows[-1].get("text", ""))
                         if held > _BATCH_BYTES:  # a file may say less of its row groups than they hold
                             yield rows
