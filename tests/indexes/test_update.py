@@ -97,6 +97,16 @@ def test_the_same_id_twice_in_one_upsert_keeps_the_last(tmp_path: Path, embedder
     exactly(tmp_path / "ix", embedder, rows[1::2])
 
 
+def test_a_stored_document_and_then_a_changed_one_of_its_id(tmp_path: Path, embedder: FakeEmbedder) -> None:
+    """The first needs new metadata only, the second new vectors; both are of one commit, and the second counts."""
+    build_index([{"_id": "a", "text": "word1", "year": 2000}], tmp_path / "ix", model=embedder)
+    rows = [{"_id": "a", "text": "word1", "year": 2001}, {"_id": "a", "text": "word2", "year": 2004}]
+    upsert_documents(rows, tmp_path / "ix", model=embedder)
+    with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
+        (document,) = retriever.get(["a"])
+    assert (document.text, document.metadata) == ("word2", {"year": 2004})
+
+
 def test_deleting_everything_leaves_an_index_to_add_to(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows = make_documents(20)
     build_index(rows, tmp_path / "ix", model=embedder)

@@ -250,7 +250,8 @@ class Ingestion:
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
         transaction.add(list(last.values()))
         again = [step.record for step in steps if step.action == "metadata"]
-        transaction.set_metadata({record.id: (record.metadata_json, record.origin) for record in again})
+        # a document that comes again is encoded anew: what was said of it before is over
+        transaction.set_metadata({r.id: (r.metadata_json, r.origin) for r in again if r.id not in last})
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added = len(last) - len(replaced)
         transaction.count(added=added, replaced=len(made) - added, unchanged=len(again))
