@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 Kind = Literal["document", "passage"]
 

@@ -268,7 +268,7 @@ class Transaction:
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there are fine."""
-        found, counts = self.tables.counted(np.unique(docs))
+        found, counts = self.tables.counted(np.unique(docs)) if len(docs) else (docs, {})
         if not len(found):
             return
         passages = expand_passages(np.stack([found, counts["passages"]], axis=1))

@@ -14,9 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 
 if TYPE_CHECKING:
@@ -26,10 +23,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
     from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
-BoolArray = npt.NDArray[np.bool_]
 Selection = Any
 """What `EngineView.select` made of a filter; only the view that made it reads it."""
 

@@ -90,19 +90,6 @@ class Memory:
         scored = self._scored(queries, among) if self.device == "cpu" else self._scored_by_torch(queries, k, among)
         return exact.best(scored, len(queries), k)
 
-    def rows(self, numbers: IntArray) -> FloatArray | None:
-        """Vectors `[n, d]` of numbers `[n]`, in their order; None where one of them is not in the memory of the CPU."""
-        if self.device != "cpu":
-            return None
-        found = np.empty((len(numbers), self.dim), dtype=np.float32)
-        missing = len(numbers)
-        for block in self.blocks:
-            places = np.minimum(np.searchsorted(block.numbers, numbers), len(block) - 1)
-            here = block.numbers[places] == numbers
-            found[here] = block.vectors[places[here]]
-            missing -= int(here.sum())
-        return None if missing else found
-
     def _scored(self, queries: FloatArray, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
         for block, rows in self._selected(among):
             if rows is None:

@@ -127,10 +127,6 @@ class Nearest:
         """Only what one file covers."""
         return cls([file], Memory(vectors.dim), file.tier.stop, vectors, file.live)
 
-    def in_memory(self, numbers: IntArray) -> FloatArray | None:
-        """Vectors `[n, d]` of stored numbers `[n]`, in their order; None where memory does not hold them all."""
-        return self._memory.rows(numbers)
-
     def search(
         self, queries: FloatArray, k: int, among: IntArray | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.relevance import PassageScores
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Kind
+
+REMEMBERED = 512  # documents and passages that a search keeps while it ranks, chooses and shows them
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Search(ABC):
         self._model = model
         self._device = device
         self._selection = view.select(options.filter)
+        self._documents: dict[int, StoredDocument] = {}
+        self._passages: dict[int, StoredPassage] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
                 f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
@@ -161,8 +167,8 @@ class Search(ABC):
 
     def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
         """Fetch documents by number; raises IndexFormatError where one is not stored."""
-        wanted = list(dict.fromkeys(docs))
-        found = self._view.documents(wanted, texts=texts)
+        wanted, read = list(dict.fromkeys(docs)), self._view.documents
+        found = _remembered(self._documents, wanted, read) if texts else read(wanted, texts=False)
         self._check_stored("document", wanted, found)
         return found
 
@@ -177,9 +183,13 @@ class Search(ABC):
     def _stored_passages(self, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
         """Fetch passages by number; raises IndexFormatError where one is not stored."""
         wanted = list(passages)
-        found = self._view.passages(wanted)
+        found = self._passages_there(wanted)
         self._check_stored("passage", wanted, found)
         return found
+
+    def _passages_there(self, numbers: Sequence[int]) -> dict[int, StoredPassage]:
+        """Fetch passages by number; those that are not there are left out."""
+        return _remembered(self._passages, numbers, self._view.passages)
 
     def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Container[int]) -> None:
         missing = next((number for number in wanted if number not in found), None)
@@ -188,3 +198,16 @@ class Search(ABC):
             raise IndexFormatError(
                 f"{info.name}: the index has {kind} number {missing}, which the store does not have; {info.remedy}"
             )
+
+
+def _remembered(
+    known: dict[int, Row], wanted: Sequence[int], read: Callable[[Sequence[int]], Mapping[int, Row]]
+) -> dict[int, Row]:
+    """What was asked for, by number, of which only what is not `known` is read; what is not there is left out."""
+    new = [number for number in wanted if number not in known]
+    if len(known) + len(new) > REMEMBERED:  # the queries of a long list
+        known.clear()
+        new = list(wanted)
+    if new:
+        known.update(read(new))
+    return {number: known[number] for number in wanted if number in known}

@@ -101,7 +101,7 @@ class PassageSearch(Search):
         candidates.update(i for i, _ in view.by_words("passage", query.text, depth, self._selection))
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         beside = {i + step for i in candidates for step in (-1, 1)} if mode == "hybrid" else set()
-        stored = view.passages(sorted(candidates | beside))
+        stored = self._passages_there(sorted(candidates | beside))
         self._check_stored("passage", candidates, stored)
         if not stored:
             return Ranked(query, [], {})

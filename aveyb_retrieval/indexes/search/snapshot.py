@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS
@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
 from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
-from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
+from aveyb_retrieval.indexes.store.vectors import StoredVectors
 from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
 WORDS_KEPT = 10_000
@@ -182,8 +182,7 @@ class Snapshot:
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
-        held = self._nearest[kind].in_memory(numbers) if kind in self._nearest else None
-        return self.tables.vectors(kind, numbers) if held is None else held
+        return self.tables.vectors(kind, numbers)
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -217,7 +216,7 @@ class Snapshot:
 
     def all_documents(self) -> IntArray:
         """Numbers of all documents, ascending."""
-        return ids_of(self.tables, "document")
+        return self.tables.numbers("document")
 
     def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
         """Passages by number; those that are not there are left out."""

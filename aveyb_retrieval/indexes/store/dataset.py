@@ -13,14 +13,14 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.indexes.store.mapped import MappedVectors
 from aveyb_retrieval.indexes.store.session import session
 from aveyb_retrieval.wording import first_line
 
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 
-WORDS = "words"
+WORDS, VECTOR = "words", "vector"
+HELD = "passages"  # a column of integers that is kept in memory, where a dataset has it
 
+FILES: Final = "2.2"  # the version of Lance's file format
 SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
-UNINDEXED_ROWS = 1000  # so many are looked through by every search of words, in about a millisecond
+UNINDEXED_ROWS = 128  # so many are looked through by every search of words, which costs about a millisecond
 LARGE = 1 << 16  # rows: a fragment of so many is merged with others only to drop deleted rows
 DROP_SHARE = 0.2  # a fragment with a larger share of deleted rows is written again by `compact`
 
@@ -46,21 +48,27 @@ class _Rows:
     """The rows of one fragment, deleted ones too: their numbers as they stand `[n]`, and how to find them."""
 
     fragment: int
+    file: Path
     numbers: IntArray
     order: IntArray | None  # None: they ascend
 
     @classmethod
-    def of(cls, fragment: int, numbers: IntArray) -> _Rows:
+    def of(cls, fragment: int, file: Path, numbers: IntArray) -> _Rows:
         ascending = len(numbers) < 2 or bool((np.diff(numbers) > 0).all())
-        return cls(fragment, numbers, None if ascending else np.argsort(numbers, kind="stable"))
+        return cls(fragment, file, numbers, None if ascending else np.argsort(numbers, kind="stable"))
+
+    @cached_property
+    def vectors(self) -> MappedVectors:
+        """Their vectors."""
+        return MappedVectors.open(self.file, VECTOR)
 
     def find(self, wanted: IntArray) -> IntArray:
-        """Addresses of numbers `[n]`; -1 where this fragment does not have one."""
+        """Rows of numbers `[n]`; -1 where this fragment does not have one."""
         if not len(self.numbers):
             return np.full(len(wanted), -1, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.numbers, wanted, sorter=self.order), len(self.numbers) - 1)
         rows = places if self.order is None else self.order[places]
-        return np.where(self.numbers[rows] == wanted, (self.fragment << 32) | rows, -1)
+        return np.where(self.numbers[rows] == wanted, rows, -1)
 
 
 class Dataset:
@@ -76,6 +84,7 @@ class Dataset:
         self.key = key
         self._lance = opened
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
+        self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
 
     @classmethod
     def open(cls, path: Path, version: int, key: str, before: Dataset | None = None) -> Dataset:
@@ -95,7 +104,7 @@ class Dataset:
         """Make an empty dataset; one that is there gets a new version, and its old ones stay."""
         import lance
 
-        lance.write_dataset(schema.empty_table(), str(path), mode="overwrite", data_storage_version="stable")
+        lance.write_dataset(schema.empty_table(), str(path), mode="overwrite", data_storage_version=FILES)
         return cls(path, key, lance.dataset(str(path), session=session(path)))
 
     @property
@@ -126,15 +135,54 @@ class Dataset:
         with damage(self.path):
             return self._lance.to_table(columns=list(columns), filter=where, limit=limit)
 
-    def batches(self, columns: Sequence[str], *, after: int = -1, rows: int = 8192) -> Iterator[pa.RecordBatch]:
-        """The same, piece by piece, for rows whose number is above one."""
-        fragments = [f for f in self._lance.get_fragments() if self._rows(f).numbers.max(initial=-1) > after]
-        if not fragments:
-            return
-        where = None if after < 0 else f"{self.key} > {after}"
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns of all rows, piece by piece."""
         with damage(self.path):
-            scanner = self._lance.scanner(columns=list(columns), filter=where, batch_size=rows, fragments=fragments)
-            yield from scanner.to_batches()
+            yield from self._lance.scanner(columns=list(columns)).to_batches()
+
+    def vectors(self, numbers: IntArray) -> FloatArray:
+        """The column `VECTOR`, `[n, d]` float32, of numbers `[n]`, whether deleted or not.
+
+        Raises:
+            IndexFormatError: there never was a row of one of them, or a file is damaged.
+        """
+        out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)
+        left = len(numbers)
+        with damage(self.path):
+            for fragment, rows, places in self._find(numbers):
+                fragment.vectors.read(rows, out, places)
+                left -= len(rows)
+        if left:
+            raise IndexFormatError(
+                f"{self.path}: the index has {left} numbers that are not stored; run `aveyb-index verify "
+                f"{self.path.parent}`"
+            )
+        return out
+
+    @cached_property
+    def held(self) -> tuple[IntArray, IntArray]:
+        """All rows that are stored, by number, ascending `[n]`, with the column `HELD` `[n]`: kept in memory.
+
+        What a version shares with the one before it is not read again.
+        """
+        held, parts = {}, []
+        for fragment in self._lance.get_fragments():
+            about = fragment.metadata
+            name = (int(fragment.fragment_id), about.files[0].path, str(about.deletion_file))
+            if name not in self._held:
+                with damage(self.path):
+                    rows = self._lance.scanner(columns=[self.key, HELD], fragments=[fragment]).to_table()
+                self._held[name] = rows[self.key].to_numpy(), rows[HELD].to_numpy()
+            held[name] = self._held[name]
+            parts.append(held[name])
+        self._held = held
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if (np.diff(numbers) > 0).all():
+            return numbers, values
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], values[order]
 
     def by_words(self, words: Sequence[str], k: int, among: IntArray | None = None) -> tuple[IntArray, FloatArray]:
         """The `k` best rows by BM25 that hold any of some words: numbers and scores, best first, ties by number.
@@ -187,15 +235,6 @@ class Dataset:
         ratio = float(np.expm1(found["_score"][0].as_py() / share))
         return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
 
-    @cached_property
-    def ascends(self) -> bool:
-        """Whether rows stand in the order of their numbers: Lance puts a fragment that it merges behind others."""
-        found = [self._rows(fragment) for fragment in self._lance.get_fragments()]
-        if any(rows.order is not None for rows in found):
-            return False
-        ends = [(rows.numbers[0], rows.numbers[-1]) for rows in found if len(rows.numbers)]
-        return all(before[1] < after[0] for before, after in pairwise(ends))
-
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
     @cached_property
@@ -213,18 +252,28 @@ class Dataset:
                 table = self._lance.scanner(
                     columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
                 ).to_table()
-            self._known[name] = _Rows.of(name[0], table[self.key].to_numpy().astype(np.int64))
+            numbers = table[self.key].to_numpy().astype(np.int64)
+            self._known[name] = _Rows.of(name[0], self.path / "data" / name[1], numbers)
         return self._known[name]
+
+    def _find(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:
+        """Fragments that hold some of numbers `[n]`, deleted or not: their rows `[m]`, and which of `[n]` these are."""
+        left = np.arange(len(numbers))
+        for fragment in self._fragments:
+            if not len(left):
+                return
+            rows = fragment.find(numbers[left])
+            there = rows >= 0
+            if there.any():
+                yield fragment, rows[there], left[there]
+                left = left[~there]
 
     def _addresses(self, numbers: IntArray) -> IntArray:
         """Addresses `[n]` of numbers `[n]`, whether deleted or not; -1 where there never was such a row."""
         numbers = np.asarray(numbers, dtype=np.int64)
         found = np.full(len(numbers), -1, dtype=np.int64)
-        for rows in self._fragments:
-            left = np.flatnonzero(found < 0)
-            if not len(left):
-                break
-            found[left] = rows.find(numbers[left])
+        for fragment, rows, places in self._find(numbers):
+            found[places] = (fragment.fragment << 32) | rows
         return found
 
     def _numbers(self, addresses: IntArray) -> IntArray:
@@ -316,7 +365,7 @@ class Dataset:
     def _moved(self, opened: lance.LanceDataset) -> None:
         """Take over what a write made of the dataset."""
         self._lance = opened
-        for name in ("_fragments", "ascends"):
+        for name in ("_fragments", "held"):
             self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------

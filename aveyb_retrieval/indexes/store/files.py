@@ -81,15 +81,16 @@ def check_plain(folder: Path) -> None:
     Raises:
         IndexFormatError: it is, or holds, a symbolic link, a device or a pipe.
     """
-    mode = folder.lstat().st_mode if os.path.lexists(folder) else stat.S_IFDIR
-    if not stat.S_ISDIR(mode):
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
         raise _not_regular(folder)
-    for parent, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = Path(parent) / name
-            mode = path.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise _not_regular(path)
+    with os.scandir(folder) as entries:  # it knows what they are without a look at each
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                check_plain(Path(entry.path))
+            elif not entry.is_file(follow_symlinks=False):
+                raise _not_regular(Path(entry.path))
 
 
 def _create(path: Path) -> BinaryIO:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from aveyb_retrieval.errors import IndexFormatError
@@ -28,8 +27,9 @@ TABLES = ("documents", "texts", "passages")
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,200}")
 FOLDERS = (*(f"{table}.lance" for table in TABLES), FAISS, REJECTED)  # all but the folder of manifests
+_OURS = re.compile(rf"({'|'.join(map(re.escape, FOLDERS))})(/[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,200}}){{1,4}}")
+"""The name of a file below one of the folders of an index, and nothing else."""
 
 
 def rejected_name(version: str) -> str:
@@ -155,7 +155,9 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Write it, atomically, with a checksum of itself."""
-        body = dataclasses.asdict(self)
+        import msgspec
+
+        body = msgspec.to_builtins(self)
         data = json.dumps({"checksum": _checksum(body), **body}, ensure_ascii=False, separators=(",", ":"))
         files.write_atomic(path, data.encode())
 
@@ -229,7 +231,7 @@ def _problem(m: Manifest) -> str | None:
     if model is not None and not all(isinstance(model.get(key), str) for key in ("name", "fingerprint")):
         return "the description of the model"
     for name, file in m.files.items():
-        if not _is_ours(name) or file.bytes < 0:
+        if not _OURS.fullmatch(name) or file.bytes < 0:
             return f"it lists {name[:100]!r}, which is no file of an index"
     return _tier_problem(m)
 
@@ -248,17 +250,6 @@ def _tier_problem(m: Manifest) -> str | None:
                 return f"it does not list {tier.file[:100]!r}"
             stop = tier.stop
     return None
-
-
-def _is_ours(name: str) -> bool:
-    """Whether this is the name of a file below one of the folders of an index, and nothing else."""
-    parts = PurePosixPath(name).parts
-    return bool(
-        2 <= len(parts) <= 5
-        and parts[0] in FOLDERS
-        and all(_PART.fullmatch(part) for part in parts)
-        and "/".join(parts) == name
-    )
 
 
 def check_files(

@@ -24,10 +24,11 @@ from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
+from aveyb_retrieval.indexes.store.dataset import VECTOR, WORDS, Dataset
 from aveyb_retrieval.indexes.store.filters import ALL, compile_filter, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
-from aveyb_retrieval.indexes.store.numbering import expand_passages
+from aveyb_retrieval.indexes.store.mapped import LAYOUT
+from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
-VECTOR, CODES = "vector", "codes"
+CODES = "codes"
 _ABOUT = ("id", "metadata", "file_sha256", "folder", "pages")
 COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
@@ -64,7 +65,7 @@ class StoredPassage(NamedTuple):
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
     """The columns of each dataset of an index."""
     number = pa.float16() if encoding.storage_dtype == "float16" else pa.float32()
-    vector = [pa.field(VECTOR, pa.list_(number, encoding.dim))]
+    vector = [pa.field(VECTOR, pa.list_(number, encoding.dim), metadata=LAYOUT)]
     codes = [pa.field(CODES, pa.large_binary())] if encoding.token_codec is not None else []
     of = {
         kind: (vector if kind in encoding.kinds else []) + (codes if kind == encoding.tokens_of else [])
@@ -224,10 +225,24 @@ class Tables:
 
     # --- passages ----------------------------------------------------------------------------------------------------
 
+    def numbers(self, kind: Kind) -> IntArray:
+        """Numbers of all documents or passages, ascending."""
+        docs, counts = self.documents.held
+        return docs if kind == "document" else expand_passages(np.stack([docs, counts], axis=1))
+
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""
-        found, counts = self.counted(np.unique(np.array(docs, dtype=np.int64)))
-        return expand_passages(np.stack([found, counts["passages"]], axis=1))
+        wanted = np.unique(np.array(docs, dtype=np.int64))
+        found, counts = self._counts(wanted)
+        return expand_passages(np.stack([wanted[found], counts[found]], axis=1))
+
+    def _counts(self, docs: IntArray) -> tuple[BoolArray, IntArray]:
+        """Whether documents `[n]` are there, and how many passages they have (of others: any number)."""
+        known, counts = self.documents.held
+        if not len(known):
+            return np.zeros(len(docs), dtype=bool), np.zeros(len(docs), dtype=np.int64)
+        places = np.minimum(np.searchsorted(known, docs), len(known) - 1)
+        return known[places] == docs, counts[places]
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
@@ -253,9 +268,13 @@ class Tables:
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """The same without those that are not there any more: numbers `[m]` and vectors `[m, d]`."""
-        dataset = self.of(kind)
-        rows = dataset.take(numbers, [VECTOR])
-        return rows[dataset.key].to_numpy(), matrix(rows[VECTOR])
+        if kind == "document":
+            live, _ = self._counts(numbers)
+        else:
+            live, counts = self._counts(numbers >> PASSAGE_BITS)
+            live &= numbers & (MAX_PASSAGES - 1) < counts
+        numbers = numbers[live]
+        return numbers, self.of(kind).vectors(numbers)
 
     def codes(self, numbers: IntArray, encoding: Encoding) -> TokenCodes:
         """The codes of the tokens of passages (of documents, where these own them), one after the other.
@@ -302,14 +321,6 @@ class StoredTokens:
     def gather(self, numbers: IntArray) -> TokenCodes:
         """The codes of passages (of documents, where these own them), one after the other."""
         return self.tables.codes(numbers, self.encoding)
-
-
-def matrix(column: pa.ChunkedArray) -> FloatArray:
-    """Vectors `[n, d]` float32 of a column of fixed-size lists."""
-    width = column.type.list_size
-    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    flat = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    return flat.reshape(-1, width).astype(np.float32, copy=False)
 
 
 def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from aveyb_retrieval.indexes.store.numbering import number_range
-from aveyb_retrieval.indexes.store.tables import VECTOR, Tables, matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 
@@ -31,22 +30,10 @@ class StoredVectors:
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
-        low, high = number_range(self.kind, first, stop)
-        dataset = self.tables.of(self.kind)
-        if not dataset.ascends:
-            numbers = ids_of(self.tables, self.kind)
-            numbers = numbers[(numbers >= low) & (numbers < high)]
-            for start in range(0, len(numbers), rows):
-                yield self.live(numbers[start : start + rows])
-            return
-        for batch in dataset.batches([dataset.key, VECTOR], after=low - 1, rows=rows):
-            numbers = batch[dataset.key].to_numpy()
-            wanted = numbers < high
-            if wanted.any():
-                vectors = matrix(pa.chunked_array([batch[VECTOR]]))
-                yield (numbers, vectors) if wanted.all() else (numbers[wanted], vectors[wanted])
-            if not wanted.all():
-                return  # they ascend
+        numbers = self.tables.numbers(self.kind)
+        numbers = numbers[slice(*np.searchsorted(numbers, number_range(self.kind, first, stop)))]
+        for start in range(0, len(numbers), rows):
+            yield self.live(numbers[start : start + rows])
 
 
 def ids_of(tables: Tables, kind: Kind) -> IntArray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
 from aveyb_retrieval.indexes.engines.milvus.rows import match_text, read_document
 from aveyb_retrieval.indexes.engines.milvus.schema import WAIT
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.milvus.connection import Server
     from aveyb_retrieval.indexes.engines.milvus.schema import Publication
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 MOST_HITS = 16_384  # of one search
 EF = 200  # candidates that a search of a graph keeps; as many as are asked for if these are more

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.engines.base import SAMPLE, BoolArray, EngineInfo
+from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.engines.collection import pages_alone
 from aveyb_retrieval.indexes.engines.postgres.filters import compile_filter
 from aveyb_retrieval.indexes.engines.postgres.schema import passages_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.store.filters import Condition, Filter
     from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
 EXACT_SHARE = 0.02  # below this share of allowed vectors a graph loses recall or takes longer than scoring them all

@@ -15,9 +15,8 @@ from aveyb_retrieval.indexes.engines.words import Block, best_rows, word_key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.engines.base import BoolArray
     from aveyb_retrieval.indexes.engines.words import Statistics
-    from aveyb_retrieval.indexes.types import IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray, Kind
 
 AT_ONCE = 20_000  # rows of lists that are read in one step, some 300 KB; more are read word by word, as far as needed
 

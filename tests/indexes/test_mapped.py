@@ -1,0 +1,87 @@
+"""Vectors that are mapped from Lance's files are those that Lance itself reads, whatever was merged or deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.store import dataset
+from aveyb_retrieval.indexes.store.dataset import VECTOR
+from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.mapped import LAYOUT, MappedVectors
+from aveyb_retrieval.indexes.store.numbering import expand_passages
+from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 4)
+    root, model = tmp_path / "ix", FakeEmbedder()
+    build_index(make_documents(1), root, model=model, storage_dtype=dtype)
+    before: Tables | None = None
+    changes: list[Any] = [
+        lambda: upsert_documents(make_documents(50, seed=1), root, model=model),
+        lambda: delete_documents(root, [f"doc-{i}" for i in range(0, 50, 3)]),
+        *(lambda i=i: upsert_documents(make_documents(2, seed=2, first=5 * i), root, model=model) for i in range(9)),
+        lambda: update_metadata(root, {"seen": True}, ["doc-1"]),
+        lambda: compact_index(root),
+    ]
+    for change in changes:
+        change()
+        tables = Tables.open(root, read_manifest(root).tables, before)
+        for kind in ("document", "passage"):
+            stored = tables.of(kind)
+            table = stored.take(tables.numbers(kind), [VECTOR])
+            assert np.array_equal(table[stored.key].to_numpy(), tables.numbers(kind))
+            expected = np.array(table[VECTOR].to_pylist(), dtype=np.float32)
+            assert np.array_equal(tables.vectors(kind, tables.numbers(kind)), expected)
+        rows = tables.documents.scan(["doc", "passages"]).to_pydict()
+        pairs = np.array(sorted(zip(rows["doc"], rows["passages"], strict=True)))
+        assert np.array_equal(tables.passage_numbers(rows["doc"]), expand_passages(pairs))
+        before = tables
+
+
+def test_what_was_deleted_has_no_vector(tmp_path: Path) -> None:
+    build_index(make_documents(5), tmp_path / "ix", model=FakeEmbedder())
+    delete_documents(tmp_path / "ix", ["doc-1"])
+    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
+    found, vectors = tables.live_vectors("document", np.array([1, 2, 3, 77]))
+    assert (found.tolist(), len(vectors)) == ([1, 3], 2)
+    with pytest.raises(IndexFormatError, match=r"document number \[2\], which is not stored"):
+        tables.vectors("document", np.array([1, 2]))
+
+
+def test_a_file_of_many_pages(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(40_000, 300)).astype(np.float32)
+    kind = pa.list_(pa.float32(), 300)
+    schema = pa.schema([pa.field("doc", pa.int64()), pa.field(VECTOR, kind, metadata=LAYOUT)])
+    table = pa.table({"doc": np.arange(len(rows)), VECTOR: fixed_lists(rows, kind)}, schema=schema)
+    batches = table.to_batches(max_chunksize=1000)
+    made = lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches), str(tmp_path / "x"))
+    (file,) = made.get_fragments()[0].metadata.files
+    mapped = MappedVectors.open(tmp_path / "x" / "data" / file.path, VECTOR)
+    assert len(mapped.pages) > 1
+    wanted = np.random.default_rng(1).permutation(len(rows))[:5000]
+    out = np.empty((5000, 300), np.float32)
+    mapped.read(wanted, out, np.arange(5000))
+    assert np.array_equal(out, rows[wanted])
+
+
+def test_another_layout_is_refused(tmp_path: Path) -> None:
+    kind = pa.list_(pa.float32(), 16)
+    rows = fixed_lists(np.random.default_rng(0).normal(size=(100, 16)), kind)
+    made = lance.write_dataset(pa.table({"doc": range(100), VECTOR: rows}), str(tmp_path / "x"))
+    (file,) = made.get_fragments()[0].metadata.files
+    with pytest.raises(IndexFormatError, match="laid out otherwise"):
+        MappedVectors.open(tmp_path / "x" / "data" / file.path, VECTOR)
