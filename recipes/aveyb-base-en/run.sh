@@ -34,6 +34,8 @@ background() { # the log, then a command
     fi
     setsid nohup nice -n 19 "$@" >>"$log" 2>&1 </dev/null &
     echo $! >"$pid"
+    # Linux may share processors by sessions, and then `nice` counts only within one: this one gives way, too
+    if [ -w "/proc/$!/autogroup" ]; then echo 19 >"/proc/$!/autogroup"; fi
     echo "running: $!; $log"
 }
 
