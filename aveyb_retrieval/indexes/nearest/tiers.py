@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 END = 1 << 42  # above the number of any document
 MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
-READ, SCANNED = 1000, 8  # codes that are scanned, and vectors that are read in order, while one is read by its number
+READ = 100  # codes that are scanned while one vector is read
 BLOCK = 8192  # vectors read at once by their numbers
 HARDER = 8  # how many times more candidates are asked for when too few remained
 
@@ -172,19 +172,17 @@ class Nearest:
     def _cheaper_exactly(self, file: FaissSearcher, k: int, here: IntArray | None) -> bool:
         """Whether reading all vectors (or the selected ones) costs less than asking the file and reading candidates."""
         asked = 0 if file.scores_are_true else file.wanted(k)
-        if here is None:
-            return asked * SCANNED >= file.live or 4 * k >= file.live
-        return min(len(here), file.live // SCANNED) <= asked + file.live // READ
+        read = file.live if here is None else len(here)
+        return read <= asked + file.live // READ or (here is None and 4 * k >= file.live)
 
     def _exactly(
         self, file: FaissSearcher, queries: FloatArray, k: int, here: IntArray | None
     ) -> tuple[FloatArray, IntArray]:
         """The best of all vectors that a file covers, or of the selected ones, as they are stored."""
-        if here is not None and len(here) * SCANNED < file.live:
-            blocks = (self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK))
-            return search_exactly(blocks, queries, k)
-        stored = self._vectors.blocks(file.tier.first, file.tier.stop)
-        return search_exactly(stored if here is None else _only(stored, here), queries, k)
+        if here is None:
+            return search_exactly(self._vectors.blocks(file.tier.first, file.tier.stop), queries, k)
+        blocks = (self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK))
+        return search_exactly(blocks, queries, k)
 
     def _by_files(
         self,
@@ -201,9 +199,11 @@ class Nearest:
         while True:
             asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
             scores, numbers = _top([part[0] for part in asked], [part[1] for part in asked], wanted * grown)
+            candidates = (numbers >= 0).sum(axis=1)
             if look_up:
                 scores, numbers = self._looked_up(queries, scores, numbers)
-            if (np.isfinite(scores).sum(axis=1) >= enough).all():
+            found = np.isfinite(scores).sum(axis=1)
+            if ((found >= enough) & (found >= candidates // 2)).all():  # what is left of few is not the best of all
                 return scores, numbers
             if all(file.exhausted(wanted, grown) for file, _ in files):
                 break
@@ -224,12 +224,6 @@ class Nearest:
 def _top(scores: Sequence[FloatArray], numbers: Sequence[IntArray], k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of several candidates `[n, m]` a row."""
     return top(np.concatenate(scores, axis=1), np.concatenate(numbers, axis=1), k)
-
-
-def _only(blocks: Iterator[tuple[IntArray, FloatArray]], among: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
-    for numbers, vectors in blocks:
-        kept = np.isin(numbers, among, assume_unique=True)
-        yield numbers[kept], vectors[kept]
 
 
 def _document(kind: Kind, number: int) -> int:
