@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -21,6 +26,13 @@ def shortened(text: str, most: int = 600) -> str:
         return text
     begin = most * 2 // 3
     return f"{text[:begin]} ... {text[begin + 5 - most :]}"
+
+
+def no_option(of: str, name: str, known: Sequence[str], near: str | None = None) -> str:
+    """Say that something has no option of a name, which ones it has, and which may be meant (`near`, if known)."""
+    near = near or next(iter(difflib.get_close_matches(name, known, 1)), None)
+    hint = f"did you mean {near!r}? Known are" if near else "known are"
+    return f"{of} has no option {name!r}; {hint} {', '.join(known)}"
 
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

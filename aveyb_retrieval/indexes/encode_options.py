@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -17,6 +16,7 @@ from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
 from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.model import cut_as_asked, load_model, pooling
 from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,12 +144,10 @@ def check_options(options: Mapping[str, Any], known: type, function: str) -> Non
     Raises:
         ConfigError: an option is unknown, or has a value that it cannot have.
     """
-    names = list(known.__annotations__)
+    names = sorted(known.__annotations__)
     for name, value in options.items():
         if name not in names:
-            near = next(iter(difflib.get_close_matches(name, names, 1)), None)
-            hint = f"did you mean {near!r}? Known are" if near else "known are"
-            raise ConfigError(f"{function} has no option {name!r}; {hint} {', '.join(sorted(names))}")
+            raise ConfigError(no_option(function, name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
     check_recall(options.get("recall"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -11,6 +10,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
+from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
@@ -173,10 +173,7 @@ class Options:
 
 def unknown_option(name: str) -> str:
     """Say that a search has no option of a name, and which one may be meant."""
-    known = ["k", *SearchOptions.__annotations__]
-    near = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
-    hint = f"did you mean {near!r}? Known are" if near else "known are"
-    return f"a search has no option {name!r}; {hint} {', '.join(known)}"
+    return no_option("a search", name, ["k", *SearchOptions.__annotations__], _ELSEWHERE.get(name))
 
 
 def _is_name(value: object) -> bool:
