@@ -15,9 +15,10 @@ import pytest
 from aveyb_retrieval import Embedder, EngineError, OptionalDependencyError, RayCluster, encode_corpus
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.model import load_model
-from aveyb_retrieval.indexes.shards import ray_cluster, ray_workers, shard_writer
+from aveyb_retrieval.indexes.shards import ray_cluster, ray_workers
+from aveyb_retrieval.indexes.shards import shard as shard_file
 from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
-from aveyb_retrieval.indexes.shards.job import EncodeJob
+from aveyb_retrieval.indexes.shards.encoder import EncodeJob, ShardEncoder
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.ray_workers import RayWorkers
 from aveyb_retrieval.indexes.types import silent
@@ -53,17 +54,17 @@ class Here:
         self.assigned.append(shard)
         after = self.dies(worker, shard)
         embedder = Interrupted(after) if after is not None else FakeEmbedder()
-        started = replace(self.job, options={"model": embedder}).start(silent)
+        encoder = ShardEncoder(replace(self.job, options={"model": embedder}), silent)
         try:
-            manifest = started.encode(shard, log=False)
+            manifest = encoder.encode(shard, log=False)
         except KeyboardInterrupt:
-            at = started.encoder.at
-            self.events.append(Status(worker, shard, started.encoder.encoded, 0, repr(at.id) if at else ""))
+            at = encoder.at
+            self.events.append(Status(worker, shard, encoder.encoded, 0, repr(at.id) if at else ""))
             self.events += [Lost(worker, "killed"), Ready(self.next)]
             self.next += 1
         else:
-            self.events.append(self.done(worker, manifest, started.encoder.encoded))
-        self.encoded += started.encoder.encoded
+            self.events.append(self.done(worker, manifest, encoder.encoded))
+        self.encoded += encoder.encoded
 
     def done(self, worker: int, manifest: ShardManifest, encoded: int) -> Done:
         return Done(worker, manifest, encoded, 0, "here")
@@ -76,7 +77,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_writer, "PART_DOCUMENTS", 10)
+    monkeypatch.setattr(shard_file, "PART_DOCUMENTS", 10)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_an_export_keeps_the_language(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "Die H\u00e4user der Stadt"}, {"_id": "b", "text": "the running houses"}]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="german")
     export_index(tmp_path / "ix", tmp_path / "shards")
-    assert EncodedShards.open(tmp_path / "shards").encoding.language == "german"
+    assert EncodedShards(tmp_path / "shards").encoding.language == "german"
     build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
     build_index(None, tmp_path / "plain", vectors=tmp_path / "shards", language="none")
     assert [describe(tmp_path / name)["language"] for name in ("again", "plain")] == ["german", "none"]
@@ -211,4 +211,4 @@ def encode_two_ways(model: Embedder, place: Path) -> None:
     for shard, tokens in ((1, 32), (2, 64)):
         rows = [{"_id": f"{i}", "text": TEXT} for i in range(4)]
         encode_corpus(rows, place, model=model, passage_tokens=tokens, shard=shard, of=2)
-    EncodedShards.open(place)
+    EncodedShards(place)

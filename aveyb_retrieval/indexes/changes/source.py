@@ -11,6 +11,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from aveyb_retrieval.indexes.shards.place import is_url
 from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, check_fingerprint
 
@@ -72,7 +73,7 @@ class ModelSource:
 
 
 class PrecomputedSource:
-    """Takes documents' vectors from a file, or from shards: those of the document's position in the corpus."""
+    """Takes the vectors that documents of shards bring along, or those of a file at their position in the corpus."""
 
     growing: GrowingEmbedder | None = None
 
@@ -81,6 +82,8 @@ class PrecomputedSource:
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Take the row of each document."""
+        if isinstance(self.vectors, EncodedShards):
+            return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
@@ -124,4 +127,4 @@ def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | Encod
     assert not isinstance(vectors, np.ndarray)  # neither of the two
     if corpus is not None:
         raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
-    return EncodedShards.open(vectors)
+    return EncodedShards(vectors)

@@ -157,7 +157,9 @@ class Distribution:
         return [shard]
 
     def _tell(self) -> None:
-        documents = sum(m.documents for m in self.made.values()) + sum(s.documents for s in self._status.values())
+        documents = sum(m.total("documents") for m in self.made.values()) + sum(
+            s.documents for s in self._status.values()
+        )
         tokens = self._tokens + sum(s.tokens for s in self._status.values())
         total = next((m.consumed for m in self.made.values()), None)  # with what is no document
         self.progress("encoding", documents, documents if len(self.made) == self.of else total, tokens)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, OptionalDependencyError
 from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
 from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
+from aveyb_retrieval.indexes.shards.encoder import ShardEncoder
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.version import package_version
@@ -27,7 +28,7 @@ from aveyb_retrieval.version import package_version
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.indexes.shards.job import EncodeJob, StartedJob
+    from aveyb_retrieval.indexes.shards.encoder import EncodeJob
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
     from aveyb_retrieval.indexes.shards.shard import ShardManifest
 
@@ -55,7 +56,7 @@ def encode_on_ray(job: EncodeJob, cluster: RayCluster, progress: Progress) -> tu
             "or a list"
         )
     cluster.check_device(job.options.get("device", "cpu"))
-    job = replace(job, out=Place(job.out).absolute)
+    job = replace(job, out=Place(job.out).url)
     with cluster.connect() as ray:
         actors = cluster.actors_for(ray.nodes(), job.of)
         workers = RayWorkers(ray, cluster, job, actors)
@@ -72,7 +73,7 @@ class ShardActor:
     def __init__(self, job: EncodeJob, folder: str, version: str) -> None:
         """Take a job from a command that runs in `folder` with this `version` of the package; start nothing yet."""
         self._job, self._folder, self._version = job, folder, version
-        self._started: StartedJob | None = None
+        self._encoder: ShardEncoder | None = None
         self._shard = 0
         self._before = (0, 0)
 
@@ -86,18 +87,18 @@ class ShardActor:
             )
         if Path(self._folder).is_dir():  # relative paths then mean what they mean to the command
             os.chdir(self._folder)
-        self._started = self._job.start(silent)
+        self._encoder = ShardEncoder(self._job, silent)
         address: str = ray.util.get_node_ip_address()
         return address
 
     def encode(self, shard: int) -> tuple[ShardManifest, int, int]:
         """Return the manifest of a shard, and the documents and tokens that were encoded for it now."""
-        assert self._started is not None
-        encoder = self._started.encoder
+        assert self._encoder is not None
+        encoder = self._encoder
         self._before = encoder.encoded, encoder.tokens
         self._shard = shard
         try:
-            manifest = self._started.encode(shard, log=shard == 1)
+            manifest = encoder.encode(shard, log=shard == 1)
         except AveyBError:
             raise
         except Exception as error:  # whatever it is: nobody else can say at which document it happened
@@ -110,13 +111,13 @@ class ShardActor:
         return self._shard, *self._counts(), self._at()
 
     def _counts(self) -> tuple[int, int]:
-        if self._started is None:
+        encoder = self._encoder
+        if encoder is None:
             return 0, 0
-        encoder = self._started.encoder
         return encoder.encoded - self._before[0], encoder.tokens - self._before[1]
 
     def _at(self) -> str:
-        record = self._started.encoder.at if self._started else None
+        record = self._encoder.at if self._encoder else None
         return f"{record.id!r} ({record.location})" if record else ""
 
 
