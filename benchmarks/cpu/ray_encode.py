@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,13 +176,13 @@ class Steps:
         """What an encoding does beside the model: reading, cutting into tokens and passages, writing."""
         from aveyb_retrieval import Embedder
         from aveyb_retrieval.indexes.input.corpus import read_corpus
+        from aveyb_retrieval.indexes.input.documents import chain_digest
         from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-        from aveyb_retrieval.indexes.shards.encoder import corpus_digest
         from aveyb_retrieval.indexes.shards.parts import Reach, write_part
         from aveyb_retrieval.indexes.shards.shard import PART_DOCUMENTS
 
         started = time.process_time()
-        corpus_digest(item for item in read_corpus(self.corpus))  # type: ignore[misc]
+        reduce(chain_digest, read_corpus(self.corpus), "")  # type: ignore[arg-type]
         reading = time.process_time() - started
         some = [item for _, item in zip(range(2000), read_corpus(self.corpus), strict=False)]
         embedder = Embedder.load(precision="float32")

@@ -21,7 +21,6 @@ from aveyb_retrieval.indexes.shards.encoder import EncodeJob
 from aveyb_retrieval.indexes.shards.ray_workers import ATTEMPTS, Distribution, ShardActor
 from aveyb_retrieval.indexes.types import silent
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_shards import Interrupted, contents
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.indexes.shards.shard import ShardManifest
+    from tests.indexes.fake import FakeEmbedder
 
 OF = 6
 
@@ -36,8 +36,7 @@ OF = 6
 class FakeRay:
     """As much of Ray as `Distribution` uses, in this process: a call is made when its answer is asked for.
 
-    `dies(actor, shard)` says after how many documents an actor dies over a shard (0: as it loads the model); actors are
-    counted from 1. Answers come in turn, those of `first` before others.
+    `dies(shard)` says after how many documents an actor dies over a shard. Answers come in turn.
     """
 
     class exceptions:
@@ -50,12 +49,11 @@ class FakeRay:
 
     util = SimpleNamespace(get_node_ip_address=lambda: "here")
 
-    def __init__(self, cpus: float = 8, dies: Callable[[int, int], int | None] = lambda *_: None) -> None:
-        self.cpus, self.dies = cpus, dies
+    def __init__(self, dies: Callable[[int], int | None] = lambda _: None) -> None:
+        self.cpus, self.dies = 8, dies
+        self.corpora: list[Any] = []  # what one actor after the other reads, where it is not what all read
         self.actors = 0
-        self.corpora: dict[int, Any] = {}  # what an actor reads, where it is not what all read
         self.killed: list[int] = []
-        self.first: list[tuple[int, str]] = []  # an actor and what it is asked
         self.assigned: list[int] = []
         self.encoded = 0
 
@@ -70,49 +68,40 @@ class FakeRay:
 
     def actor(self, job: EncodeJob, *arguments: Any) -> Any:
         self.actors += 1
-        number = self.actors
-        made = ShardActor(replace(job, corpus=self.corpora.get(number, job.corpus)), *arguments)
-
-        def start() -> None:
-            if self.dies(number, 0) is not None:
-                raise KeyboardInterrupt
-            made.start()
+        job = replace(job, corpus=self.corpora.pop(0) if self.corpora else job.corpus)
+        made = ShardActor(job, *arguments)
 
         def encode(shard: int) -> Any:
             self.assigned.append(shard)
-            after, encoder = self.dies(number, shard), made._encoder
-            assert encoder is not None
-            encoder._embedder = FakeEmbedder() if after is None else Interrupted(after)
-            before = encoder.encoded
+            after = self.dies(shard)
+            if after is not None:
+                made._job, made._encoder = replace(job, options={"model": Interrupted(after)}), None
+            before = made._encoder.encoded if made._encoder else 0
             try:
                 return made.encode(shard)
+            except KeyboardInterrupt as death:
+                raise self.exceptions.RayError("killed") from death
             finally:
-                self.encoded += encoder.encoded - before
+                self.encoded += made._encoder.encoded - before if made._encoder else 0
 
-        calls = {"start": start, "encode": encode, "status": made.status}
+        calls = {"encode": encode, "status": made.status}
         asks = {
-            what: SimpleNamespace(remote=lambda *given, what=what, call=call: (number, what, lambda: call(*given)))
-            for what, call in calls.items()
+            what: SimpleNamespace(remote=lambda *given, call=call: lambda: call(*given)) for what, call in calls.items()
         }
-        return SimpleNamespace(number=number, **asks)
+        return SimpleNamespace(number=self.actors, **asks)
 
     def kill(self, actor: Any) -> None:
         self.killed.append(actor.number)
 
     def wait(self, questions: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         assert questions, "nobody would ever wake up"
-        for question in questions:
-            if question[:2] in self.first:
-                self.first.remove(question[:2])
-                return [question], []
         return questions[:1], []
 
     def get(self, question: Any) -> Any:
-        *_, call = question
         try:
-            return call()
-        except KeyboardInterrupt as death:
-            raise self.exceptions.RayError("killed") from death
+            return question()
+        except self.exceptions.RayError:
+            raise
         except Exception as error:
             raise self.exceptions.RayTaskError(str(error)) from error
 
@@ -151,15 +140,16 @@ def test_workers_make_the_shards_of_one_process(job: EncodeJob, tmp_path: Path) 
     assert ray.assigned == list(range(1, OF + 1))
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
     assert seen[-1][:3] == ("encoding", 120, 120)
-    assert sorted(ray.killed) == [1, 2, 3]
+    assert set(ray.killed) == {1, 2, 3}
 
 
-def test_the_shard_of_a_lost_worker_is_continued_by_another(job: EncodeJob, tmp_path: Path) -> None:
-    ray = FakeRay(dies=lambda actor, shard: 13 if actor == 1 and shard else None)
+def test_a_lost_shard_is_continued(job: EncodeJob, tmp_path: Path) -> None:
+    left = iter([13])
+    ray = FakeRay(dies=lambda shard: next(left, None))
     run(job, ray)
-    assert len(ray.assigned) == OF + 1
+    assert ray.assigned[:3] == [1, 2, 1]
+    assert (ray.actors, len(ray.assigned)) == (3, OF + 1)
     assert ray.encoded == 120 + 3  # ten of the thirteen were a part, and are not encoded again
-    assert ray.killed == [1, 2, 3]
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
 
 
@@ -172,15 +162,14 @@ def test_what_is_complete_is_not_encoded_again(job: EncodeJob, embedder: FakeEmb
 
 
 def test_a_shard_over_which_workers_die_is_given_up(job: EncodeJob) -> None:
-    ray = FakeRay(dies=lambda actor, shard: 4 if shard == 3 else None)
+    ray = FakeRay(dies=lambda shard: 4 if shard == 3 else None)
     with pytest.raises(EngineError, match=rf"shard 3/{OF}: {ATTEMPTS} workers died over it; the last one: killed"):
         run(job, ray)
 
 
 def test_it_is_said_at_which_document_a_worker_died(job: EncodeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShardActor, "status", lambda self: (1, 4, 0, "'doc-7' (corpus, document 8)"))
-    ray = FakeRay(dies=lambda actor, shard: 4 if shard == 1 else None)
-    ray.first = [(actor, "status") for actor in (1, 2, 3)]
+    monkeypatch.setattr(ShardActor, "status", lambda self: (3, 4, 0, "'doc-7' (corpus, document 8)"))
+    ray = FakeRay(dies=lambda shard: 4 if shard == 3 else None)
     with pytest.raises(EngineError, match=r"killed. It was last seen at the document 'doc-7' \(corpus, document 8\)"):
         run(job, ray, 1)
 
@@ -197,7 +186,7 @@ def test_a_shard_that_is_written_elsewhere_is_seen(job: EncodeJob, tmp_path: Pat
 
 def test_workers_that_read_different_corpora_are_seen(job: EncodeJob, tmp_path: Path) -> None:
     ray = FakeRay()
-    ray.corpora = {actor: make_documents(120, seed=actor) for actor in (1, 2)}
+    ray.corpora = [make_documents(120, seed=seed) for seed in (1, 2)]
     with pytest.raises(InputError, match="are of different corpora; every node must read the same files"):
         run(job, ray)
 
@@ -212,44 +201,19 @@ def test_what_a_worker_refuses_ends_the_call(job: EncodeJob) -> None:
         run(replace(job, options={"model": "nowhere"}), FakeRay())
 
 
-def test_an_actor_that_seems_to_be_gone_is_ended_and_replaced(
-    job: EncodeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it answers later is not taken."""
-    lost = iter([True])
-
-    def status(actor: ShardActor) -> tuple[int, int, int, str]:
-        if next(lost, False):
-            raise KeyboardInterrupt
-        return original(actor)
-
-    original = ShardActor.status
-    monkeypatch.setattr(ShardActor, "status", status)
-    ray = FakeRay()
-    ray.first = [(1, "status")]
-    assert len(run(job, ray)[0]) == OF
-    assert ray.actors == 3
-    assert ray.killed == [1, 2, 3]
-    assert ray.assigned == list(range(1, OF + 1))  # the first one's answer for shard 1 is never asked for
-    assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
-
-
 def test_without_a_node_it_ends(job: EncodeJob) -> None:
-    ray = FakeRay()
-    original = ray.actor
-
-    def actor(*given: Any) -> Any:
+    def nobody(shard: int) -> None:
         ray.cpus = 0
-        return original(*given)
 
-    ray.actor = actor  # type: ignore[method-assign]
+    ray = FakeRay(dies=nobody)
     with pytest.raises(EngineError, match="no node of the cluster with room for an actor is left"):
         run(job, ray)
 
 
-def test_actors_that_die_before_they_are_ready(job: EncodeJob) -> None:
-    with pytest.raises(EngineError, match="6 actors died before they were ready; the last one: killed"):
-        run(job, FakeRay(dies=lambda actor, shard: 0))
+def test_another_version_on_a_node(job: EncodeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(ConfigError, match=r"node here: this node has aveyb-retrieval .*, the command 0.0; install the"):
+        ShardActor(job, ".", "0.0").encode(1)
 
 
 def test_it_is_said_what_is_waited_for(

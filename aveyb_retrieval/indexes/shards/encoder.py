@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from aveyb_retrieval.indexes.shards.shard import ShardManifest, ShardWriter, che
 from aveyb_retrieval.indexes.types import EncodedRow, unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.indexes.types import Encoded, Progress
@@ -125,7 +126,7 @@ class ShardEncoder:
         if known.encoding.digest != self._encoding.digest:
             raise made_otherwise(where, OTHER_SETTINGS)
         if self._corpus is None:
-            self._corpus = corpus_digest(self._job.items(log=log))
+            self._corpus = reduce(chain_digest, self._job.items(log=log), "")
         if self._corpus != known.corpus:
             raise made_otherwise(where, OTHER_CORPUS)
 
@@ -187,11 +188,3 @@ class ShardEncoder:
             n_tokens=encoded.n_tokens,
             n_cut=encoded.n_cut,
         )
-
-
-def corpus_digest(items: Iterable[Record | Rejected]) -> str:
-    """Return the hash of a whole corpus, as the manifests of its shards hold it."""
-    digest = ""
-    for item in items:
-        digest = chain_digest(digest, item)
-    return digest

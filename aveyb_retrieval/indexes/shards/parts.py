@@ -16,8 +16,8 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import FieldNames, FileOrigin, Record, SourceLocation, make_record
 from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.store.tables import fixed_lists, matrix
-from aveyb_retrieval.indexes.types import EncodedRow
+from aveyb_retrieval.indexes.store.tables import matrix
+from aveyb_retrieval.indexes.types import EncodedRow, FloatArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
 
 _REACH = b"aveyb"  # the file's own metadata hold it under this name
+_PASSAGE = ("start", "stop", "heading", "norm", "vector")
 _SHA256 = re.compile("[0-9a-f]{64}")
 OTHER_SETTINGS, OTHER_CORPUS = "by another model or with other settings", "from another corpus"
 _OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
@@ -52,20 +53,19 @@ def schema(encoding: Encoding) -> pyarrow.Schema:
     """Return the columns of a part."""
     import pyarrow as pa
 
-    def required(name: str, kind: Any) -> Any:
-        return pa.field(name, kind, nullable=False)
+    def required(**columns: Any) -> list[pyarrow.Field]:
+        return [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
 
-    number = pa.float16() if encoding.storage_dtype == "float16" else pa.float32()
-    vector = required("vector", pa.list_(required("element", number), encoding.dim))
-    span, heading = (required("start", pa.int64()), required("stop", pa.int64())), required("heading", pa.string())
-    passage = pa.struct([*span, heading, pa.field("norm", pa.float32()), vector])
+    text, whole, number = pa.string(), pa.int64(), pa.from_numpy_dtype(encoding.storage_dtype)
+    vector = required(vector=pa.list_(*required(element=number), encoding.dim))
+    passage = [*required(start=whole, stop=whole, heading=text), pa.field("norm", pa.float32()), *vector]
     return pa.schema(
         [
-            *(required(name, pa.string()) for name in ("_id", "title", "text", "metadata")),
-            *(pa.field(name, pa.string()) for name in ("sha256", "pages")),
-            *(required(name, pa.int64()) for name in ("n_tokens", "n_cut")),
-            vector,
-            required("passages", pa.list_(required("element", passage))),
+            *required(_id=text, title=text, text=text, metadata=text),
+            *(pa.field(name, text) for name in ("sha256", "pages")),
+            *required(n_tokens=whole, n_cut=whole),
+            *vector,
+            *required(passages=pa.list_(*required(element=pa.struct(passage)))),
         ]
     )
 
@@ -75,38 +75,24 @@ def write_part(records: Sequence[Record], encoding: Encoding, reach: Reach) -> b
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = schema(encoding).with_metadata({_REACH: msgspec.json.encode(reach)})
-    rows = [encoded_of(record) for record in records]
-    spans, vector = np.concatenate([row.spans for row in rows]), columns.field("vector").type
-    norms = [np.full(len(row.spans), np.nan) if row.norms is None else row.norms for row in rows]
-    passages = [
-        pa.array(spans[:, 0], pa.int64()),
-        pa.array(spans[:, 1], pa.int64()),
-        pa.array([heading for row in rows for heading in row.headings], pa.string()),
-        pa.array(np.concatenate(norms), pa.float32(), from_pandas=True),  # NaN is null
-        fixed_lists(np.concatenate([row.passages for row in rows]), vector),
-    ]
-    kind = columns.field("passages").type
-    ends = np.cumsum([0, *(len(row.spans) for row in rows)])
-    values: dict[str, Any] = {
-        "_id": [r.id for r in records],
-        "title": [r.title for r in records],
-        "text": [r.text for r in records],
-        "metadata": [r.metadata_json for r in records],
-        "sha256": [r.origin.sha256 if r.origin else None for r in records],
-        "pages": [r.pages_json for r in records],
-        "n_tokens": [row.n_tokens for row in rows],
-        "n_cut": [row.n_cut for row in rows],
-        "vector": fixed_lists(np.stack([row.vector for row in rows]), vector),
-        "passages": pa.ListArray.from_arrays(
-            pa.array(ends, pa.int32()), pa.StructArray.from_arrays(passages, fields=list(kind.value_type)), type=kind
-        ),
-    }
+    columns, dtype = schema(encoding).with_metadata({_REACH: msgspec.json.encode(reach)}), encoding.storage_dtype
+    table = pa.Table.from_pylist([_row(record, dtype) for record in records], schema=columns)
     sink = pa.BufferOutputStream()
-    table = pa.table(values, schema=columns)
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)  # vectors hold nothing that repeats
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _row(record: Record, dtype: str) -> dict[str, Any]:
+    encoded, origin = encoded_of(record), record.origin
+    norms = [None] * len(encoded.spans) if encoded.norms is None else encoded.norms
+    passages = zip(*encoded.spans.T, encoded.headings, norms, encoded.passages.astype(dtype), strict=True)
+    return {
+        **{"_id": record.id, "title": record.title, "text": record.text, "metadata": record.metadata_json},
+        **{"sha256": origin.sha256 if origin else None, "pages": record.pages_json},
+        **{"n_tokens": encoded.n_tokens, "n_cut": encoded.n_cut, "vector": encoded.vector.astype(dtype)},
+        "passages": [dict(zip(_PASSAGE, passage, strict=True)) for passage in passages],
+    }
 
 
 def read_part(data: bytes, name: str, encoding: Encoding, folder: str) -> tuple[list[Record], Reach]:
@@ -136,6 +122,7 @@ def read_part(data: bytes, name: str, encoding: Encoding, folder: str) -> tuple[
     spans = np.stack([start.to_numpy(), stop.to_numpy()], axis=1)
     norms = norms.to_numpy(zero_copy_only=False)
     units, vectors = matrix(pa.chunked_array([passages])), matrix(table["vector"])
+    off, off_passages = _off_unit(vectors), _off_unit(units)
     ends, headings = lists.offsets.to_numpy() - lists.offsets[0].as_py(), headings.to_pylist()
     records = []
     for number, row in enumerate(table.drop_columns(["vector", "passages"]).to_pylist()):
@@ -150,10 +137,18 @@ def read_part(data: bytes, name: str, encoding: Encoding, folder: str) -> tuple[
             n_cut=row.pop("n_cut"),
         )
         try:
+            if off[number] or off_passages[mine].any():
+                raise ValueError("a vector that is not of unit length")
             records.append(_record(row, encoded, SourceLocation(name, number + 1, "row"), folder))
         except (ValueError, RecursionError) as error:
             raise _damaged(name, f"row {number + 1} ({row['_id']!r}): {error}") from error
     return records, reach
+
+
+def _off_unit(rows: FloatArray) -> np.ndarray:
+    """Which rows `[n, d]` are neither of unit length nor zeros: bool `[n]`."""
+    lengths = np.linalg.norm(rows, axis=1)
+    return ~((np.abs(lengths - 1) < _OFF_UNIT) | (lengths == 0))  # of NaN, too
 
 
 def _record(row: dict[str, Any], encoded: EncodedRow, location: SourceLocation, folder: str) -> Record:
@@ -170,9 +165,6 @@ def _record(row: dict[str, Any], encoded: EncodedRow, location: SourceLocation, 
     spans = encoded.spans
     if ((spans[:, 0] < 0) | (spans[:, 0] > spans[:, 1]) | (spans[:, 1] > len(record.text))).any():
         raise ValueError(f"a passage outside the text of {len(record.text):,} characters")
-    lengths = np.linalg.norm(np.vstack([encoded.vector, encoded.passages]), axis=1)
-    if not ((np.abs(lengths - 1) < _OFF_UNIT) | (lengths == 0)).all():  # of NaN, too
-        raise ValueError("a vector that is not of unit length")
     if sha256 is None and pages is None:
         return replace(record, encoded=encoded)
     if not _SHA256.fullmatch(sha256 or ""):

@@ -2,8 +2,9 @@
 
 Only counts and manifests pass through Ray. Documents are read and shards written by the actors themselves, with the
 code that makes them anywhere else; so a shard does not depend on who made it, and what an actor has written is there
-when it dies. Ray neither restarts actors nor repeats their work here: `Distribution` gives the shard of a lost one to
-another. A shard may so be made twice, wholly or in part; since it has one content and one name, it exists once.
+when it dies. Ray neither restarts actors nor repeats their work here: it uses up its attempts within seconds, before it
+knows that a node is gone. `Distribution` starts another actor, which goes on with the shard. One may so be made twice,
+wholly or in part; since it has one content and one name, it exists once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import textwrap
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,38 +69,30 @@ class ShardActor:
     def __init__(self, job: EncodeJob, folder: str, version: str) -> None:
         """Take a job from a command that runs in `folder` with this `version` of the package; start nothing yet."""
         self._job, self._folder, self._version = job, folder, version
-        self._node = ""
         self._encoder: ShardEncoder | None = None
-        self._shard = 0
-        self._before = (0, 0)
-
-    def start(self) -> None:
-        """Load the model."""
-        import ray
-
-        self._node = ray.util.get_node_ip_address()
-        if package_version() != self._version:
-            raise self._error(
-                ConfigError(
-                    f"this node has aveyb-retrieval {package_version()}, the command {self._version}; install the same"
-                )
-            )
-        if Path(self._folder).is_dir():  # relative paths then mean what they mean to the command
-            os.chdir(self._folder)
-        try:
-            self._encoder = ShardEncoder(self._job, silent)
-        except Exception as error:
-            raise self._error(error) from error
+        self._shard, self._before = 0, (0, 0)
 
     def encode(self, shard: int) -> tuple[ShardManifest, int, int, str]:
-        """Return the manifest of a shard, documents and tokens that were encoded for it now, and this node."""
-        assert self._encoder is not None
-        self._shard, self._before = shard, (self._encoder.encoded, self._encoder.tokens)
+        """Return the manifest of a shard, documents and tokens that were encoded for it now, and the node's address.
+
+        Raises:
+            AveyBError: what went wrong, with the node, and where it is not known here with the document.
+        """
+        import ray
+
+        node = f"node {ray.util.get_node_ip_address()}"
         try:
-            manifest = self._encoder.encode(shard, log=shard == 1)
+            encoder = self._encoder = self._encoder or self._start()
+            self._shard, self._before = shard, (encoder.encoded, encoder.tokens)
+            return encoder.encode(shard, log=shard == 1), *self.status()[1:3], node
+        except OptionalDependencyError:
+            raise
+        except AveyBError as error:
+            raise type(error)(f"{node}: {error}") from error
         except Exception as error:
-            raise self._error(error) from error
-        return manifest, *self.status()[1:3], self._node
+            at = self.status()[3]
+            where = f"shard {shard}/{self._job.of}{f' at the document {at}' if at else ''}"
+            raise EngineError(f"{node}: {where}: {type(error).__name__}: {error}") from error
 
     def status(self) -> tuple[int, int, int, str]:
         """Return the shard being made, the documents and tokens encoded for it now, and the document it is at."""
@@ -109,29 +102,18 @@ class ShardActor:
         where = f"{at.id!r} ({at.location})" if at else ""
         return self._shard, self._encoder.encoded - documents, self._encoder.tokens - tokens, where
 
-    def _error(self, error: Exception) -> AveyBError:
-        """An error of ours that says where it happened, which nobody else can say."""
-        if isinstance(error, OptionalDependencyError):
-            return error
-        if isinstance(error, AveyBError):
-            return type(error)(f"node {self._node}: {error}")
-        at = self.status()[3]
-        shard = f"shard {self._shard}/{self._job.of}{f' at the document {at}' if at else ''}: " if self._shard else ""
-        return EngineError(f"node {self._node}: {shard}{type(error).__name__}: {error}")
-
-
-@dataclass(eq=False)
-class _Worker:
-    """An actor, the shard that it makes (0: none), and how far it is, as `ShardActor.status` says."""
-
-    actor: Any
-    ready: bool = False
-    shard: int = 0
-    status: tuple[int, int, int, str] = (0, 0, 0, "")
+    def _start(self) -> ShardEncoder:
+        if package_version() != self._version:
+            raise ConfigError(
+                f"this node has aveyb-retrieval {package_version()}, the command {self._version}; install the same"
+            )
+        if Path(self._folder).is_dir():  # relative paths then mean what they mean to the command
+            os.chdir(self._folder)
+        return ShardEncoder(self._job, silent)
 
 
 class Distribution:
-    """The shards of a job in the hands of as many actors as were asked for; one that dies is replaced.
+    """The shards of a job in the hands of actors.
 
     Attributes:
         made: the manifests of complete shards, by number.
@@ -139,10 +121,9 @@ class Distribution:
     """
 
     def __init__(self, ray: Any, cluster: RayCluster, job: EncodeJob, progress: Progress) -> None:
-        """Take a job; the cluster must have room for its actors."""
+        """Start the actors; the cluster must have room for them."""
         self._ray, self._cluster, self._job, self._progress = ray, cluster, job, progress
         self._place = Place(job.out)
-        self._count = cluster.actors_for(ray.nodes(), job.of)
         self._class = ray.remote(ShardActor).options(
             num_cpus=cluster.cpus,
             num_gpus=cluster.gpus,
@@ -152,11 +133,11 @@ class Distribution:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": _threads(cluster.cpus)},
         )
-        self._workers: list[_Worker] = []
-        self._pending: dict[Any, tuple[_Worker, str]] = {}  # what is asked of whom
+        self._actors = [self._new_actor() for _ in range(cluster.actors_for(ray.nodes(), job.of))]
+        self._died: Counter[int] = Counter()  # actors over a shard
         self._waiting = deque(range(1, job.of + 1))
-        self._died: Counter[int] = Counter()  # over a shard; 0: before they were ready, since one last was
-        self._looked = self._worked = time.monotonic()
+        self._pending: dict[Any, tuple[int, int]] = {}  # an actor, and the shard it makes; 0: it is asked how far it is
+        self._status: dict[int, tuple[int, int, int, str]] = {}  # what each actor said last
         self._tokens = 0
         self.made: dict[int, ShardManifest] = {}
         self.encoded = 0
@@ -167,112 +148,103 @@ class Distribution:
         Raises:
             AveyBError: an actor refuses its shard.
             InputError: actors read different corpora, or write where this process does not see it.
-            EngineError: several actors die over one shard or before they are ready, or no node is left.
+            EngineError: several actors die over one shard, or no node is left.
         """
-        for _ in range(self._count):
-            self._start()
+        for number in range(len(self._actors)):
+            self._begin(number, self._waiting.popleft())
+        looked = time.monotonic()
+        patience = looked + _PATIENCE
         while len(self.made) < self._job.of:
             answered, _ = self._ray.wait(list(self._pending), timeout=_TICK)
             for reference in answered:
-                worker, what = self._pending.pop(reference)
-                if worker in self._workers:  # else lost meanwhile; another one has its shard
-                    self._answer(reference, worker, what)
-            for worker in self._workers:
-                if self._waiting and worker.ready and not worker.shard:
-                    worker.shard = self._waiting.popleft()
-                    self._ask(worker, "encode", worker.shard)
-            if time.monotonic() - self._looked >= _TICK:
-                self._looked = time.monotonic()
+                self._take(reference, *self._pending.pop(reference))
+            if time.monotonic() - looked >= _TICK:
+                looked = time.monotonic()
                 self._look()
+            if not self._status and time.monotonic() > patience:
+                patience = float("inf")  # said once
+                free = self._ray.available_resources()
+                logger.warning(
+                    "ray: no actor is ready yet; each needs cpus=%g and gpus=%g (free: %g and %g), and loads its model",
+                    self._cluster.cpus, self._cluster.gpus, free.get("CPU", 0), free.get("GPU", 0),
+                )  # fmt: skip
             self._tell()
         return [self.made[shard] for shard in sorted(self.made)]
 
     def close(self) -> None:
         """End all actors."""
-        for worker in self._workers:
-            self._ray.kill(worker.actor)
+        for actor in self._actors:
+            self._ray.kill(actor)
 
-    def _start(self) -> None:
-        worker = _Worker(self._class.remote(self._job, str(Path.cwd()), package_version()))
-        self._workers.append(worker)
-        self._ask(worker, "start")
+    def _new_actor(self) -> Any:
+        return self._class.remote(self._job, str(Path.cwd()), package_version())
 
-    def _ask(self, worker: _Worker, what: str, *arguments: Any) -> None:
-        self._pending[getattr(worker.actor, what).remote(*arguments)] = worker, what
+    def _begin(self, number: int, shard: int) -> None:
+        self._pending[self._actors[number].encode.remote(shard)] = number, shard
 
-    def _answer(self, reference: Any, worker: _Worker, what: str) -> None:
+    def _take(self, reference: Any, number: int, shard: int) -> None:
+        """Take an actor's answer."""
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
         except errors.RayTaskError as error:
-            cause = error.cause
-            raise cause if isinstance(cause, AveyBError) else EngineError(f"ray: {_in_one_line(error)}") from error
+            if isinstance(error.cause, AveyBError):
+                raise error.cause from error
+            raise EngineError(f"ray: {_in_one_line(error)}") from error
         except errors.RayError as error:  # the actor, its node, or the way to it
-            self._lose(worker, _in_one_line(error))
+            if shard:  # else the answer for its shard fails, too, or it was ended
+                self._replace(number, shard, _in_one_line(error))
             return
-        if what == "status":
-            worker.status = answer
-        elif what == "start":
-            worker.ready, self._died[0] = True, 0
+        if not shard:
+            self._status[number] = answer
+            return
+        self._check(*answer)
+        if self._waiting:
+            self._begin(number, self._waiting.popleft())
         else:
-            worker.shard = 0
-            self._take(*answer)
+            self._ray.kill(self._actors[number])  # one that is new may need its place
 
-    def _take(self, manifest: ShardManifest, documents: int, tokens: int, node: str) -> None:
+    def _replace(self, number: int, shard: int, reason: str) -> None:
+        """Give an actor up, also one that only seems to be gone; another one goes on with its shard."""
+        self._ray.kill(self._actors[number])
+        self._died[shard] += 1
+        if self._died[shard] == ATTEMPTS:
+            seen, _, _, at = self._status.get(number, (0, 0, 0, ""))
+            where = f" It was last seen at the document {at}" if at and seen == shard else ""
+            raise EngineError(
+                f"shard {shard}/{self._job.of}: {ATTEMPTS} workers died over it; the last one: {reason}.{where}"
+            )
+        logger.warning("ray: an actor is lost; another one goes on with its shard (%s)", reason)
+        self._actors[number] = self._new_actor()
+        self._begin(number, shard)
+
+    def _check(self, manifest: ShardManifest, documents: int, tokens: int, node: str) -> None:
         if ShardManifest.read(self._place, manifest.shard, manifest.of) != manifest:
             raise InputError(
-                f"{self._place}: shard {manifest.shard} was written on the node {node}, but is not here; give a "
+                f"{self._place}: shard {manifest.shard} was written on the {node}, but is not here; give a "
                 "folder that all nodes share under this name, or a URL"
             )
         for other in self.made.values():
             if other.corpus != manifest.corpus:
                 raise InputError(
-                    f"{self._place}: shard {manifest.shard}, made on the node {node}, and shard {other.shard} are "
+                    f"{self._place}: shard {manifest.shard}, made on the {node}, and shard {other.shard} are "
                     "of different corpora; every node must read the same files"
                 )
         self.made[manifest.shard] = manifest
         self.encoded += documents
         self._tokens += tokens
 
-    def _lose(self, worker: _Worker, reason: str) -> None:
-        """Give an actor up, also one that only seems to be gone, and start another one in its place."""
-        self._workers.remove(worker)
-        self._ray.kill(worker.actor)
-        shard, (seen, _, _, at) = worker.shard, worker.status
-        if shard:
-            self._waiting.appendleft(shard)
-        if shard or not worker.ready:
-            self._died[shard] += 1
-        if shard and self._died[shard] == ATTEMPTS:
-            where = f" It was last seen at the document {at}" if at and seen == shard else ""
-            raise EngineError(
-                f"shard {shard}/{self._job.of}: {ATTEMPTS} workers died over it; the last one: {reason}.{where}"
-            )
-        if self._died[0] == ATTEMPTS * self._count:
-            raise EngineError(f"ray: {self._died[0]} actors died before they were ready; the last one: {reason}")
-        logger.warning("ray: an actor is lost; another one goes on with its shard (%s)", reason)
-        self._start()
-
     def _look(self) -> None:
-        """See how far actors are, and whether there are any."""
-        asked = {worker for worker, what in self._pending.values() if what == "status"}
-        for worker in self._workers:
-            if worker.ready and worker not in asked:
-                self._ask(worker, "status")
+        """Ask actors how far they are, and see whether there is a place for them."""
         if self._cluster.room(self._ray.nodes()) == 0:
             raise EngineError("ray: no node of the cluster with room for an actor is left; what is complete stays")
-        if any(worker.ready for worker in self._workers):
-            self._worked = time.monotonic()
-        elif time.monotonic() - self._worked > _PATIENCE:
-            self._worked = float("inf")  # once
-            free = self._ray.available_resources()
-            logger.warning(
-                "ray: no actor is ready yet; each needs cpus=%g and gpus=%g (free: %g and %g), and loads its model",
-                self._cluster.cpus, self._cluster.gpus, free.get("CPU", 0), free.get("GPU", 0),
-            )  # fmt: skip
+        asked = {number for number, shard in self._pending.values() if not shard}
+        for number, shard in list(self._pending.values()):
+            if shard and number not in asked:
+                self._pending[self._actors[number].status.remote()] = number, 0
 
     def _tell(self) -> None:
-        going = [worker.status for worker in self._workers if worker.shard == worker.status[0] != 0]
+        going = [status for status in self._status.values() if status[0] not in self.made]
         documents = sum(manifest.total("documents") for manifest in self.made.values()) + sum(s[1] for s in going)
         total = next((manifest.consumed for manifest in self.made.values()), None)  # with what is no document
         whole = documents if len(self.made) == self._job.of else total
