@@ -203,7 +203,7 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"passage_tokens is 32, of .*ix 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
     assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
-    with pytest.raises(InputError, match="shard 1 and shard 2 were encoded with different settings"):
+    with pytest.raises(InputError, match="shard 1 and shard 2 were encoded differently: passage_tokens is 32 and 64"):
         encode_two_ways(model, tmp_path / "mixed")
 
 

@@ -399,7 +399,7 @@ class TestRefused:
         with pytest.raises(ConfigError, match="encoded by another model or with other settings"):
             encode_corpus(documents, shards, of=3, shard=2, model=FakeEmbedder(seed="b"))
         encode_corpus(documents, shards, of=3, shard=2, model=FakeEmbedder(seed="b"), restart=True)
-        self.refused(shards, r"shard 1 and shard 2 were encoded by different models: fake-a .* and fake-b")
+        self.refused(shards, r"shard 1 and shard 2 were encoded differently: model is 'fake-a \(.*' and 'fake-b \(")
 
     def test_another_corpus(self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
         with pytest.raises(ConfigError, match="encoded from another corpus"):

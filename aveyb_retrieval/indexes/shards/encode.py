@@ -107,9 +107,8 @@ def encode_corpus(
         OptionalDependencyError: `ray` is given and Ray is not installed.
     """
     check_options(options, ShardOptions, "encode_corpus")
-    rest = {name: value for name, value in options.items() if name not in ("restart", "batch_tokens", "progress")}
-    job = EncodeJob(corpus, str(out), of, rest, options.get("batch_tokens"), options.get("restart", False))
-    progress, started = options.get("progress", silent), time.monotonic()
+    progress, started = options.pop("progress", silent), time.monotonic()
+    job = EncodeJob(corpus, str(out), of, options)
     if ray is not None:
         from aveyb_retrieval.indexes.shards.ray_workers import encode_on_ray
 

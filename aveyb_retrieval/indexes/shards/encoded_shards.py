@@ -84,11 +84,10 @@ def _check_same(place: Place, first: ShardManifest, other: ShardManifest) -> Non
     where = f"{place}: shard {first.shard} and shard {other.shard}"
     ours, theirs = first.encoding, other.encoding
     if ours.digest != theirs.digest:
-        if ours.model and theirs.model and ours.model["fingerprint"] != theirs.model["fingerprint"]:
-            raise InputError(
-                f"{where} were encoded by different models: {ours.model['name']} (fingerprint "
-                f"{ours.model['fingerprint'][:16]}) and {theirs.model['name']} ({theirs.model['fingerprint'][:16]})"
-            )
-        raise InputError(f"{where} were encoded with different settings: {ours} and {theirs}")
+        but = ("model",) if ours.fingerprint == theirs.fingerprint else ()  # the same one by another name
+        name, (one, another) = next(iter(ours.differences(theirs, but=but).items()))
+        raise InputError(
+            f"{where} were encoded differently: {name} is {one!r} and {another!r}; encode one of them again"
+        )
     if first.corpus != other.corpus:
         raise InputError(f"{where} are of different corpora; encode all shards of one corpus")

@@ -35,7 +35,7 @@ class EncodeJob:
     """What is encoded, how, and into how many shards: all that decides what they hold, for any process that makes some.
 
     Attributes:
-        options: Those of reading and encoding, by name, which are checked already.
+        options: Those of `encode_corpus` by name, which are checked already, without `progress`.
 
     Raises:
         ConfigError: `of` is out of range.
@@ -45,8 +45,6 @@ class EncodeJob:
     out: str
     of: int
     options: Mapping[str, Any]
-    batch_tokens: int | None = None
-    restart: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model and the corpus."""
@@ -88,7 +86,7 @@ class ShardEncoder:
             ConfigError: the model has no such option.
         """
         self._job, self._progress, self._place = job, progress, Place(job.out)
-        self._embedder, self._encoding = load_as_asked(job.options, batch_tokens=job.batch_tokens)
+        self._embedder, self._encoding = load_as_asked(job.options, batch_tokens=job.options.get("batch_tokens"))
         self._corpus: str | None = None
         self.encoded = self.tokens = 0
         self.at: Record | None = None
@@ -101,12 +99,12 @@ class ShardEncoder:
             InputError: an item is no document (with `on_error="stop"`), or an id comes twice.
             ModelError: the model's answer has vectors of another width, or not finite, or is missing.
         """
-        of = self._job.of
-        if not self._job.restart and (known := ShardManifest.read(self._place, shard, of)):
+        of, restart = self._job.of, self._job.options.get("restart", False)
+        if not restart and (known := ShardManifest.read(self._place, shard, of)):
             self._check_complete(known, log=log)
             return known
         writer = ShardWriter(self._place, self._encoding, shard, of)
-        if self._job.restart:
+        if restart:
             writer.discard()
         before, told = self.tokens, time.monotonic()
         for part in cut_into_parts(self._share(writer, log=log), self._encoding):
