@@ -13,8 +13,8 @@ from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granular
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.shards.encode import EncodeReport
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
-    from aveyb_retrieval.indexes.shards.report import EncodeReport
 
 RAY = together(
     click.option("--ray", "address", metavar="ADDRESS", help="Encode by actors of Ray: local (this machine), auto (the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -55,6 +56,39 @@ class Encoded(Protocol):
     def n_cut(self) -> int:
         """Tokens dropped by the length limit."""
         ...
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    """An encoded document as shards and indexes keep it, or as its vector was given.
+
+    Attributes:
+        vector: float32 `[d]`.
+        passages: float32 `[n, d]`.
+        spans: int64 `[n, 2]`.
+        norms: float32 `[n]`; None where the model gave none.
+        headings: One for each passage.
+    """
+
+    vector: FloatArray
+    passages: FloatArray
+    spans: IntArray
+    norms: FloatArray | None = None
+    headings: tuple[str, ...] = ()
+    n_tokens: int = 0
+    n_cut: int = 0
+
+
+def unusable(encoded: Encoded, dim: int) -> str | None:
+    """Say what is wrong with a model's answer where vectors have `dim` numbers; None: nothing."""
+    if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
+        return (
+            f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} and "
+            f"{len(encoded.spans)} passages"
+        )
+    if not (np.isfinite(encoded.vector).all() and np.isfinite(encoded.passages).all()):
+        return "its vectors hold NaN or infinity; the model or the vectors given are broken"
+    return None
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,12 +39,14 @@ from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.indexes.search.export import export_index, stored_documents
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import Reach
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.shard_writer import ShardWriter
+from aveyb_retrieval.indexes.shards.shard import ShardWriter, cut_into_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from aveyb_retrieval.indexes.input.documents import Record
 
 K = 10
 NAME = "benchmark"
@@ -56,20 +59,21 @@ ENGINES = ("index directory", "milvus-lite", "pgvector")
 def combine(indexes: Sequence[Path], out: Path, most: int) -> None:
     """Write documents of some indexes as one shard, each id with the number of its index in front."""
     export_index(indexes[0], out / "settings")
-    first = EncodedShards.open(out / "settings")
-    writer = ShardWriter(Place(out / "all"), first.encoding, 1, 1)
-    reach = Reach(first.encoding.digest, 0, "", 0)
-    passages = 0
-    for number, index in enumerate(indexes):
-        snapshot = Snapshot.open(index)
-        for record, row in stored_documents(snapshot):
-            if passages + len(row.passages) > most:
-                continue
-            passages += len(row.passages)
-            reach = replace(reach, consumed=reach.consumed + 1)
-            writer.add(replace(record, id=f"{number}/{record.id}", origin=None), row, reach)
-        snapshot.close()
-    writer.finish(reach)
+    encoding = EncodedShards(out / "settings").encoding
+    writer = ShardWriter(Place(out / "all"), encoding, 1, 1)
+
+    def documents() -> Iterator[Record]:
+        passages = 0
+        for number, index in enumerate(indexes):
+            with closing(Snapshot.open(index)) as snapshot:
+                for record in stored_documents(snapshot, snapshot.all_documents()):
+                    if passages + len(encoded_of(record).passages) <= most:
+                        passages += len(encoded_of(record).passages)
+                        yield replace(record, id=f"{number}/{record.id}", origin=None)
+
+    for part in cut_into_parts(documents(), encoding):
+        writer.write(part)
+    writer.finish()
 
 
 def sentences(retriever: Retriever, count: int) -> list[str]:
@@ -244,7 +248,7 @@ def prepare(indexes: Sequence[Path], work: Path, most: int, queries: int) -> int
                 encoded = retriever.model.encode_queries(chosen)
         (work / "queries.json").write_text(json.dumps(chosen))
         np.save(work / "queries.npy", encoded)
-    return EncodedShards.open(work / "all").passages
+    return EncodedShards(work / "all").passages
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.engines.opening import open_writer
 from aveyb_retrieval.indexes.engines.postgres import schema
 from aveyb_retrieval.indexes.engines.postgres.engine import open_engine
 from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
-from aveyb_retrieval.indexes.shards.parts import EncodedRow
+from aveyb_retrieval.indexes.types import EncodedRow
 from tests.engines.postgres_server import PostgresServer
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ model logs each document that it encodes, so that those encoded twice are counte
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,27 +176,23 @@ class Steps:
         """What an encoding does beside the model: reading, cutting into tokens and passages, writing."""
         from aveyb_retrieval import Embedder
         from aveyb_retrieval.indexes.input.corpus import read_corpus
-        from aveyb_retrieval.indexes.shards import shard_writer
+        from aveyb_retrieval.indexes.input.documents import chain_digest
         from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
         from aveyb_retrieval.indexes.shards.parts import Reach, write_part
-        from aveyb_retrieval.indexes.shards.shard_encoder import corpus_digest
+        from aveyb_retrieval.indexes.shards.shard import PART_DOCUMENTS
 
         started = time.process_time()
-        corpus_digest(item for item in read_corpus(self.corpus))  # type: ignore[misc]
+        reduce(chain_digest, read_corpus(self.corpus), "")  # type: ignore[arg-type]
         reading = time.process_time() - started
         some = [item for _, item in zip(range(2000), read_corpus(self.corpus), strict=False)]
         embedder = Embedder.load(precision="float32")
         started = time.process_time()
         tokens = sum(len(embedder._cut(item.prefix, item.text).ids) for item in some)  # type: ignore[union-attr]
         cutting = time.process_time() - started
-        shards = EncodedShards.open(self.folder / "one process")
-        rows = []
-        for position, record in enumerate(shards.documents()):
-            if position == shard_writer.PART_DOCUMENTS:
-                break
-            rows.append((record, shards.document(position, record.id)))  # type: ignore[union-attr]
+        shards = EncodedShards(self.folder / "one process")
+        rows = list(itertools.islice(shards.documents(), PART_DOCUMENTS))
         started = time.process_time()
-        data = write_part(rows, shards.dim, "float32", Reach("", 1, "", 0))  # type: ignore[arg-type]
+        data = write_part(rows, shards.encoding, Reach(shards.encoding.digest))
         writing = time.process_time() - started
         sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
         from common import layer_flops
@@ -318,16 +316,17 @@ class Steps:
     def _compare(self, name: str) -> dict[str, Any]:
         """The shards beside those of one process: bytes, and every vector."""
         from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+        from aveyb_retrieval.indexes.shards.parts import encoded_of
 
         ours, theirs = self.folder / "one process", self.folder / name
         files = [path.relative_to(ours) for path in sorted(ours.rglob("*")) if path.is_file()]
         same = sum((ours / file).read_bytes() == (theirs / file).read_bytes() for file in files)
-        shards = [EncodedShards.open(folder) for folder in (ours, theirs)]
+        shards = [EncodedShards(folder) for folder in (ours, theirs)]
         largest, ids = 0.0, set[str]()
-        for position, (one, other) in enumerate(zip(*(s.documents() for s in shards), strict=True)):
-            assert one.id == other.id  # type: ignore[union-attr]
-            ids.add(one.id)  # type: ignore[union-attr]
-            rows = [s.document(position, one.id) for s in shards]  # type: ignore[union-attr]
+        for one, other in zip(*(s.documents() for s in shards), strict=True):
+            assert one.id == other.id
+            ids.add(one.id)
+            rows = [encoded_of(record) for record in (one, other)]
             largest = max(largest, float(np.abs(rows[0].vector - rows[1].vector).max()))
             largest = max(largest, float(np.abs(rows[0].passages - rows[1].passages).max(initial=0)))
         assert len(ids) == len(shards[1]) == self.count

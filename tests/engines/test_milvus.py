@@ -22,6 +22,7 @@ from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
 from aveyb_retrieval.indexes.engines.milvus.schema import publications
 from aveyb_retrieval.indexes.search import publish
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -111,8 +112,8 @@ for start in range(0, len(batches), 5):
 
 def encoded(folder: Path) -> list[Any]:
     """Documents of shards as a writer takes them."""
-    shards = EncodedShards.open(folder)
-    return [(record, shards.document(position, record.id)) for position, record in enumerate(shards.documents())]
+    shards = EncodedShards(folder)
+    return [(record, encoded_of(record)) for record in shards.documents()]
 
 
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(one: PublishedCollection, tmp_path: Path) -> None:

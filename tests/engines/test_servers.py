@@ -15,6 +15,7 @@ from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, I
 from aveyb_retrieval.indexes.engines.opening import open_writer
 from aveyb_retrieval.indexes.search import publish
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents
@@ -95,13 +96,8 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     rows = make_documents(400)
     one.publish(rows[:1])
     encode_corpus(rows, tmp_path, model=EMBEDDER)
-    shards = EncodedShards.open(tmp_path)
-    batches = [
-        [(record, shards.document(position, record.id)) for position, record in enumerate(shards.documents())][
-            i : i + 5
-        ]
-        for i in range(0, 400, 5)
-    ]
+    shards = EncodedShards(tmp_path)
+    batches = [[(record, encoded_of(record)) for record in shards.documents()][i : i + 5] for i in range(0, 400, 5)]
     acknowledged, failures = list[str](), list[EngineError]()
 
     def write() -> None:

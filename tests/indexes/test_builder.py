@@ -320,7 +320,7 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
                 yield encoded
 
     rows = make_documents(3)
-    with pytest.raises(InputError, match="document 'doc-1': its vector holds NaN or infinity"):
+    with pytest.raises(InputError, match="document 'doc-1': its vectors hold NaN or infinity"):
         build_index(rows, tmp_path / "ix", model=Broken())
 
 

@@ -13,141 +13,225 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Embedder, EngineError, OptionalDependencyError, RayCluster, encode_corpus
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.model import load_model
-from aveyb_retrieval.indexes.shards import ray_cluster, ray_workers, shard_writer
-from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
-from aveyb_retrieval.indexes.shards.job import EncodeJob
-from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.ray_workers import RayWorkers
+from aveyb_retrieval.indexes.shards import ray_cluster, ray_workers
+from aveyb_retrieval.indexes.shards import shard as shard_file
+from aveyb_retrieval.indexes.shards.encoder import EncodeJob
+from aveyb_retrieval.indexes.shards.ray_workers import ATTEMPTS, Distribution, ShardActor
 from aveyb_retrieval.indexes.types import silent
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_shards import Interrupted, contents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from aveyb_retrieval.indexes.shards.shard import ShardManifest
+    from tests.indexes.fake import FakeEmbedder
 
 OF = 6
 
 
-def make_job(out: Path, rows: list[dict[str, Any]], embedder: FakeEmbedder) -> EncodeJob:
-    return EncodeJob(rows, str(out), OF, {"model": embedder})
+class FakeRay:
+    """As much of Ray as `Distribution` uses, in this process: a call is made when its answer is asked for.
 
+    `dies(shard)` says after how many documents an actor dies over a shard. Answers come in turn.
+    """
 
-class Here:
-    """Workers in this process, one of which dies now and then: `dies(worker, shard)` says after how many documents."""
+    class exceptions:
+        class RayError(Exception): ...
 
-    def __init__(self, job: EncodeJob, count: int, dies: Callable[[int, int], int | None] = lambda *_: None) -> None:
-        self.job = job
-        self.dies = dies
-        self.events: list[Ready | Status | Done | Lost] = [Ready(n) for n in range(count)]
-        self.next = count
+        class RayTaskError(RayError):
+            @property
+            def cause(self) -> BaseException | None:
+                return self.__cause__
+
+    util = SimpleNamespace(get_node_ip_address=lambda: "here")
+
+    def __init__(self, dies: Callable[[int], int | None] = lambda _: None) -> None:
+        self.cpus, self.dies = 8, dies
+        self.corpora: list[Any] = []  # what one actor after the other reads, where it is not what all read
+        self.actors = 0
+        self.killed: list[int] = []
         self.assigned: list[int] = []
         self.encoded = 0
 
-    def assign(self, worker: int, shard: int) -> None:
-        self.assigned.append(shard)
-        after = self.dies(worker, shard)
-        embedder = Interrupted(after) if after is not None else FakeEmbedder()
-        started = replace(self.job, options={"model": embedder}).start(silent)
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeManagerAddress": "n", "Resources": {"CPU": self.cpus}}]
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 0.5}
+
+    def remote(self, cls: type) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.actor))
+
+    def actor(self, job: EncodeJob, *arguments: Any) -> Any:
+        self.actors += 1
+        job = replace(job, corpus=self.corpora.pop(0) if self.corpora else job.corpus)
+        made = ShardActor(job, *arguments)
+
+        def encode(shard: int) -> Any:
+            self.assigned.append(shard)
+            after = self.dies(shard)
+            if after is not None:
+                made._job, made._encoder = replace(job, options={"model": Interrupted(after)}), None
+            before = made._encoder.encoded if made._encoder else 0
+            try:
+                return made.encode(shard)
+            except KeyboardInterrupt as death:
+                raise self.exceptions.RayError("killed") from death
+            finally:
+                self.encoded += made._encoder.encoded - before if made._encoder else 0
+
+        calls = {"encode": encode, "status": made.status}
+        asks = {
+            what: SimpleNamespace(remote=lambda *given, call=call: lambda: call(*given)) for what, call in calls.items()
+        }
+        return SimpleNamespace(number=self.actors, **asks)
+
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor.number)
+
+    def wait(self, questions: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        assert questions, "nobody would ever wake up"
+        return questions[:1], []
+
+    def get(self, question: Any) -> Any:
         try:
-            manifest = started.encode(shard, log=False)
-        except KeyboardInterrupt:
-            at = started.encoder.at
-            self.events.append(Status(worker, shard, started.encoder.encoded, 0, repr(at.id) if at else ""))
-            self.events += [Lost(worker, "killed"), Ready(self.next)]
-            self.next += 1
-        else:
-            self.events.append(self.done(worker, manifest, started.encoder.encoded))
-        self.encoded += started.encoder.encoded
-
-    def done(self, worker: int, manifest: ShardManifest, encoded: int) -> Done:
-        return Done(worker, manifest, encoded, 0, "here")
-
-    def wait(self, unfinished: int) -> Iterator[Ready | Status | Done | Lost]:
-        assert self.events, "nobody would ever wake up"
-        while self.events:
-            yield self.events.pop(0)
+            return question()
+        except self.exceptions.RayError:
+            raise
+        except Exception as error:
+            raise self.exceptions.RayTaskError(str(error)) from error
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_writer, "PART_DOCUMENTS", 10)
+    monkeypatch.setattr(shard_file, "PART_DOCUMENTS", 10)
 
 
 @pytest.fixture
-def job(tmp_path: Path, embedder: FakeEmbedder) -> EncodeJob:
+def job(tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch) -> EncodeJob:
+    monkeypatch.setattr(ray_workers, "_TICK", 0.0)
     rows = make_documents(120)
     encode_corpus(rows, tmp_path / "alone", of=OF, model=embedder)
-    return make_job(tmp_path / "shards", rows, embedder)
+    return EncodeJob(rows, str(tmp_path / "shards"), OF, {"model": embedder})
 
 
-def run(workers: Here, progress: Any = silent) -> tuple[list[ShardManifest], int]:
-    shards = Distribution(workers, Place(workers.job.out), OF, progress)
-    return shards.run(), shards.encoded
+def run(
+    job: EncodeJob, ray: FakeRay, actors: int | None = 2, progress: Any = silent
+) -> tuple[list[ShardManifest], int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "ray", ray)
+        shards = Distribution(ray, RayCluster(actors=actors), job, progress)
+        try:
+            return shards.run(), shards.encoded
+        finally:
+            shards.close()
 
 
 def test_workers_make_the_shards_of_one_process(job: EncodeJob, tmp_path: Path) -> None:
     seen: list[tuple[Any, ...]] = []
-    workers = Here(job, 3)
-    manifests, encoded = run(workers, lambda *news: seen.append(news))
+    ray = FakeRay()
+    manifests, encoded = run(job, ray, 3, lambda *news: seen.append(news))
     assert [manifest.shard for manifest in manifests] == list(range(1, OF + 1))
     assert encoded == 120
-    assert sorted(workers.assigned) == list(range(1, OF + 1))
+    assert ray.assigned == list(range(1, OF + 1))
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
     assert seen[-1][:3] == ("encoding", 120, 120)
+    assert set(ray.killed) == {1, 2, 3}
 
 
-def test_the_shard_of_a_lost_worker_is_continued_by_another(job: EncodeJob, tmp_path: Path) -> None:
-    workers = Here(job, 2, lambda worker, shard: 13 if worker == 1 else None)
-    run(workers)
-    assert len(workers.assigned) == OF + 1
-    assert workers.encoded == 120 + 3  # ten of the thirteen were a part, and are not encoded again
+def test_a_lost_shard_is_continued(job: EncodeJob, tmp_path: Path) -> None:
+    left = iter([13])
+    ray = FakeRay(dies=lambda shard: next(left, None))
+    run(job, ray)
+    assert ray.assigned[:3] == [1, 2, 1]
+    assert (ray.actors, len(ray.assigned)) == (3, OF + 1)
+    assert ray.encoded == 120 + 3  # ten of the thirteen were a part, and are not encoded again
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
 
 
 def test_what_is_complete_is_not_encoded_again(job: EncodeJob, embedder: FakeEmbedder, tmp_path: Path) -> None:
     encode_corpus(job.corpus, job.out, shard=2, of=OF, model=embedder)
-    workers = Here(job, 2)
-    _, encoded = run(workers)
-    assert encoded == workers.encoded < 120
+    ray = FakeRay()
+    _, encoded = run(job, ray)
+    assert encoded == ray.encoded < 120
     assert contents(tmp_path / "shards") == contents(tmp_path / "alone")
 
 
 def test_a_shard_over_which_workers_die_is_given_up(job: EncodeJob) -> None:
-    workers = Here(job, 2, lambda worker, shard: 4 if shard == 3 else None)
-    with pytest.raises(
-        EngineError, match=rf"shard 3/{OF}: {ATTEMPTS} workers died over it; the last one: killed. It .* 'doc-"
-    ):
-        run(workers)
+    ray = FakeRay(dies=lambda shard: 4 if shard == 3 else None)
+    with pytest.raises(EngineError, match=rf"shard 3/{OF}: {ATTEMPTS} workers died over it; the last one: killed"):
+        run(job, ray)
+
+
+def test_it_is_said_at_which_document_a_worker_died(job: EncodeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardActor, "status", lambda self: (3, 4, 0, "'doc-7' (corpus, document 8)"))
+    ray = FakeRay(dies=lambda shard: 4 if shard == 3 else None)
+    with pytest.raises(EngineError, match=r"killed. It was last seen at the document 'doc-7' \(corpus, document 8\)"):
+        run(job, ray, 1)
 
 
 def test_a_shard_that_is_written_elsewhere_is_seen(job: EncodeJob, tmp_path: Path) -> None:
-    shards = Distribution(Here(job, 2), Place(tmp_path / "other"), OF, silent)
+    ray = FakeRay()
+    original = ray.actor
+    ray.actor = lambda job, *given: original(replace(job, out=str(tmp_path / "other")), *given)  # type: ignore[method-assign]
     with pytest.raises(
         InputError, match=r"was written on the node here, but is not here; give a folder that all nodes"
     ):
-        shards.run()
+        run(job, ray)
 
 
 def test_workers_that_read_different_corpora_are_seen(job: EncodeJob, tmp_path: Path) -> None:
-    class Different(Here):
-        def assign(self, worker: int, shard: int) -> None:
-            self.job = replace(self.job, corpus=make_documents(120, seed=worker))
-            super().assign(worker, shard)
-
+    ray = FakeRay()
+    ray.corpora = [make_documents(120, seed=seed) for seed in (1, 2)]
     with pytest.raises(InputError, match="are of different corpora; every node must read the same files"):
-        run(Different(job, 2))
+        run(job, ray)
 
 
 def test_what_a_worker_refuses_ends_the_call(job: EncodeJob) -> None:
-    run(Here(job, 2))
-    with pytest.raises(ConfigError, match="encoded from another corpus"):
-        run(Here(replace(job, corpus=make_documents(30)), 2))
+    run(job, FakeRay())
+    with pytest.raises(ConfigError, match=r"node here: .*encoded from another corpus"):
+        run(replace(job, corpus=make_documents(30)), FakeRay())
+    with pytest.raises(InputError, match=r"node here: .*nowhere.jsonl: no such file"):
+        run(replace(job, corpus="nowhere.jsonl"), FakeRay())
+    with pytest.raises(ModelError, match=r"node here: .*nowhere"):
+        run(replace(job, options={"model": "nowhere"}), FakeRay())
+
+
+def test_without_a_node_it_ends(job: EncodeJob) -> None:
+    def nobody(shard: int) -> None:
+        ray.cpus = 0
+
+    ray = FakeRay(dies=nobody)
+    with pytest.raises(EngineError, match="no node of the cluster with room for an actor is left"):
+        run(job, ray)
+
+
+def test_another_version_on_a_node(job: EncodeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(ConfigError, match=r"node here: this node has aveyb-retrieval .*, the command 0.0; install the"):
+        ShardActor(job, ".", "0.0").encode(1)
+
+
+def test_it_is_said_what_is_waited_for(
+    job: EncodeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_workers, "_PATIENCE", -1.0)
+    ray = FakeRay()
+    answered: list[int] = []
+
+    def wait(questions: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        answered.append(len(questions))
+        return (questions[:1], []) if len(answered) > 4 else ([], [])
+
+    monkeypatch.setattr(ray, "wait", wait)
+    run(job, ray)
+    assert [record.getMessage() for record in caplog.records] == [
+        "ray: no actor is ready yet; each needs cpus=1 and gpus=0 (free: 0.5 and 0), and loads its model"
+    ]
 
 
 NODES = [
@@ -257,105 +341,6 @@ class TestCluster:
             encode_corpus(make_documents(3), tmp_path, shard=1, of=2, model=embedder, ray=RayCluster())
 
 
-class FakeRay:
-    """As much of Ray as `RayWorkers` uses; a test says which question is answered, and how."""
-
-    class exceptions:
-        class RayError(Exception): ...
-
-        class RayTaskError(RayError): ...
-
-    def __init__(self, cpus: float) -> None:
-        self.cpus = cpus
-        self.actors = 0
-        self.killed: list[int] = []
-        self.asked: dict[str, Any] = {}
-        self.answers: list[tuple[str, Any]] = []
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "NodeManagerAddress": "n", "Resources": {"CPU": self.cpus}}]
-
-    def remote(self, cls: type) -> Any:
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.actor))
-
-    def actor(self, *_: Any) -> Any:
-        self.actors += 1
-        number = self.actors
-        asks = {
-            what: SimpleNamespace(remote=lambda *a, w=what: f"{w} {number}") for what in ("start", "status", "encode")
-        }
-        return SimpleNamespace(number=number, **asks)
-
-    def kill(self, actor: Any) -> None:
-        self.killed.append(actor.number)
-
-    def wait(self, questions: list[str], timeout: float) -> tuple[list[str], list[str]]:
-        assert questions
-        found = [question for question, _ in self.answers[:1] if question in questions]
-        return found, []
-
-    def get(self, question: str) -> Any:
-        answered, answer = self.answers.pop(0)
-        assert answered == question
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class TestRayWorkers:
-    @pytest.fixture
-    def ray(self) -> FakeRay:
-        return FakeRay(2)
-
-    @pytest.fixture
-    def workers(self, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
-        monkeypatch.setattr(ray_workers, "_TICK", 0.0)
-        return RayWorkers(ray, RayCluster(actors=2), make_job(tmp_path, [], FakeEmbedder()), 2)
-
-    def test_an_actor_that_seems_to_be_gone_is_ended_and_replaced(self, ray: FakeRay, workers: RayWorkers) -> None:
-        ray.answers = [("start 1", "10.0.0.1")]
-        assert list(workers.wait(5)) == [Ready(1)]
-        workers.assign(1, 4)
-        ray.answers = [("status 1", ray.exceptions.RayError("unavailable"))]
-        assert list(workers.wait(5)) == [Lost(1, "unavailable")]
-        assert ray.killed == [1]
-        ray.answers = [("encode 1", "too late")]
-        assert list(workers.wait(5)) == []
-        assert ray.actors == 3
-        workers.close()
-        assert ray.killed == [1, 2, 3]
-
-    def test_no_more_actors_than_shards_that_are_left(self, ray: FakeRay, workers: RayWorkers) -> None:
-        list(workers.wait(1))
-        assert ray.actors == 1
-
-    def test_without_a_node_it_ends(self, ray: FakeRay, workers: RayWorkers) -> None:
-        ray.answers = [("start 1", "10.0.0.1")]
-        list(workers.wait(5))
-        ray.cpus = 0
-        ray.answers = [("status 1", ray.exceptions.RayError("node died"))]
-        list(workers.wait(5))
-        with pytest.raises(EngineError, match="no node of the cluster with room for an actor is left"):
-            list(workers.wait(5))
-
-    def test_actors_that_die_before_they_are_ready(self, ray: FakeRay, workers: RayWorkers) -> None:
-        with pytest.raises(EngineError, match="6 actors died before they were ready; the last one: no module"):
-            for number in range(1, 10):
-                ray.answers = [(f"start {number}", ray.exceptions.RayError("no module"))]
-                list(workers.wait(5))
-
-    def test_it_is_said_what_is_waited_for(
-        self, ray: FakeRay, workers: RayWorkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(ray_workers, "_PATIENCE", -1.0)
-        ray.available_resources = lambda: {"CPU": 0.5}
-        for _ in range(4):
-            list(workers.wait(5))
-        assert [record.getMessage() for record in caplog.records] == [
-            "ray: no actor is ready yet; each needs cpus=1 and gpus=0 (free: 0.5 and 0), and loads its model"
-        ]
-
-
 def test_batch_tokens_reach_the_model(embedder: FakeEmbedder) -> None:
     model = load_model(None, batch_tokens=64)
     assert isinstance(model, Embedder)
@@ -369,4 +354,4 @@ def test_a_job_checks_itself(tmp_path: Path, embedder: FakeEmbedder) -> None:
         encode_corpus([], tmp_path, model=embedder, on_error="fix")  # type: ignore[arg-type]
     for of, words in ((True, "must be a whole number"), (1.5, "must be a whole number"), (0, "counted from 1/N")):
         with pytest.raises(ConfigError, match=words):
-            replace(make_job(tmp_path, [], embedder), of=of)  # type: ignore[arg-type]
+            EncodeJob([], str(tmp_path), of, {})  # type: ignore[arg-type]

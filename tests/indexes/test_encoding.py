@@ -171,7 +171,7 @@ def test_an_export_keeps_the_language(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "Die H\u00e4user der Stadt"}, {"_id": "b", "text": "the running houses"}]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="german")
     export_index(tmp_path / "ix", tmp_path / "shards")
-    assert EncodedShards.open(tmp_path / "shards").encoding.language == "german"
+    assert EncodedShards(tmp_path / "shards").encoding.language == "german"
     build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
     build_index(None, tmp_path / "plain", vectors=tmp_path / "shards", language="none")
     assert [describe(tmp_path / name)["language"] for name in ("again", "plain")] == ["german", "none"]
@@ -203,7 +203,7 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"passage_tokens is 32, of .*ix 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
     assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
-    with pytest.raises(InputError, match="shard 1 and shard 2 were encoded with different settings"):
+    with pytest.raises(InputError, match="shard 1 and shard 2 were encoded differently: passage_tokens is 32 and 64"):
         encode_two_ways(model, tmp_path / "mixed")
 
 
@@ -211,4 +211,4 @@ def encode_two_ways(model: Embedder, place: Path) -> None:
     for shard, tokens in ((1, 32), (2, 64)):
         rows = [{"_id": f"{i}", "text": TEXT} for i in range(4)]
         encode_corpus(rows, place, model=model, passage_tokens=tokens, shard=shard, of=2)
-    EncodedShards.open(place)
+    EncodedShards(place)

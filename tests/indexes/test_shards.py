@@ -26,13 +26,16 @@ from aveyb_retrieval import (
     verify_index,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.input.documents import FileOrigin, Record, SourceLocation
 from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.shards import shard_encoder, shard_writer
+from aveyb_retrieval.indexes.shards import encoder as shard_encoder
+from aveyb_retrieval.indexes.shards import shard as shard_file
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import EncodedRow, Part, Reach, write_part
+from aveyb_retrieval.indexes.shards.parts import Reach, encoded_of, read_part, write_part
 from aveyb_retrieval.indexes.shards.shard import shard_of
 from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.types import EncodedRow
 from tests.indexes.conftest import WORDS, make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -47,7 +50,7 @@ QUERIES = ["word1 word2", "word7 word80 word120", "title 7"]
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_writer, "PART_DOCUMENTS", 10)
+    monkeypatch.setattr(shard_file, "PART_DOCUMENTS", 10)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -105,12 +108,14 @@ def test_the_parts_hold_what_their_table_says(tmp_path: Path, embedder: FakeEmbe
     assert (found["_id"], found["title"], found["text"]) == ("a", "T", row["text"])
     assert json.loads(found["metadata"]) == {"year": 3}
     assert (found["n_tokens"], found["n_cut"]) == (expected.n_tokens, 0)
-    assert found["spans"] == expected.spans.tolist()
-    assert found["headings"] == [""] * len(expected.spans)
+    assert (found["sha256"], found["pages"]) == (None, None)
+    passages = found["passages"]
+    assert [[p["start"], p["stop"]] for p in passages] == expected.spans.tolist()
+    assert [p["heading"] for p in passages] == [""] * len(expected.spans)
     assert np.allclose(found["vector"], expected.vector, atol=1e-3)
-    assert np.allclose(found["passages"], expected.passages, atol=1e-3)
-    assert np.allclose(found["norms"], expected.norms)
-    assert str(table.schema.field("vector").type) == "fixed_size_list<element: halffloat>[16]"
+    assert np.allclose([p["vector"] for p in passages], expected.passages, atol=1e-3)
+    assert np.allclose([p["norm"] for p in passages], expected.norms)
+    assert str(table.schema.field("vector").type) == "fixed_size_list<element: halffloat not null>[16]"
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage"])
@@ -152,7 +157,7 @@ def test_an_interrupted_shard_is_continued_and_ends_byte_for_byte_the_same(
         encode_corpus(documents, tmp_path / "cut", of=2, model=Interrupted(33))
     assert len(list(tmp_path.glob("cut/*/*.parquet"))) == 3
     with pytest.raises(InputError, match="no complete shards"):
-        EncodedShards.open(tmp_path / "cut")
+        EncodedShards(tmp_path / "cut")
     report = encode_corpus(documents, tmp_path / "cut", of=2, model=embedder)
     assert report.encoded == len(documents) - 30  # three parts of ten were there
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
@@ -237,18 +242,17 @@ def test_export_gives_back_what_can_be_built_again(
     with pytest.raises(ConfigError, match="there are shards already"):
         export_index(tmp_path / "ix", tmp_path / "shards")
     export_index(tmp_path / "ix", tmp_path / "shards", overwrite=True)
-    assert len(EncodedShards.open(tmp_path / "shards")) == len(documents) - 2
+    assert len(EncodedShards(tmp_path / "shards")) == len(documents) - 2
 
 
 def test_an_export_equals_an_encoding(tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
     encode_corpus(documents, tmp_path / "encoded", model=embedder)
     build_index(documents, tmp_path / "ix", model=embedder)
     export_index(tmp_path / "ix", tmp_path / "exported")
-    both = [EncodedShards.open(tmp_path / name) for name in ("encoded", "exported")]
-    for position, (one, other) in enumerate(zip(*(shards.documents() for shards in both), strict=True)):
-        assert isinstance(one, Record)
+    both = [EncodedShards(tmp_path / name) for name in ("encoded", "exported")]
+    for one, other in zip(*(shards.documents() for shards in both), strict=True):
         assert replace(one, location=other.location) == other
-        rows = [shards.document(position, one.id) for shards in both]
+        rows = [encoded_of(record) for record in (one, other)]
         for name in ("vector", "passages", "spans", "norms"):
             assert np.array_equal(getattr(rows[0], name), getattr(rows[1], name))
         assert (rows[0].headings, rows[0].n_tokens) == (rows[1].headings, rows[1].n_tokens)
@@ -269,20 +273,19 @@ def test_shards_are_added_and_upserted(tmp_path: Path, documents: list[dict[str,
 def test_a_build_of_shards_is_continued(
     tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aveyb_retrieval.indexes.changes import ingest
+    from aveyb_retrieval.indexes.changes import ingest, source
 
     encode_corpus(documents, tmp_path / "shards", of=2, model=embedder)
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 8)
     rows = [0]
 
-    def stopping(self: EncodedShards, position: int, document_id: str) -> Any:
+    def stopping(record: Record) -> EncodedRow:
         rows[0] += 1
         if rows[0] == 40:
             raise KeyboardInterrupt
-        return original(self, position, document_id)
+        return encoded_of(record)
 
-    original = EncodedShards.document
-    monkeypatch.setattr(EncodedShards, "document", stopping)
+    monkeypatch.setattr(source, "encoded_of", stopping)
     with pytest.raises(KeyboardInterrupt):
         build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
     report = build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
@@ -306,23 +309,60 @@ def test_lines_that_are_no_documents_are_counted_once(tmp_path: Path, embedder: 
         ("ab" * 32, (0, 3), None),
         ("ab" * 32, None, None),
         ("ab" * 31, None, "the hash of its file is none"),
-        ("", (0, 3), "the hash of its file is none"),
+        (None, (0, 3), "the hash of its file is none"),
         ("ab" * 32, (0, 9), "pages outside the text"),
     ],
 )
-def test_files_and_pages_in_a_part(sha256: str, starts: tuple[int, ...] | None, message: str | None) -> None:
+def test_files_and_pages_in_a_part(sha256: Any, starts: tuple[int, ...] | None, message: str | None) -> None:
     origin = FileOrigin(sha256, "/here", Pages(starts) if starts else None)
-    record = Record("a", "", "one two", {"path": "a"}, SourceLocation("x", 1), origin)
     none = np.zeros((0, 4), dtype=np.float32)
-    row = EncodedRow(np.zeros(4, dtype=np.float32), none, np.zeros((0, 2), dtype=np.int64), None, (), 2, 0)
-    part = Part(write_part([(record, row)], 4, "float32", Reach("", 1, "", 0)), "part", 4, "float32")
+    row = EncodedRow(np.zeros(4, dtype=np.float32), none, np.zeros((0, 2), dtype=np.int64), n_tokens=2)
+    record = Record("a", "", "one two", {"path": "a"}, SourceLocation("x", 1), origin, encoded=row)
+    encoding, reach = Encoding(None, None, 4, "document"), Reach(Encoding(None, None, 4, "document").digest, 1)
+    data = write_part([record], encoding, reach)
     if message is None:
-        assert part.documents("/there") == [
-            replace(record, location=SourceLocation("part", 1, "row"), origin=replace(origin, folder="/there"))
-        ]
+        assert read_part(data, "part", encoding, "/there") == (
+            [replace(record, location=SourceLocation("part", 1, "row"), origin=replace(origin, folder="/there"))],
+            reach,
+        )
     else:
         with pytest.raises(InputError, match=rf"part: row 1 \('a'\): {message}"):
-            part.documents("/there")
+            read_part(data, "part", encoding, "/there")
+
+
+ROW = EncodedRow(
+    np.array([1, 0], np.float32), np.array([[0, 1]], np.float32), np.array([[0, 3]]), np.ones(1, np.float32), ("",)
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        ({"vector": np.array([np.nan, 0], np.float32)}, "a vector that is not of unit length"),
+        ({"passages": np.array([[0, 2]], np.float32)}, "a vector that is not of unit length"),
+        ({"spans": np.array([[-1, 3]])}, "a passage outside the text of 7 characters"),
+        ({"spans": np.array([[0, 8]])}, "a passage outside the text of 7 characters"),
+    ],
+)
+def test_what_a_part_must_not_hold(change: dict[str, Any], message: str | None) -> None:
+    record = Record("a", "", "one two", {}, SourceLocation("x", 1), encoded=replace(ROW, **change))
+    encoding = Encoding(None, None, 2, "both")
+    data = write_part([record], encoding, Reach(encoding.digest))
+    if message is None:
+        (found,), _ = read_part(data, "part", encoding, "")
+        assert found.encoded is not None
+        assert np.array_equal(found.encoded.passages, ROW.passages)
+        other = replace(encoding, dim=3)
+        with pytest.raises(ConfigError, match="part: encoded by another model or with other settings"):
+            read_part(data, "part", other, "")
+        with pytest.raises(InputError, match="part: columns of other types than those of a part"):
+            read_part(write_part([record], encoding, Reach(other.digest)), "part", other, "")
+        with pytest.raises(InputError, match=r"part: not a part of a shard: .*; encode this shard again"):
+            read_part(data[:-20], "part", encoding, "")
+    else:
+        with pytest.raises(InputError, match=rf"part: row 1 \('a'\): {message}"):
+            read_part(data, "part", encoding, "")
 
 
 class TestRefused:
@@ -359,7 +399,7 @@ class TestRefused:
         with pytest.raises(ConfigError, match="encoded by another model or with other settings"):
             encode_corpus(documents, shards, of=3, shard=2, model=FakeEmbedder(seed="b"))
         encode_corpus(documents, shards, of=3, shard=2, model=FakeEmbedder(seed="b"), restart=True)
-        self.refused(shards, r"shard 1 and shard 2 were encoded by different models: fake-a .* and fake-b")
+        self.refused(shards, r"shard 1 and shard 2 were encoded differently: model is 'fake-a \(.*' and 'fake-b \(")
 
     def test_another_corpus(self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
         with pytest.raises(ConfigError, match="encoded from another corpus"):

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.input.precomputed import PrecomputedDocument
+from aveyb_retrieval.indexes.types import EncodedRow
 from aveyb_retrieval.training.mining import Mined, mine_negatives
 from aveyb_retrieval.training.settings import MiningRules
 
@@ -38,11 +38,11 @@ class Angles:
 
     dim, model_name, fingerprint = 2, "angles", "0" * 64
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[PrecomputedDocument]:
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedRow]:
         for _, text in documents:
             cosine = COSINES.get(text, 0.0)
             vector = np.array([cosine, math.sqrt(1 - cosine**2)], np.float32)
-            yield PrecomputedDocument(vector, np.empty((0, 2), np.float32), np.empty((0, 2), np.int64))
+            yield EncodedRow(vector, np.empty((0, 2), np.float32), np.empty((0, 2), np.int64))
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         return np.tile(np.array([1, 0], np.float32), (len(queries), 1))

@@ -20,7 +20,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.changes.rows import content_digest
 from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
-from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress
+from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, unusable
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.token_codec import TokenCodes
@@ -278,19 +278,11 @@ class Ingestion:
         return norms[: len(norms) if known.all() else int(np.argmin(known))].astype(np.float32)
 
     def _check(self, encoded: Encoded, step: Step) -> None:
-        dim = self._encoding.dim
-        if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
-            raise _unusable(
-                step,
-                f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} "
-                f"and {len(encoded.spans)} passages",
-            )
-        if len(encoded.spans) >= MAX_PASSAGES:
-            raise _unusable(
-                step, f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
-            )
-        if not (np.isfinite(encoded.vector).all() and np.isfinite(encoded.passages).all()):
-            raise _unusable(step, "its vector holds NaN or infinity; the model or the vectors given are broken")
+        wrong = unusable(encoded, self._encoding.dim)
+        if wrong is None and len(encoded.spans) >= MAX_PASSAGES:
+            wrong = f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
+        if wrong is not None:
+            raise InputError(f"{step.item.location}: document {step.record.id!r}: {wrong}")
 
 
 class _Ids:
@@ -336,7 +328,3 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
     if tokens is None:
         raise ModelError(f"the model gave no token vectors of the document {step.record.id!r}; leave token_vectors out")
     return tokens
-
-
-def _unusable(step: Step, what: str) -> InputError:
-    return InputError(f"{step.item.location}: document {step.record.id!r}: {what}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.ingest import GrowingEmbedder, Step
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from aveyb_retrieval.indexes.shards.place import is_url
 from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, check_fingerprint
 
@@ -21,37 +23,37 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
 
 
-class VectorSource(Protocol):
-    """Gives the vectors of the documents of a change, in order."""
+class VectorSource(ABC):
+    """Gives the vectors of the documents of a change, in order.
 
-    @property
-    def growing(self) -> GrowingEmbedder | None:
-        """The model, where it can continue a document that grew."""
-        ...
+    Attributes:
+        growing: The model, where it can continue a document that grew.
+    """
 
+    growing: GrowingEmbedder | None = None
+
+    @abstractmethod
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Return one result for each step, in order. May read ahead, but only in the calling thread."""
-        ...
 
+    @abstractmethod
     def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise an error of ours where these vectors do not fit the index at `where`."""
-        ...
 
-    def check_all_used(self, documents: int) -> None:
+    def check_all_used(self, documents: int) -> None:  # noqa: B027  # a model encodes as many as there are
         """Raise InputError where the source has vectors for another number of documents than were read."""
-        ...
 
     def describe(self) -> str | None:
         """Identify ready-made vectors, so that an interrupted change never continues with others; None for a model."""
-        ...
+        return None
 
 
-class ModelSource:
+class ModelSource(VectorSource):
     """Encodes documents with a model."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
-        self.growing: GrowingEmbedder | None = embedder if isinstance(embedder, GrowingEmbedder) else None
+        self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Encode titles and texts."""
@@ -63,24 +65,17 @@ class ModelSource:
             raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
         check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
 
-    def check_all_used(self, documents: int) -> None:
-        """Nothing to check: a model encodes as many documents as there are."""
 
-    def describe(self) -> str | None:
-        """Return None: the model's fingerprint is among the settings."""
-        return None
-
-
-class PrecomputedSource:
-    """Takes documents' vectors from a file, or from shards: those of the document's position in the corpus."""
-
-    growing: GrowingEmbedder | None = None
+class PrecomputedSource(VectorSource):
+    """Takes the vectors that documents of shards bring along, or those of a file at their position in the corpus."""
 
     def __init__(self, vectors: PrecomputedVectors | EncodedShards) -> None:
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Take the row of each document."""
+        if isinstance(self.vectors, EncodedShards):
+            return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
@@ -124,4 +119,4 @@ def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | Encod
     assert not isinstance(vectors, np.ndarray)  # neither of the two
     if corpus is not None:
         raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
-    return EncodedShards.open(vectors)
+    return EncodedShards(vectors)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
+    from aveyb_retrieval.indexes.types import EncodedRow
 
 FORMAT = 4
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.indexes.pages import Pages
+    from aveyb_retrieval.indexes.types import EncodedRow
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
 LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
@@ -112,7 +113,8 @@ class Record:
     """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata.
 
     `origin` is the file that holds this document and nothing else, None for a line of a file or an object of Python.
-    `id_is_made` says that the input had no id, and `id` is made of the content.
+    `id_is_made` says that the input had no id, and `id` is made of the content. `encoded` is what a model made of it
+    before, where it comes out of a shard or an index.
     """
 
     id: str
@@ -122,6 +124,7 @@ class Record:
     location: SourceLocation
     origin: FileOrigin | None = None
     id_is_made: bool = False
+    encoded: EncodedRow | None = field(default=None, repr=False, compare=False)
 
     @property
     def prefix(self) -> str:
@@ -305,8 +308,8 @@ def _number(value: int | float | Decimal) -> int | float:
 
 
 def _check_unicode(record: Record) -> None:
-    for field, value in (("id", record.id), ("title", record.title), ("text", record.text)):
-        _encodable(field, value)
+    for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        _encodable(name, value)
     _encodable("metadata", record.metadata_json)
 
 

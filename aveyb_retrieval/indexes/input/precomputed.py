@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
@@ -12,24 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.types import FloatArray, IntArray, unit_rows
+from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BLOCK_BYTES = 16 << 20
 _NO_SPANS = np.empty((0, 2), dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class PrecomputedDocument:
-    """What a model would have given: the vector, and no passages (nobody knows where they would be)."""
-
-    vector: FloatArray
-    passages: FloatArray
-    spans: IntArray
-    n_tokens: int = 0
-    n_cut: int = 0
 
 
 class PrecomputedVectors:
@@ -83,8 +71,8 @@ class PrecomputedVectors:
         for row in range(len(self)):
             yield {"_id": self.ids[row] if self.ids is not None else str(row), "text": ""}
 
-    def document(self, position: int, document_id: str) -> PrecomputedDocument:
-        """The vector of the document at `position` of the corpus, counted from 0.
+    def document(self, position: int, document_id: str) -> EncodedRow:
+        """The vector of the document at `position` of the corpus, counted from 0, and no passages.
 
         Raises:
             InputError: there is none, it is that of another id, or it is not finite.
@@ -103,7 +91,7 @@ class PrecomputedVectors:
             raise InputError(
                 f"{self.name}, row {position + 1} (document {document_id!r}): the vector holds NaN or infinity"
             )
-        return PrecomputedDocument(unit, unit[None, :][:0], _NO_SPANS)
+        return EncodedRow(unit, unit[None, :][:0], _NO_SPANS)
 
     def _unit(self, position: int) -> FloatArray:
         """One row at unit length (all NaN if it is not finite). Made in blocks, as rows are asked for in order."""

@@ -5,33 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
-from aveyb_retrieval.indexes.input.documents import Record, Rejected
+from aveyb_retrieval.indexes.input.documents import Record
 from aveyb_retrieval.indexes.search.export import stored_documents
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
 from aveyb_retrieval.indexes.shards.place import is_url
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.words import language
-from aveyb_retrieval.indexes.types import Progress, silent
+from aveyb_retrieval.indexes.types import EncodedRow, Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
 
 BATCH_DOCUMENTS = 256
 BATCH_PASSAGES = 4096
 
-Row = tuple[Record, "EncodedRow"]
+Row = tuple[Record, EncodedRow]
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,9 @@ def publish_index(
     """
     started = time.monotonic()
     _check_address(to)
-    with ExitStack() as stack:
-        documents = stack.enter_context(closing(_open(source, language)))
-        writer = stack.enter_context(closing(open_writer(to)))
-        made = documents.settings()
-        identity = json.dumps([documents.describe(), made.to_json()], sort_keys=True)
+    with _open(source, language) as documents, closing(open_writer(to)) as writer:
+        made = CollectionSettings(documents.encoding, "")
+        identity = json.dumps([documents.identity, made.to_json()], sort_keys=True)
         settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
         if update:
             writer.settings().check_same(settings, writer.name)
@@ -98,20 +97,21 @@ def publish_index(
             else:
                 writer.add(batch)
             written += len(batch)
-            progress("publishing", done + written, len(documents), 0)
+            progress("publishing", done + written, documents.documents, 0)
         if not update:
             progress("indexing", 0, 1, 0)
             writer.finish()
             progress("indexing", 1, 1, 0)
             writer.switch()
-        return PublishReport(writer.name, len(documents), documents.passages, written, time.monotonic() - started)
+        return PublishReport(writer.name, documents.documents, documents.passages, written, time.monotonic() - started)
 
 
 def _batches(documents: _Source, done: int) -> Iterator[list[Row]]:
     """Documents in batches, without the first `done` of them."""
     waiting: list[Row] = []
     passages = 0
-    for record, row in documents.rows(done):
+    for record in documents.rows(done):
+        row = encoded_of(record)
         waiting.append((record, row))
         passages += len(row.spans)
         if len(waiting) >= BATCH_DOCUMENTS or passages >= BATCH_PASSAGES:
@@ -155,91 +155,38 @@ def _check_address(to: str) -> None:
         )
 
 
-class _Source(Protocol):
-    """Documents with vectors."""
+@dataclass(frozen=True)
+class _Source:
+    """Documents with vectors.
 
-    def __len__(self) -> int: ...
-    @property
-    def passages(self) -> int:
-        """How many passages there are."""
+    Attributes:
+        encoding: What made them.
+        identity: Tells these contents from others.
+        documents, passages: How many there are.
+        rows: All documents but so many first ones, each time in the same order.
+    """
 
-    def settings(self) -> CollectionSettings:
-        """What made them, without what identifies a publication."""
-
-    def describe(self) -> str:
-        """Identify the contents."""
-
-    def rows(self, start: int) -> Iterator[Row]:
-        """All documents but the first `start`, each time in the same order."""
-
-    def close(self) -> None:
-        """Let go of files."""
+    encoding: Encoding
+    identity: str
+    documents: int
+    passages: int
+    rows: Callable[[int], Iterator[Record]]
 
 
-class _IndexSource:
-    """The documents of an index directory."""
-
-    def __init__(self, path: str | Path, words: str | None) -> None:
-        self._snapshot = Snapshot.open(path)
-        own = self._snapshot.language.name
-        if words not in (None, own):
-            raise ConfigError(f"language={words!r}: {path} has the language {own!r}")
-
-    def __len__(self) -> int:
-        return self._snapshot.info.documents
-
-    @property
-    def passages(self) -> int:
-        return self._snapshot.info.passages
-
-    def settings(self) -> CollectionSettings:
-        return CollectionSettings(self._snapshot.manifest.encoding, "")
-
-    def describe(self) -> str:
-        return self._snapshot.manifest.name
-
-    def rows(self, start: int) -> Iterator[Row]:
-        return stored_documents(self._snapshot, start)
-
-    def close(self) -> None:
-        self._snapshot.close()
-
-
-class _ShardSource:
-    """The documents of shards."""
-
-    def __init__(self, place: str | Path, words: str | None) -> None:
-        self._shards = EncodedShards.open(place)
-        made = self._shards.encoding
-        self._encoding = made if words is None else replace(made, language=language(words).name)
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    @property
-    def passages(self) -> int:
-        return self._shards.passages
-
-    def settings(self) -> CollectionSettings:
-        return CollectionSettings(self._encoding, "")
-
-    def describe(self) -> str:
-        return self._shards.describe()
-
-    def rows(self, start: int) -> Iterator[Row]:
-        for position, record in enumerate(self._shards.documents()):
-            if isinstance(record, Rejected):
-                raise record.error()
-            if position < start:
-                continue
-            yield record, self._shards.document(position, record.id)
-
-    def close(self) -> None:
+@contextmanager
+def _open(source: str | Path, words: str | None) -> Iterator[_Source]:
+    """Open an index directory, or shards; `words` is another language for these."""
+    if is_url(source) or IndexDirectory(source).current() is None:
+        shards = EncodedShards(source)
+        encoding = shards.encoding if words is None else replace(shards.encoding, language=language(words).name)
+        yield _Source(encoding, shards.describe(), len(shards), shards.passages, shards.documents)
         return
+    with closing(Snapshot.open(source)) as snapshot:
+        manifest, own = snapshot.manifest, snapshot.language.name
+        if words not in (None, own):
+            raise ConfigError(f"language={words!r}: {source} has the language {own!r}")
 
+        def rows(start: int) -> Iterator[Record]:
+            return stored_documents(snapshot, snapshot.all_documents()[start:])
 
-def _open(source: str | Path, words: str | None) -> _Source:
-    """Open an index directory, or shards."""
-    if not is_url(source) and IndexDirectory(source).current() is not None:
-        return _IndexSource(source, words)
-    return _ShardSource(source, words)
+        yield _Source(manifest.encoding, manifest.name, manifest.counts.documents, manifest.counts.passages, rows)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encode_options import EncodeOptions, ReadOptions, check_options
-from aveyb_retrieval.indexes.shards.job import EncodeJob
-from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.report import EncodeReport
+from aveyb_retrieval.indexes.shards.encoder import EncodeJob, ShardEncoder
 from aveyb_retrieval.indexes.shards.shard import check_shard
 from aveyb_retrieval.indexes.types import Progress, silent
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.input.corpus import Source
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
+    from aveyb_retrieval.indexes.shards.shard import ShardManifest
 
 
 class ShardOptions(ReadOptions, EncodeOptions, total=False):
@@ -35,6 +35,46 @@ class ShardOptions(ReadOptions, EncodeOptions, total=False):
     restart: bool
     batch_tokens: int | None
     progress: Progress
+
+
+@dataclass(frozen=True)
+class EncodeReport:
+    """Shards that are complete.
+
+    Attributes:
+        place: path or URL.
+        shards: their numbers, from 1.
+        of: how many shards there are in all.
+        documents, passages, tokens: what they hold.
+        rejected: items of the corpus that are no documents and were left out of them.
+        encoded: documents that this call encoded; the others were there.
+        seconds: how long it took.
+    """
+
+    place: str
+    shards: tuple[int, ...]
+    of: int
+    documents: int
+    passages: int
+    tokens: int
+    rejected: int
+    encoded: int
+    seconds: float
+
+    @classmethod
+    def of_shards(cls, place: object, made: Sequence[ShardManifest], encoded: int, started: float) -> EncodeReport:
+        """Sum up shards of one corpus; `started`: when, by the monotonic clock."""
+        return cls(
+            place=str(place),
+            shards=tuple(manifest.shard for manifest in made),
+            of=made[0].of,
+            documents=sum(manifest.total("documents") for manifest in made),
+            passages=sum(manifest.total("passages") for manifest in made),
+            tokens=sum(manifest.total("tokens") for manifest in made),
+            rejected=sum(manifest.rejected for manifest in made),
+            encoded=encoded,
+            seconds=time.monotonic() - started,
+        )
 
 
 def encode_corpus(
@@ -67,9 +107,8 @@ def encode_corpus(
         OptionalDependencyError: `ray` is given and Ray is not installed.
     """
     check_options(options, ShardOptions, "encode_corpus")
-    rest = {name: value for name, value in options.items() if name not in ("restart", "batch_tokens", "progress")}
-    job = EncodeJob(corpus, str(out), of, rest, options.get("batch_tokens"), options.get("restart", False))
-    progress, started = options.get("progress", silent), time.monotonic()
+    progress, started = options.pop("progress", silent), time.monotonic()
+    job = EncodeJob(corpus, str(out), of, options)
     if ray is not None:
         from aveyb_retrieval.indexes.shards.ray_workers import encode_on_ray
 
@@ -79,7 +118,7 @@ def encode_corpus(
     else:
         if shard is not None:
             check_shard(shard, of)
-        here = job.start(progress)
+        encoder = ShardEncoder(job, progress)
         numbers = range(1, of + 1) if shard is None else (shard,)
-        made, encoded = [here.encode(number, log=number == numbers[0]) for number in numbers], here.encoder.encoded
-    return EncodeReport.of_shards(Place(out), made, encoded, time.monotonic() - started)
+        made, encoded = [encoder.encode(number, log=number == numbers[0]) for number in numbers], encoder.encoded
+    return EncodeReport.of_shards(out, made, encoded, started)

@@ -25,6 +25,9 @@ class Place:
 
     A file appears complete or not at all: locally by a flushed rename, elsewhere as object stores promise it for one
     upload. Names may have one folder in front (`shard/part`).
+
+    Attributes:
+        url: The absolute path, or the URL.
     """
 
     def __init__(self, url: str | Path) -> None:
@@ -33,40 +36,30 @@ class Place:
         Raises:
             InputError: nobody knows this kind of URL, or its driver is not installed.
         """
-        self.url = str(url).rstrip("/") or "/"
+        self._name = str(url).rstrip("/") or "/"
+        self.url = self._name if is_url(self._name) else str(Path(self._name).resolve())
         self._remote: Any = None
-        if not is_url(self.url):
-            return
-        import fsspec
+        if is_url(self._name):
+            import fsspec
 
-        try:
-            self._remote, self._root = fsspec.core.url_to_fs(self.url)
-        except ImportError as error:
-            raise InputError(f"{self.url}: {error}") from error
-        except ValueError as error:
-            raise InputError(f"{self.url}: {error}") from error
+            try:
+                self._remote, self._root = fsspec.core.url_to_fs(self._name)
+            except (ImportError, ValueError) as error:
+                raise InputError(f"{self._name}: {error}") from error
 
     def __str__(self) -> str:
         """The path or URL as it was given."""
-        return self.url
-
-    @property
-    def absolute(self) -> str:
-        """The absolute path, or the URL."""
-        return self.url if is_url(self.url) else str(Path(self.url).resolve())
+        return self._name
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names in the place, or in one of its folders, ascending; of a folder that is not there: none."""
-        if self._remote is None:
-            path = Path(self.url) / folder
-            return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-        where = f"{self._root}/{folder}".rstrip("/")
-        with self._reading(folder):
-            try:
-                self._remote.invalidate_cache()
-                return sorted(name.rstrip("/").rsplit("/", 1)[1] for name in self._remote.ls(where, detail=False))
-            except FileNotFoundError:
-                return []
+        with self._reading(folder), suppress(FileNotFoundError):
+            if self._remote is None:
+                return sorted(entry.name for entry in Path(self.url, folder).iterdir())
+            self._remote.invalidate_cache()
+            found = self._remote.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)
+            return sorted(name.rstrip("/").rsplit("/", 1)[1] for name in found)
+        return []
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file.
@@ -77,7 +70,7 @@ class Place:
         """
         with self._reading(name):
             if self._remote is None:
-                with files.open_regular(Path(self.url) / name) as handle:
+                with files.open_regular(Path(self.url, name)) as handle:
                     return handle.read(os.fstat(handle.fileno()).st_size)
             data: bytes = self._remote.cat_file(f"{self._root}/{name}")
             return data
@@ -90,7 +83,7 @@ class Place:
         """
         with self._writing(name):
             if self._remote is None:
-                path = Path(self.url) / name
+                path = Path(self.url, name)
                 files.make_folder(path.parent)
                 files.write_atomic(path, data, tag=f".{uuid4().hex}")
                 return
@@ -106,7 +99,7 @@ class Place:
         """
         with self._writing(name), suppress(FileNotFoundError):
             if self._remote is None:
-                (Path(self.url) / name).unlink()
+                Path(self.url, name).unlink()
             else:
                 self._remote.rm_file(f"{self._root}/{name}")
 
@@ -116,7 +109,7 @@ class Place:
             yield
         except OSError as error:
             raise AveyBError(
-                f"{self.url}/{name}: writing failed ({error.strerror or error}); what was there before is unchanged. "
+                f"{self}/{name}: writing failed ({error.strerror or error}); what was there before is unchanged. "
                 "Make room or repair the disk and give the same command again: it continues where it stopped"
             ) from error
 
@@ -128,5 +121,4 @@ class Place:
         except FileNotFoundError:
             raise
         except OSError as error:
-            where = f"{self.url}/{name}" if name else self.url
-            raise InputError(f"{where}: cannot be read ({error.strerror or error})") from error
+            raise InputError(f"{self}/{name}: cannot be read ({error.strerror or error})") from error

@@ -1,9 +1,10 @@
-"""Ray's actors as workers: each loads the model once and makes one shard after the other.
+"""Ray's actors make the shards of a corpus: each loads the model once and makes one shard after the other.
 
 Only counts and manifests pass through Ray. Documents are read and shards written by the actors themselves, with the
 code that makes them anywhere else; so a shard does not depend on who made it, and what an actor has written is there
-when it dies. Ray neither restarts actors nor repeats their work here: `Distribution` does, since it also has to know
-when nobody is left.
+when it dies. Ray neither restarts actors nor repeats their work here: it uses up its attempts within seconds, before it
+knows that a node is gone. `Distribution` starts another actor, which goes on with the shard. One may so be made twice,
+wholly or in part; since it has one content and one name, it exists once.
 """
 
 from __future__ import annotations
@@ -12,27 +13,25 @@ import logging
 import os
 import textwrap
 import time
+from collections import Counter, deque
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, OptionalDependencyError
+from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, InputError, OptionalDependencyError
 from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
-from aveyb_retrieval.indexes.shards.distribute import ATTEMPTS, Distribution, Done, Lost, Ready, Status
+from aveyb_retrieval.indexes.shards.encoder import EncodeJob, ShardEncoder
 from aveyb_retrieval.indexes.shards.place import Place
+from aveyb_retrieval.indexes.shards.shard import ShardManifest
 from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aveyb_retrieval.indexes.shards.job import EncodeJob, StartedJob
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
-    from aveyb_retrieval.indexes.shards.shard import ShardManifest
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS = 3  # actors that may die over one shard
 _TICK = 1.0  # seconds between two looks at the nodes and at how far actors are
 _PATIENCE = 30.0  # seconds without an actor after which it is said what is waited for
 _REASON = 300  # characters of what Ray says
@@ -43,7 +42,8 @@ def encode_on_ray(job: EncodeJob, cluster: RayCluster, progress: Progress) -> tu
 
     Raises:
         ConfigError: the actors do not fit into the cluster, or cannot read the corpus.
-        InputError, ModelError: an actor's own error, with the node that it came from.
+        InputError, ModelError: an actor's own error, with the node that it came from; or actors read different corpora,
+            or write where this process does not see it.
         EngineError: no cluster answers, or actors die again and again.
     """
     names = source_names(job.corpus)
@@ -55,15 +55,12 @@ def encode_on_ray(job: EncodeJob, cluster: RayCluster, progress: Progress) -> tu
             "or a list"
         )
     cluster.check_device(job.options.get("device", "cpu"))
-    job = replace(job, out=Place(job.out).absolute)
     with cluster.connect() as ray:
-        actors = cluster.actors_for(ray.nodes(), job.of)
-        workers = RayWorkers(ray, cluster, job, actors)
+        shards = Distribution(ray, cluster, replace(job, out=Place(job.out).url), progress)
         try:
-            shards = Distribution(workers, Place(job.out), job.of, progress)
             return shards.run(), shards.encoded
         finally:
-            workers.close()
+            shards.close()
 
 
 class ShardActor:
@@ -72,67 +69,61 @@ class ShardActor:
     def __init__(self, job: EncodeJob, folder: str, version: str) -> None:
         """Take a job from a command that runs in `folder` with this `version` of the package; start nothing yet."""
         self._job, self._folder, self._version = job, folder, version
-        self._started: StartedJob | None = None
-        self._shard = 0
-        self._before = (0, 0)
+        self._encoder: ShardEncoder | None = None
+        self._shard, self._before = 0, (0, 0)
 
-    def start(self) -> str:
-        """Load the model; return the address of the node."""
+    def encode(self, shard: int) -> tuple[ShardManifest, int, int, str]:
+        """Return the manifest of a shard, documents and tokens that were encoded for it now, and the node's address.
+
+        Raises:
+            AveyBError: what went wrong, with the node, and where it is not known here with the document.
+        """
         import ray
 
+        node = f"node {ray.util.get_node_ip_address()}"
+        try:
+            encoder = self._encoder = self._encoder or self._start()
+            self._shard, self._before = shard, (encoder.encoded, encoder.tokens)
+            return encoder.encode(shard, log=shard == 1), *self.status()[1:3], node
+        except OptionalDependencyError:
+            raise
+        except AveyBError as error:
+            raise type(error)(f"{node}: {error}") from error
+        except Exception as error:
+            at = self.status()[3]
+            where = f"shard {shard}/{self._job.of}{f' at the document {at}' if at else ''}"
+            raise EngineError(f"{node}: {where}: {type(error).__name__}: {error}") from error
+
+    def status(self) -> tuple[int, int, int, str]:
+        """Return the shard being made, the documents and tokens encoded for it now, and the document it is at."""
+        if self._encoder is None:
+            return 0, 0, 0, ""
+        (documents, tokens), at = self._before, self._encoder.at
+        where = f"{at.id!r} ({at.location})" if at else ""
+        return self._shard, self._encoder.encoded - documents, self._encoder.tokens - tokens, where
+
+    def _start(self) -> ShardEncoder:
         if package_version() != self._version:
             raise ConfigError(
                 f"this node has aveyb-retrieval {package_version()}, the command {self._version}; install the same"
             )
         if Path(self._folder).is_dir():  # relative paths then mean what they mean to the command
             os.chdir(self._folder)
-        self._started = self._job.start(silent)
-        address: str = ray.util.get_node_ip_address()
-        return address
-
-    def encode(self, shard: int) -> tuple[ShardManifest, int, int]:
-        """Return the manifest of a shard, and the documents and tokens that were encoded for it now."""
-        assert self._started is not None
-        encoder = self._started.encoder
-        self._before = encoder.encoded, encoder.tokens
-        self._shard = shard
-        try:
-            manifest = self._started.encode(shard, log=shard == 1)
-        except AveyBError:
-            raise
-        except Exception as error:  # whatever it is: nobody else can say at which document it happened
-            at = f" at the document {self._at()}" if self._at() else ""
-            raise EngineError(f"shard {shard}/{self._job.of}{at}: {type(error).__name__}: {error}") from error
-        return manifest, *self._counts()
-
-    def status(self) -> tuple[int, int, int, str]:
-        """Return the shard being made, the documents and tokens encoded for it now, and the document it is at."""
-        return self._shard, *self._counts(), self._at()
-
-    def _counts(self) -> tuple[int, int]:
-        if self._started is None:
-            return 0, 0
-        encoder = self._started.encoder
-        return encoder.encoded - self._before[0], encoder.tokens - self._before[1]
-
-    def _at(self) -> str:
-        record = self._started.encoder.at if self._started else None
-        return f"{record.id!r} ({record.location})" if record else ""
+        return ShardEncoder(self._job, silent)
 
 
-class RayWorkers:
-    """As many actors as were asked for, as long as there is room; one that dies is replaced."""
+class Distribution:
+    """The shards of a job in the hands of actors.
 
-    def __init__(self, ray: Any, cluster: RayCluster, job: EncodeJob, actors: int) -> None:
-        """Start the first actors with the next `wait`."""
-        self._ray, self._cluster, self._job, self._count = ray, cluster, job, actors
-        self._numbers = count(1)
-        self._actors: dict[int, Any] = {}
-        self._nodes: dict[int, str] = {}  # of actors that are ready
-        self._pending: dict[Any, tuple[int, str]] = {}  # what is asked of whom
-        self._stillborn = 0  # actors lost before they were ready, since one last was
-        self._looked = 0.0
-        self._alone_since: float | None = None
+    Attributes:
+        made: the manifests of complete shards, by number.
+        encoded: documents that were encoded for them now.
+    """
+
+    def __init__(self, ray: Any, cluster: RayCluster, job: EncodeJob, progress: Progress) -> None:
+        """Start the actors; the cluster must have room for them."""
+        self._ray, self._cluster, self._job, self._progress = ray, cluster, job, progress
+        self._place = Place(job.out)
         self._class = ray.remote(ShardActor).options(
             num_cpus=cluster.cpus,
             num_gpus=cluster.gpus,
@@ -142,100 +133,122 @@ class RayWorkers:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": _threads(cluster.cpus)},
         )
+        self._actors = [self._new_actor() for _ in range(cluster.actors_for(ray.nodes(), job.of))]
+        self._died: Counter[int] = Counter()  # actors over a shard
+        self._waiting = deque(range(1, job.of + 1))
+        self._pending: dict[Any, tuple[int, int]] = {}  # an actor, and the shard it makes; 0: it is asked how far it is
+        self._status: dict[int, tuple[int, int, int, str]] = {}  # what each actor said last
+        self._tokens = 0
+        self.made: dict[int, ShardManifest] = {}
+        self.encoded = 0
 
-    def assign(self, worker: int, shard: int) -> None:
-        """Let an actor begin a shard."""
-        self._ask(worker, "encode", shard)
-
-    def wait(self, unfinished: int) -> Iterator[Ready | Status | Done | Lost]:
-        """Wait for an answer, at most a second.
+    def run(self) -> list[ShardManifest]:
+        """Return the manifests of all shards, by number, when all are complete.
 
         Raises:
             AveyBError: an actor refuses its shard.
-            EngineError: no node is left, or actors die before they are ready.
+            InputError: actors read different corpora, or write where this process does not see it.
+            EngineError: several actors die over one shard, or no node is left.
         """
-        if time.monotonic() - self._looked >= _TICK:
-            self._looked = time.monotonic()
-            self._fill(unfinished)
-            busy = {worker for worker, what in self._pending.values() if what == "status"}
-            for worker in self._nodes.keys() - busy:
-                self._ask(worker, "status")
-        if not self._pending:
-            time.sleep(_TICK)
-            return
-        answered, _ = self._ray.wait(list(self._pending), timeout=_TICK)
-        for reference in answered:
-            worker, what = self._pending.pop(reference)
-            if worker not in self._actors:  # lost meanwhile; another one has its shard
-                continue
-            yield self._answer(reference, worker, what)
+        for number in range(len(self._actors)):
+            self._begin(number, self._waiting.popleft())
+        looked = time.monotonic()
+        patience = looked + _PATIENCE
+        while len(self.made) < self._job.of:
+            answered, _ = self._ray.wait(list(self._pending), timeout=_TICK)
+            for reference in answered:
+                self._take(reference, *self._pending.pop(reference))
+            if time.monotonic() - looked >= _TICK:
+                looked = time.monotonic()
+                self._look()
+            if not self._status and time.monotonic() > patience:
+                patience = float("inf")  # said once
+                free = self._ray.available_resources()
+                logger.warning(
+                    "ray: no actor is ready yet; each needs cpus=%g and gpus=%g (free: %g and %g), and loads its model",
+                    self._cluster.cpus, self._cluster.gpus, free.get("CPU", 0), free.get("GPU", 0),
+                )  # fmt: skip
+            self._tell()
+        return [self.made[shard] for shard in sorted(self.made)]
 
     def close(self) -> None:
         """End all actors."""
-        for actor in self._actors.values():
+        for actor in self._actors:
             self._ray.kill(actor)
 
-    def _fill(self, unfinished: int) -> None:
-        """Start the actors that are missing, as far as the nodes that are alive have room."""
-        room = self._cluster.room(self._ray.nodes())
-        for _ in range(len(self._actors), min(self._count, room, unfinished)):
-            worker = next(self._numbers)
-            self._actors[worker] = self._class.remote(self._job, str(Path.cwd()), package_version())
-            self._ask(worker, "start")
-        if self._nodes:
-            self._alone_since = None
-        elif room == 0:
-            raise EngineError("ray: no node of the cluster with room for an actor is left; what is complete stays")
-        elif self._alone_since is None:
-            self._alone_since = time.monotonic()
-        elif time.monotonic() - self._alone_since > _PATIENCE:
-            self._alone_since = float("inf")  # once
-            free = self._ray.available_resources()
-            logger.warning(
-                "ray: no actor is ready yet; each needs cpus=%g and gpus=%g (free: %g and %g), and loads its model",
-                self._cluster.cpus, self._cluster.gpus, free.get("CPU", 0), free.get("GPU", 0),
-            )  # fmt: skip
+    def _new_actor(self) -> Any:
+        return self._class.remote(self._job, str(Path.cwd()), package_version())
 
-    def _ask(self, worker: int, what: str, *arguments: Any) -> None:
-        self._pending[getattr(self._actors[worker], what).remote(*arguments)] = worker, what
+    def _begin(self, number: int, shard: int) -> None:
+        self._pending[self._actors[number].encode.remote(shard)] = number, shard
 
-    def _answer(self, reference: Any, worker: int, what: str) -> Ready | Status | Done | Lost:
+    def _take(self, reference: Any, number: int, shard: int) -> None:
+        """Take an actor's answer."""
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
         except errors.RayTaskError as error:
-            raise self._refusal(error, worker) from error
+            if isinstance(error.cause, AveyBError):
+                raise error.cause from error
+            raise EngineError(f"ray: {_in_one_line(error)}") from error
         except errors.RayError as error:  # the actor, its node, or the way to it
-            return self._lose(worker, error)
-        if what == "start":
-            self._nodes[worker], self._stillborn = answer, 0
-            return Ready(worker)
-        if what == "status":
-            return Status(worker, *answer)
-        manifest, documents, tokens = answer
-        return Done(worker, manifest, documents, tokens, self._nodes[worker])
+            if shard:  # else the answer for its shard fails, too, or it was ended
+                self._replace(number, shard, _in_one_line(error))
+            return
+        if not shard:
+            self._status[number] = answer
+            return
+        self._check(*answer)
+        if self._waiting:
+            self._begin(number, self._waiting.popleft())
+        else:
+            self._ray.kill(self._actors[number])  # one that is new may need its place
 
-    def _lose(self, worker: int, error: Exception) -> Lost:
-        """Give an actor up, also one that only seems to be gone, so that its place is free."""
-        self._ray.kill(self._actors.pop(worker))
-        self._looked = 0.0  # replace it at once
-        reason = _in_one_line(error)
-        if self._nodes.pop(worker, None) is None:
-            self._stillborn += 1
-            if self._stillborn == ATTEMPTS * self._count:
-                raise EngineError(f"ray: {self._stillborn} actors died before they were ready; the last one: {reason}")
+    def _replace(self, number: int, shard: int, reason: str) -> None:
+        """Give an actor up, also one that only seems to be gone; another one goes on with its shard."""
+        self._ray.kill(self._actors[number])
+        self._died[shard] += 1
+        if self._died[shard] == ATTEMPTS:
+            seen, _, _, at = self._status.get(number, (0, 0, 0, ""))
+            where = f" It was last seen at the document {at}" if at and seen == shard else ""
+            raise EngineError(
+                f"shard {shard}/{self._job.of}: {ATTEMPTS} workers died over it; the last one: {reason}.{where}"
+            )
         logger.warning("ray: an actor is lost; another one goes on with its shard (%s)", reason)
-        return Lost(worker, reason)
+        self._actors[number] = self._new_actor()
+        self._begin(number, shard)
 
-    def _refusal(self, error: Any, worker: int) -> AveyBError:
-        """What an actor raised, as an error of this process that names the node."""
-        where = f"node {self._nodes[worker]}: " if worker in self._nodes else ""
-        cause = error.cause
-        if isinstance(cause, OptionalDependencyError):
-            return cause
-        if isinstance(cause, AveyBError):
-            return type(cause)(f"{where}{cause}")
-        return EngineError(f"{where}{type(cause).__name__}: {_in_one_line(cause)}")
+    def _check(self, manifest: ShardManifest, documents: int, tokens: int, node: str) -> None:
+        if ShardManifest.read(self._place, manifest.shard, manifest.of) != manifest:
+            raise InputError(
+                f"{self._place}: shard {manifest.shard} was written on the {node}, but is not here; give a "
+                "folder that all nodes share under this name, or a URL"
+            )
+        for other in self.made.values():
+            if other.corpus != manifest.corpus:
+                raise InputError(
+                    f"{self._place}: shard {manifest.shard}, made on the {node}, and shard {other.shard} are "
+                    "of different corpora; every node must read the same files"
+                )
+        self.made[manifest.shard] = manifest
+        self.encoded += documents
+        self._tokens += tokens
+
+    def _look(self) -> None:
+        """Ask actors how far they are, and see whether there is a place for them."""
+        if self._cluster.room(self._ray.nodes()) == 0:
+            raise EngineError("ray: no node of the cluster with room for an actor is left; what is complete stays")
+        asked = {number for number, shard in self._pending.values() if not shard}
+        for number, shard in list(self._pending.values()):
+            if shard and number not in asked:
+                self._pending[self._actors[number].status.remote()] = number, 0
+
+    def _tell(self) -> None:
+        going = [status for status in self._status.values() if status[0] not in self.made]
+        documents = sum(manifest.total("documents") for manifest in self.made.values()) + sum(s[1] for s in going)
+        total = next((manifest.consumed for manifest in self.made.values()), None)  # with what is no document
+        whole = documents if len(self.made) == self._job.of else total
+        self._progress("encoding", documents, whole, self._tokens + sum(s[2] for s in going))
 
 
 def _threads(cpus: float) -> dict[str, str]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
     from aveyb_retrieval.indexes.store.words import Language
+    from aveyb_retrieval.indexes.types import EncodedRow
 
 Row = dict[str, Any]
 LONGEST_BOUNDS = 65_536  # bytes of a JSON field

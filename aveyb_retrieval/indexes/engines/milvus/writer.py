@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engines.milvus.rows import Row
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
+    from aveyb_retrieval.indexes.types import EncodedRow
 
 # Documents are numbered from 0 as they are published. Numbers of documents that updates add are drawn at random from
 # those above, so that writers need not know of each other; passages leave 43 bits to them.

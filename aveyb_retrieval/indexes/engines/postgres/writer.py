@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.shards.parts import EncodedRow
-    from aveyb_retrieval.indexes.types import FloatArray
+    from aveyb_retrieval.indexes.types import EncodedRow, FloatArray
 
 _COLUMNS = {
     "documents": "number, key, id, title, text, metadata, fields, pages, n_tokens, n_cut, n_passages, words, n_words",
