@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.input.rows import Item
+    from aveyb_retrieval.indexes.input.documents import Item
     from aveyb_retrieval.indexes.shards.shard import ShardManifest
     from aveyb_retrieval.indexes.types import Progress
 
@@ -85,11 +85,7 @@ class StartedJob:
             InputError: the corpus holds something that is no document, or an id twice.
             ModelError: the model's answer cannot be used.
         """
-        reading = reading_of(self._job.options)
-        items = read_corpus(
-            self._job.corpus, reading.names, reading.max_line, reading.encoding, reading.types,
-            follow_links=reading.follow_links, file_seconds=reading.file_seconds,
-        )  # fmt: skip
+        items = read_corpus(self._job.corpus, reading_of(self._job.options))
         return self.encoder.encode(_without_notices(items, log=log), shard, self._job.of)
 
 

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.input.documents import FieldNames, FileOrigin, Record, Rejected, SourceLocation
-from aveyb_retrieval.indexes.input.rows import read_row
+from aveyb_retrieval.indexes.input.documents import FieldNames, FileOrigin, Record, Rejected, SourceLocation, read_row
 from aveyb_retrieval.indexes.pages import Pages
 
 if TYPE_CHECKING:
