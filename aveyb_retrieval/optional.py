@@ -14,6 +14,7 @@ _EXTRAS = {
     "torch": "torch",
     "transformers": "torch",
     "sentence_transformers": "torch",
+    "tokenizers": "torch",
     "huggingface_hub": "hub",
     "onnx": "train",
 }

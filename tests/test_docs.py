@@ -21,7 +21,7 @@ from aveyb_retrieval.cli import index as index_cli
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli import train as train_cli
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

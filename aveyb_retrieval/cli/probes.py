@@ -212,8 +212,9 @@ def _language_model(model: str, device: str) -> tuple[AveyForCausalLM, AveyBToke
     """Open an Avey language model and its tokenizer."""
     from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.device import check_device
-    from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
+    from aveyb_retrieval.encoder.folders import model_folder
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.wordpiece import load_tokenizer
     from aveyb_retrieval.errors import ModelError
 
     folder = model_folder(model)

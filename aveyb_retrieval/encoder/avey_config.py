@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
-
-from aveyb_retrieval.encoder.loading_errors import config_errors
-from aveyb_retrieval.encoder.settings_file import is_released, required_fields
+from aveyb_retrieval.encoder.base_config import BaseConfig
 from aveyb_retrieval.errors import ConfigError
 
-RELEASED_FIELDS = ("vocab_size", "d_embed", "n_blocks", "expansion_factor", "chunk_size", "k", "context_proportion")
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
 _WEIGHT_NORMS = ("max", "first")
 
 
-class AveyConfig(PreTrainedConfig):
+class AveyConfig(BaseConfig):
     """Configuration of an Avey language model.
 
     Sizes:
@@ -46,7 +42,15 @@ class AveyConfig(PreTrainedConfig):
     """
 
     model_type = "avey"
+    family: ClassVar[str] = "Avey"
     retrieved_order: ClassVar[str] = "sequence"
+    enricher_activation: ClassVar[str] = "relu2"
+    mix_activation: ClassVar[str] = "none"
+    similarity_norm: ClassVar[str] = "none"
+    enriched_order: ClassVar[str] = "mixed_gate_bypass"
+    fuser_order: ClassVar[str] = "context_bypass"
+    mix_bias: ClassVar[bool] = False
+    learned_residual: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
 
     vocab_size: int = 50304
@@ -77,22 +81,7 @@ class AveyConfig(PreTrainedConfig):
             raise ConfigError(
                 f"AveyConfig.weight_norm is {self.weight_norm!r}; choose one of {', '.join(_WEIGHT_NORMS)}"
             )
-        tail = self.tail_share * self.expansion_factor * self.hidden_size
-        if not 0 < self.tail_share < 1 or tail % 2:
-            raise ConfigError(
-                f"AveyConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
-                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
-            )
-
-    @property
-    def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
-        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
-
-    @property
-    def bypass_size(self) -> int:
-        """The width of the bypassed head."""
-        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
+        self._check_tail()
 
     @property
     def context_size(self) -> int:
@@ -143,17 +132,3 @@ class AveyConfig(PreTrainedConfig):
             tail_share=context_proportion,
             weight_norm="first",
         )
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
-
-        Raises:
-            ConfigError: a value is out of range, not one of its choices, or of another type.
-            ModelError: a released configuration lacks a field.
-        """
-        with config_errors():
-            if is_released(config_dict):
-                fields = required_fields(config_dict, RELEASED_FIELDS, "Avey", "config.json")
-                config_dict = cls.from_released(**fields).to_dict()
-            return super().from_dict(config_dict, **kwargs)

@@ -8,21 +8,20 @@ gives, as in generation; the two agree at the last position of a split and of a 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
 
 from aveyb_retrieval.encoder.avey_cache import AveyCache, TextState, choose
-from aveyb_retrieval.encoder.avey_config import RELEASED_FIELDS, AveyConfig
-from aveyb_retrieval.encoder.avey_layers import AveyLayer, put_before
+from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
-from aveyb_retrieval.encoder.layers import RMSNorm
+from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import SplitRanker
-from aveyb_retrieval.encoder.settings_file import required_fields
 from aveyb_retrieval.encoder.splits import padded_table
 from aveyb_retrieval.errors import InputError
 
@@ -48,7 +47,7 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
     _input_embed_layer = "embed"  # where transformers finds the token embedding
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012  (transformers' own form)
     supports_gradient_checkpointing = True
-    _no_split_modules = ["AveyLayer"]  # noqa: RUF012
+    _no_split_modules = ["AveyBLayer"]  # noqa: RUF012
     max_group_tokens = 16384  # tokens, retrieved ones included, in one pass through the layers: bounds memory
 
     def __init__(self, config: AveyConfig) -> None:
@@ -56,7 +55,7 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.ranker = SplitRanker(config)
-        self.layers = nn.ModuleList(AveyLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(AveyBLayer(config, "causal") for _ in range(config.num_hidden_layers))
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.gradient_checkpointing = False
@@ -69,67 +68,20 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
                 init.zeros_(module.bias)
         elif isinstance(module, RMSNorm):
             init.ones_(module.weight)
-        elif isinstance(module, AveyLayer):
+        elif isinstance(module, AveyBLayer) and module.spatial_proj is not None:
             init.xavier_normal_(module.spatial_proj)
-
-    @classmethod
-    def from_released(  # type: ignore[override]
-        cls,
-        state_dict: Mapping[str, torch.Tensor],
-        *,
-        vocab_size: int,
-        d_embed: int,
-        n_blocks: int,
-        expansion_factor: int,
-        chunk_size: int,
-        k: int,
-        context_proportion: float,
-    ) -> Any:
-        """Build the model from the tensors and settings of a released checkpoint.
-
-        Args:
-            state_dict: the checkpoint's tensors, with or without a prefix before `wte` and `blocks`; a tied head is
-                ignored.
-            vocab_size: the field of this name in the checkpoint's configuration, as are the others.
-            d_embed: D.
-            n_blocks: number of layers.
-            expansion_factor: width of the enriched vector in units of D.
-            chunk_size: S.
-            k: splits in a context, the current one included.
-            context_proportion: share of the enriched vector that is contextualized.
-
-        Returns:
-            The model in evaluation mode.
-
-        Raises:
-            ConfigError: the settings contradict each other.
-            ModelError: a tensor is missing, left over, or of another shape than the settings say.
-        """
-        config = AveyConfig.from_released(
-            vocab_size=vocab_size,
-            d_embed=d_embed,
-            n_blocks=n_blocks,
-            expansion_factor=expansion_factor,
-            chunk_size=chunk_size,
-            k=k,
-            context_proportion=context_proportion,
-        )
-        return cls._filled(config, state_dict)
 
     @staticmethod
     def _released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found = {match[1]: tensor for name, tensor in state_dict.items() if (match := _RELEASED_NAME.match(name))}
         return {_own_name(name): tensor for name, tensor in found.items()}
 
-    @staticmethod
-    def _released_config(settings: dict[str, Any], where: str) -> AveyConfig:
-        return AveyConfig.from_released(**required_fields(settings, RELEASED_FIELDS, "Avey", where))
-
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         """Tell `generate` that the model makes its own cache."""
         return False
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -140,8 +92,7 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         strict: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
-        return_dict: bool | None = None,
-    ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
+    ) -> CausalLMOutputWithPast:
         """Score the token after each position.
 
         Args:
@@ -155,7 +106,6 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
             logits_to_keep: score the last n columns only; 0: all.
             strict: give each position the ranking of its own prefix, S times the work; without gradient.
             num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
-            return_dict: False returns a tuple.
 
         Returns:
             `logits` `[B, T, V]` (`[B, 1, V]` with a cache, `[B, n, V]` with `logits_to_keep`), zeros at padding; `loss`
@@ -180,8 +130,6 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
             hidden = self._strict(input_ids, present, kept) if strict else self._as_trained(input_ids, present, kept)
         logits = self.lm_head(hidden)
         loss = None if labels is None else _loss(logits, labels, num_items_in_batch)
-        if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
     def new_cache(self, texts: int) -> AveyCache:
@@ -250,9 +198,9 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
         """Contexts `[n, C, D]` through all layers and the final norm."""
         for layer in self.layers:
             if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x)
+                x = self._gradient_checkpointing_func(layer.__call__, x, None)
             else:
-                x = layer(x)
+                x = layer(x, None)
         return self.ln_f(x)
 
     def _last(self, texts: list[TextState]) -> torch.Tensor:
@@ -312,6 +260,24 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
         x = self._run_layers(put_before(self.embed(ids), self.embed(torch.stack(splits)), weights))
         last = torch.tensor([len(own) for own in current], device=x.device) - ids.shape[1] - 1 + x.shape[1]
         return x[torch.arange(len(x), device=x.device), last]
+
+
+def put_before(current: torch.Tensor, retrieved: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Put the weighted retrieved splits before each current one: `[w1 X_r1, ..., wk X_rk, X]`.
+
+    Where a split has fewer than k predecessors the weights on the left are 0. Those rows are zeros and take part in
+    every layer, as in the authors' code.
+
+    Args:
+        current: `[n, T, D]`, token embeddings, T up to S.
+        retrieved: `[n, k, S, D]`, token embeddings.
+        weights: float32 `[n, k]`.
+
+    Returns:
+        `[n, k S + T, D]`, in the dtype of `current`.
+    """
+    weighted = retrieved * weights[..., None, None].to(retrieved.dtype)
+    return torch.cat([weighted.flatten(1, 2), current], dim=1)
 
 
 def _own_name(name: str) -> str:

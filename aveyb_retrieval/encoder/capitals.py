@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import re
 import string
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import tokenizers
 
 UP, LOCK, END = MARKS = "\x0e\x0f\x10"
 
@@ -82,13 +85,11 @@ def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) ->
     return before[offsets]
 
 
-def huggingface_normalizer() -> dict[str, Any]:
+def huggingface_normalizer() -> tokenizers.normalizers.Normalizer:
     """Return `mark` as the normalizer of a `tokenizer.json`."""
+    from tokenizers import Regex
+    from tokenizers.normalizers import Replace, Sequence
 
-    def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
-        return {"type": "Replace", "pattern": pattern, "content": content}
-
-    steps = [replace({"String": sign}, sign * 2) for sign in MARKS]
-    steps += [replace({"Regex": rule}, sign) for sign, rule in _RULES]
-    steps += [replace({"String": letter}, letter.lower()) for letter in string.ascii_uppercase]
-    return {"type": "Sequence", "normalizers": steps}
+    doubled = [Replace(sign, sign * 2) for sign in MARKS]
+    marked = [Replace(Regex(rule), sign) for sign, rule in _RULES]
+    return Sequence([*doubled, *marked, *(Replace(letter, letter.lower()) for letter in string.ascii_uppercase)])

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import cached_file
 
-from aveyb_retrieval.encoder.config import RELEASED_FIELDS, AveyBConfig
-from aveyb_retrieval.encoder.settings_file import is_released, read_object, required_fields
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.folders import is_released, read_object
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.wording import first_line
 
@@ -37,71 +37,41 @@ class CheckpointLoading:
 
     @classmethod
     def from_released(
-        cls,
-        state_dict: Mapping[str, torch.Tensor],
-        *,
-        vocab_size: int,
-        d_embed: int,
-        n_layers: int,
-        chunk_size: int,
-        k: int,
-        eps: float,
+        cls, state_dict: Mapping[str, torch.Tensor], *, num_labels: int | None = None, **settings: Any
     ) -> Any:
         """Build the model from the tensors and settings of a released checkpoint.
 
         Args:
-            state_dict: the checkpoint's tensors, with or without a prefix before `embed`, `layers` and `ranker`; a tied
-                head is ignored.
-            vocab_size: the field of this name in the checkpoint's configuration, as are the others.
-            d_embed: D.
-            n_layers: number of layers.
-            chunk_size: S.
-            k: retrieved splits.
-            eps: epsilon of every norm.
+            state_dict: the checkpoint's tensors, with or without a prefix before those of the encoder; a tied head is
+                ignored.
+            num_labels: outputs of the classifier, where the model has one.
+            **settings: the fields of the checkpoint's `config.json` that the configuration's `from_released` takes.
 
         Returns:
             The model in evaluation mode.
 
         Raises:
+            ConfigError: the settings contradict each other.
             ModelError: a tensor is missing, left over, or of another shape than the settings say.
         """
-        config = AveyBConfig.from_released(
-            vocab_size=vocab_size, d_embed=d_embed, n_layers=n_layers, chunk_size=chunk_size, k=k, eps=eps
-        )
-        return cls._filled(config, state_dict)
+        config = cls.config_class.from_released(**settings)
+        if num_labels is not None:
+            config.num_labels = num_labels
+        return cls._filled(config, state_dict, "released checkpoint")
 
     @staticmethod
     def _released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of a released checkpoint under the names of `base_model`, without a tied head."""
         return released_tensors(state_dict)
 
-    @staticmethod
-    def _released_config(settings: dict[str, Any], where: str) -> Any:
-        """Return the configuration that a released `config.json` means."""
-        config = AveyBConfig.from_released(**required_fields(settings, RELEASED_FIELDS, "Avey-B", where))
-        config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
-        return config
-
     @classmethod
-    def _filled(cls, config: Any, state_dict: Mapping[str, torch.Tensor]) -> Any:
+    def _filled(cls, config: Any, state_dict: Mapping[str, torch.Tensor], name: Any) -> Any:
         model: Any = cls(config)  # type: ignore[call-arg]
         encoder = model.base_model
         head = {n: t for n, t in model.state_dict().items() if n.startswith(cls.head_names)} if cls.head_names else {}
         expected = {n: t for n, t in encoder.state_dict().items() if n not in (model._tied_weights_keys or {})} | head
         tensors = cls._released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
-        if missing := sorted(expected.keys() - tensors.keys()):
-            raise ModelError(f"released checkpoint lacks {len(missing)} tensors, first {missing[0]!r}; is it complete?")
-        if extra := sorted(tensors.keys() - expected.keys()):
-            raise ModelError(
-                f"released checkpoint holds {len(extra)} tensors with no place in the model, first {extra[0]!r}; "
-                f"does a model of {config.num_hidden_layers} layers and {config.num_retrieved} retrieved splits fit it?"
-            )
-        for name, tensor in tensors.items():
-            if tensor.shape != expected[name].shape:
-                raise ModelError(
-                    f"released checkpoint: {name} has shape {tuple(tensor.shape)}, its settings say "
-                    f"{tuple(expected[name].shape)}"
-                )
+        check_fits(name, tensors, {n: t.shape for n, t in expected.items()})
         encoder.load_state_dict({n: t for n, t in tensors.items() if n not in head}, strict=False)  # a tied head apart
         model.load_state_dict({n: tensors[n] for n in head}, strict=False)
         model.tie_weights()
@@ -168,12 +138,13 @@ class CheckpointLoading:
     ) -> Any:
         config = kwargs.get("config")
         if not isinstance(config, cls.config_class):
-            config = cls._released_config(settings, str(name))
+            config = cls.config_class.read_released(settings, str(name))
+            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
         weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
         if weights is None:
             raise no_weights(name, "no model.safetensors")
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
-        model = cls._filled(config, load_file(weights))
+        model = cls._filled(config, load_file(weights), name)
         return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
 
@@ -230,6 +201,13 @@ def check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
             f"{name}: {parameter} has shape {tuple(stored)} in the checkpoint, config.json says {tuple(expected)}; "
             f"{len(mismatched)} tensors differ so: weights and configuration belong to different models"
         )
+
+
+def check_fits(name: Any, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]) -> None:
+    """Raise `ModelError` unless tensors are those of a model, in the shapes that it has."""
+    both = expected.keys() & tensors.keys()
+    check_shapes(name, {(n, tensors[n].shape, expected[n]) for n in both if tensors[n].shape != expected[n]})
+    check_complete(name, expected.keys() - tensors.keys(), tensors.keys() - expected.keys())
 
 
 def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:

@@ -7,12 +7,9 @@ and weights are float32.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
-
-from aveyb_retrieval.encoder.loading_errors import config_errors
-from aveyb_retrieval.encoder.settings_file import is_released, required_fields
+from aveyb_retrieval.encoder.base_config import BaseConfig
 from aveyb_retrieval.errors import ConfigError
 
 _CHOICES = {
@@ -40,7 +37,6 @@ _FUNNEL: dict[str, Any] = {
     "funnel_pool": "mean",
     "funnel_recovery": "average_last",
 }  # where it is on
-RELEASED_FIELDS = ("vocab_size", "d_embed", "n_layers", "chunk_size", "k", "eps")
 # least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
 _SIZES = {
     "vocab_size": (1, 1 << 24),
@@ -84,7 +80,7 @@ RELEASED: dict[str, Any] = {
 }
 
 
-class AveyBConfig(PreTrainedConfig):
+class AveyBConfig(BaseConfig):
     """Configuration of an Avey-B encoder.
 
     Sizes:
@@ -134,7 +130,7 @@ class AveyBConfig(PreTrainedConfig):
         initializer_range: the standard deviation of "normal".
         static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
-            (`initialization.py`).
+            (`local_matrix`).
 
     Funnel (`funnel.py`; None: the funnel's usual value, or no funnel):
         funnel_after: how many layers see every token; behind them neighbouring tokens of a split are pooled.
@@ -153,6 +149,7 @@ class AveyBConfig(PreTrainedConfig):
     """
 
     model_type = "avey-b"
+    family: ClassVar[str] = "Avey-B"
 
     vocab_size: int = 50304
     hidden_size: int = 768
@@ -220,12 +217,7 @@ class AveyBConfig(PreTrainedConfig):
             raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
 
     def _check(self) -> None:
-        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
-        if not 0 < self.tail_share < 1 or tail % 2:
-            raise ConfigError(
-                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
-                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
-            )
+        self._check_tail()
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in list(choices):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
@@ -285,16 +277,6 @@ class AveyBConfig(PreTrainedConfig):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
 
     @property
-    def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
-        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
-
-    @property
-    def bypass_size(self) -> int:
-        """The width of the bypassed head."""
-        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
-
-    @property
     def context_size(self) -> int:
         """C, the most tokens that a layer sees of a split: S, or (k + 1) S where nothing compresses them."""
         return self.split_size * (1 if self.compressor == "linear" else self.num_retrieved + 1)
@@ -346,17 +328,3 @@ class AveyBConfig(PreTrainedConfig):
             norm_eps=eps,
             similarity_eps=eps,
         )
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
-
-        Raises:
-            ConfigError: a value is out of range, not one of its choices, or of another type.
-            ModelError: a released configuration lacks a field.
-        """
-        with config_errors():
-            if is_released(config_dict):
-                fields = required_fields(config_dict, RELEASED_FIELDS, "Avey-B", "config.json")
-                config_dict = cls.from_released(**fields).to_dict()
-            return super().from_dict(config_dict, **kwargs)

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
-from aveyb_retrieval.encoder.fingerprint import fingerprint
-from aveyb_retrieval.encoder.folders import MODEL_FILES, load_tokenizer, model_folder
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
 from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits
+from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits, repeat_title
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
-from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.optional import extra_for
 

@@ -1,15 +1,21 @@
-"""Where a model's files are, and the tokenizer among them."""
+"""Where a model's files are, what its JSON files hold, and the hash that identifies it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL, EMBEDDED, MODELS
-from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, WordPieceTokenizer, holds_wordpiece
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.optional import extra_for
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+MODELS = Path(__file__).parent.parent / "models"
+EMBEDDED = ("aveyb-small-en",)  # the models that come with the package, the default first
+DEFAULT_MODEL = MODELS / EMBEDDED[0]
 MODEL_FILES = ("config.json", "model.safetensors")
 _HUB_FILES = [
     "*.json",
@@ -47,22 +53,50 @@ def model_folder(model: str | Path | None) -> Path:
         raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
-
-    Args:
-        folder: the model folder.
-        vocab_size: rows of the model's embedding.
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one where there is no file.
 
     Raises:
-        ModelError: the tokenizer does not fit the model's vocabulary.
+        ModelError: the file holds anything else.
     """
-    tokenizer: Tokenizer
-    if (folder / VOCAB_FILE).is_file():
-        tokenizer = AveyBTokenizer.load(folder)
-    elif holds_wordpiece(folder):
-        tokenizer = WordPieceTokenizer.load(folder)
-    else:
-        tokenizer = AveyBTokenizer.p50k_base()
-    tokenizer.check_embeddings(vocab_size, str(folder))
-    return tokenizer
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON ({error}); copy or download the model again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} is not JSON of an object but of a {type(content).__name__}; copy the model again")
+    return content
+
+
+def is_released(settings: Mapping[str, Any]) -> bool:
+    """Return whether these are the fields of a configuration in the authors' format."""
+    return "d_embed" in settings
+
+
+def fingerprint(folder: Path, names: Iterable[str], settings: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over those of the named files that are there, in this order, and over the settings."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = folder / name
+        if path.is_file():
+            digest.update(name.encode())
+            for block in _blocks(path):
+                digest.update(block)
+    for name, value in sorted(settings.items()):
+        digest.update(f"{name}={value}\n".encode())
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    digest = hashlib.sha256()
+    for block in _blocks(path):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(lambda: file.read(1 << 20), b"")

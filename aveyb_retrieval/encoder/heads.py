@@ -15,13 +15,12 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.utils import can_return_tuple
 
 from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBModel, AveyBPreTrainedModel
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aveyb_retrieval.encoder.config import AveyBConfig
 
 _LABEL_FIELDS = ("architectures", "id2label", "label2id", "num_labels", "problem_type", "model_type")
@@ -56,48 +55,6 @@ class _WithHead(AveyBPreTrainedModel):
         model.model.load_state_dict(encoder.state_dict())
         return model.eval()
 
-    @classmethod
-    def from_released(  # type: ignore[override]
-        cls,
-        state_dict: Mapping[str, torch.Tensor],
-        *,
-        vocab_size: int,
-        d_embed: int,
-        n_layers: int,
-        chunk_size: int,
-        k: int,
-        eps: float,
-        num_labels: int,
-    ) -> Any:
-        """Build the model from the tensors and settings of a released checkpoint with this head.
-
-        Args:
-            state_dict: the checkpoint's tensors, with or without a prefix before those of the encoder.
-            vocab_size: the field of this name in the checkpoint's configuration, as are the others.
-            d_embed: D.
-            n_layers: number of layers.
-            chunk_size: S.
-            k: retrieved splits.
-            eps: epsilon of every norm.
-            num_labels: outputs of the classifier.
-
-        Returns:
-            The model in evaluation mode.
-
-        Raises:
-            ModelError: a tensor is missing, left over, or of another shape than the settings say.
-        """
-        config = cls.config_class.from_released(
-            vocab_size=vocab_size, d_embed=d_embed, n_layers=n_layers, chunk_size=chunk_size, k=k, eps=eps
-        )
-        config.num_labels = num_labels
-        return cls._filled(config, state_dict)
-
-    def _hidden(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, *, recover: bool = True
-    ) -> torch.Tensor:
-        return self.model(input_ids, attention_mask, recover=recover).last_hidden_state
-
 
 class AveyBForSequenceClassification(_WithHead):
     """One vector of `num_labels` scores for each text: classes, several labels at once, or one number.
@@ -114,13 +71,13 @@ class AveyBForSequenceClassification(_WithHead):
         )
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-    ) -> SequenceClassifierOutput | tuple[torch.Tensor, ...]:
+    ) -> SequenceClassifierOutput:
         """Score texts: `W dense(mean of the token vectors) + b`.
 
         Args:
@@ -129,7 +86,6 @@ class AveyBForSequenceClassification(_WithHead):
             labels: by `config.problem_type`, or where that is None by their number and dtype: float `[B]` for one
                 number ("regression", mean squared error), int64 `[B]` for classes ("single_label_classification",
                 cross entropy), float `[B, num_labels]` of 0 and 1 ("multi_label_classification", binary cross entropy).
-            return_dict: False returns a tuple.
 
         Returns:
             `logits` `[B, num_labels]`, and with labels the `loss`, a mean, float32.
@@ -138,15 +94,13 @@ class AveyBForSequenceClassification(_WithHead):
             ConfigError: `config.problem_type` is not one of the three.
             InputError: a class outside of 0 to `num_labels - 1`, or labels of another shape.
         """
-        hidden = self._hidden(input_ids, attention_mask, recover=False)
+        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
         if attention_mask is None:
             mean = hidden.mean(1)
         else:  # padding is zero in the encoder's output
             mean = hidden.sum(1) / (attention_mask != 0).sum(1, keepdim=True).clamp_min(1).to(hidden.dtype)
         logits = self.classifier(self.dense(mean))
         loss = None if labels is None else self._loss(logits.float(), labels)
-        if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -163,8 +117,8 @@ class AveyBForSequenceClassification(_WithHead):
         return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
 
 
-class AveyBForTokenClassification(_WithHead):
-    """`num_labels` scores for each token: entities, parts of speech."""
+class _WithTokenHead(_WithHead):
+    """A head on every token's vector."""
 
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
@@ -172,20 +126,27 @@ class AveyBForTokenClassification(_WithHead):
         self.dense = nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
         self.post_init()
 
+    def _logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        hidden = self.model(input_ids, attention_mask, recover=True, return_dict=True).last_hidden_state
+        return self.classifier(self.dense(hidden))
+
+
+class AveyBForTokenClassification(_WithTokenHead):
+    """`num_labels` scores for each token: entities, parts of speech."""
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-    ) -> TokenClassifierOutput | tuple[torch.Tensor, ...]:
+    ) -> TokenClassifierOutput:
         """Score tokens: `W tanh(dense(h)) + b`.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
             labels: int64 `[B, T]`, -100 where there is none.
-            return_dict: False returns a tuple.
 
         Returns:
             `logits` `[B, T, num_labels]`, and with labels the `loss`, mean cross entropy, float32.
@@ -193,14 +154,12 @@ class AveyBForTokenClassification(_WithHead):
         Raises:
             InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than the input.
         """
-        logits = self.classifier(self.dense(self._hidden(input_ids, attention_mask)))
+        logits = self._logits(input_ids, attention_mask)
         loss = None if labels is None else _cross_entropy(logits.float(), labels)
-        if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
-class AveyBForQuestionAnswering(_WithHead):
+class AveyBForQuestionAnswering(_WithTokenHead):
     """Where the answer is, in a question followed by a context; `config.answer_form` says how it is marked.
 
     "span": the two outputs of a token are its scores as the first and as the last token of the answer, as usual.
@@ -220,9 +179,8 @@ class AveyBForQuestionAnswering(_WithHead):
                 f"{config.answer_form!r}"
             )
         super().__init__(config)
-        self.dense = nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
-        self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -230,8 +188,7 @@ class AveyBForQuestionAnswering(_WithHead):
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-    ) -> QuestionAnsweringModelOutput | TokenClassifierOutput | tuple[torch.Tensor, ...]:
+    ) -> QuestionAnsweringModelOutput | TokenClassifierOutput:
         """Score tokens as ends of the answer ("span") or as part of it ("tokens").
 
         Args:
@@ -240,7 +197,6 @@ class AveyBForQuestionAnswering(_WithHead):
             start_positions: "span": int64 `[B]`, the answer's first token; 0 (a token before the context) for none.
             end_positions: "span": int64 `[B]`, its last token, inclusive.
             labels: "tokens": int64 `[B, T]`, 1 within the answer, 0 outside, -100 where the loss is not asked.
-            return_dict: False returns a tuple.
 
         Returns:
             "span": `start_logits` and `end_logits` `[B, T]`, -inf at padding. "tokens": `logits` `[B, T, 2]`. With
@@ -257,11 +213,9 @@ class AveyBForQuestionAnswering(_WithHead):
             )
         if (start_positions is None) != (end_positions is None):
             raise InputError("start_positions and end_positions belong together; one of them is None")
-        logits = self.classifier(self.dense(self._hidden(input_ids, attention_mask)))
+        logits = self._logits(input_ids, attention_mask)
         if not spans:
             loss = None if labels is None else _cross_entropy(logits.float(), labels)
-            if return_dict is False:
-                return (logits,) if loss is None else (loss, logits)
             return TokenClassifierOutput(loss=loss, logits=logits)
         if attention_mask is not None:
             logits = logits.masked_fill((attention_mask == 0)[..., None], float("-inf"))
@@ -269,8 +223,6 @@ class AveyBForQuestionAnswering(_WithHead):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = (_cross_entropy(start.float(), start_positions) + _cross_entropy(end.float(), end_positions)) / 2
-        if return_dict is False:
-            return (start, end) if loss is None else (loss, start, end)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
 
 

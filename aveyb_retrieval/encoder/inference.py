@@ -19,7 +19,6 @@ from aveyb_retrieval.kernels.add_norm import add_norm
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_over_gate, in_kernel
 from aveyb_retrieval.kernels.float8 import enrich_float8, fuse_float8, lacking, quantize_weight
 from aveyb_retrieval.kernels.fuse import project_joined
-from aveyb_retrieval.kernels.packed import pack
 from aveyb_retrieval.kernels.static_mix import static_mix_over_gate
 
 if TYPE_CHECKING:
@@ -129,9 +128,9 @@ class SeparateLayer(InferenceLayer):
     def _enrich(self, x: torch.Tensor) -> torch.Tensor:
         """Enrich `[n, T, D]` -> `[n, T, 2 m + b]`."""
 
-    @abstractmethod
     def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
         """Mix and gate two `[n, T, m]` -> `[n, T, m]`."""
+        return self._layer.mix(mixed, gate, lengths, factor)
 
     @abstractmethod
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
@@ -139,13 +138,13 @@ class SeparateLayer(InferenceLayer):
 
 
 class PackedLayer(SeparateLayer):
-    """A layer run by the operations of `kernels/cpu.py`, for inputs that `packed.usable` accepts."""
+    """A layer run by the operations of `kernels/cpu.py`, for inputs that `cpu.usable` accepts."""
 
     def __init__(self, layer: AveyBLayer) -> None:
         """Pack both weight matrices, with the norm's weight folded into the enricher's."""
         super().__init__(layer)
-        self._enricher = pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
-        self._fuser = pack(layer.fuser.weight.detach())
+        self._enricher = cpu.pack(cpu.fold_norm(layer.enricher.weight.detach(), layer.norm.weight.detach()))
+        self._fuser = cpu.pack(layer.fuser.weight.detach())
 
     @staticmethod
     def possible(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -165,21 +164,14 @@ class PackedLayer(SeparateLayer):
         )
 
     def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
-        settings, sigma = self._settings, self._settings.mix_activation
         if self._layer.kind == "coupled":
-            return self._layer.mix(mixed, gate, lengths, factor)
+            return super()._mix(mixed, gate, lengths, factor)
+        settings = self._settings
         weight, bias = self._mixing(factor)
+        how = settings.mixing(lengths, bias)
         if weight is not None:
-            return cpu.static_mix(mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma)
-        return cpu.dynamic_mix(
-            settings.weighed(mixed, factor),
-            gate,
-            normalization=settings.similarity_norm,
-            eps=settings.similarity_eps,
-            lengths=lengths,
-            bias=bias,
-            activation=sigma,
-        )
+            return cpu.static_mix(mixed, gate, weight, **how)
+        return cpu.dynamic_mix(settings.weighed(mixed, factor), gate, **settings.similarity, **how)
 
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
         return cpu.fuse(parts, self._fuser, self._fuser_bias, residual, self._alpha)
@@ -215,9 +207,6 @@ class Float8Layer(SeparateLayer):
         return enrich_float8(
             x, self._enricher, self._enricher_bias, eps=settings.norm_eps, activation=settings.enricher_activation
         )
-
-    def _mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
-        return self._layer.mix(mixed, gate, lengths, factor)
 
     def _fuse(self, parts: tuple[torch.Tensor, torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
         return fuse_float8(parts, self._fuser, self._fuser_bias, residual, self._alpha)
@@ -287,25 +276,12 @@ class FusedLayer(InferenceLayer):
         """Write the context over the gate."""
         settings, width = self._settings, mixed.shape[1]
         weight, bias = self._mixing(factor)
-        bias = None if bias is None else bias[:width]
-        sigma, name = settings.mix_activation, settings.enricher_activation
+        how = settings.mixing(lengths, None if bias is None else bias[:width])
+        name = settings.enricher_activation
         if weight is not None:
-            weight = weight[:width, :width]
-            static_mix_over_gate(
-                mixed, gate, weight, lengths=lengths, bias=bias, activation=sigma, gate_activation=name
-            )
-            return
-        dynamic_mix_over_gate(
-            mixed,
-            gate,
-            inverse_norms,
-            normalization=settings.similarity_norm,
-            eps=settings.similarity_eps,
-            lengths=lengths,
-            bias=bias,
-            activation=sigma,
-            gate_activation=name,
-        )
+            static_mix_over_gate(mixed, gate, weight[:width, :width], gate_activation=name, **how)
+        else:
+            dynamic_mix_over_gate(mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how)
 
 
 class InferenceLayers:

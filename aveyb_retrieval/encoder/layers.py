@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.funnel import pooled_bias, pooled_matrix
-from aveyb_retrieval.kernels.coupled_mix import coupled_mix_both_ways
+from aveyb_retrieval.kernels.coupled_mix import coupled_mix, coupled_mix_both_ways
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.static_mix import static_mix
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.kernels.masking import Mixing, Similarity
 
 
 class RMSNorm(nn.Module):
@@ -66,6 +68,15 @@ class LayerSettings:
         """
         return mixed * factor if factor > 1 and self.similarity_norm in ("none", "rms") else mixed
 
+    def mixing(self, lengths: torch.Tensor | None, bias: torch.Tensor | None) -> Mixing:
+        """Return the options of the contextualizer."""
+        return {"lengths": lengths, "bias": bias, "activation": self.mix_activation}
+
+    @property
+    def similarity(self) -> Similarity:
+        """The further ones of a dynamic layer."""
+        return {"normalization": self.similarity_norm, "eps": self.similarity_eps}
+
     @property
     def joinable(self) -> bool:
         """Whether gate and bypass stand side by side in an enriched vector, in the order of the fuser's columns."""
@@ -87,12 +98,12 @@ class LayerSettings:
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
-    def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
+    def __init__(self, config: AveyBConfig | AveyConfig, kind: str, order: int = 0) -> None:
         """Make the layer's parameters, uninitialized where `_init_weights` of the model sets them.
 
         Args:
             config: the model's configuration.
-            kind: "static", "dynamic" or "coupled".
+            kind: "static", "dynamic" or "coupled"; "causal" in Avey, whose layers are coupled one way (2.2).
             order: how many layers of this kind come before it.
         """
         super().__init__()
@@ -159,36 +170,15 @@ class AveyBLayer(nn.Module):
         """
         settings, width = self.settings, mixed.shape[1]
         weight, bias = self.mixing(factor)
-        bias = None if bias is None else bias[:width]
-        if self.kind == "coupled":
+        how = settings.mixing(lengths, None if bias is None else bias[:width])
+        if self.kind in ("coupled", "causal"):
             assert weight is not None  # only dynamic layers have none
-            return coupled_mix_both_ways(
-                mixed,
-                gate,
-                weight[:width, :width],
-                eps=settings.similarity_eps,
-                lengths=lengths,
-                bias=bias,
-                activation=settings.mix_activation,
-            )
+            if self.kind == "causal":
+                return coupled_mix(mixed, gate, weight[:width, :width], eps=settings.similarity_eps)
+            return coupled_mix_both_ways(mixed, gate, weight[:width, :width], eps=settings.similarity_eps, **how)
         if weight is not None:
-            return static_mix(
-                mixed,
-                gate,
-                weight[:width, :width],
-                lengths=lengths,
-                bias=bias,
-                activation=settings.mix_activation,
-            )
-        return dynamic_mix(
-            settings.weighed(mixed, factor),
-            gate,
-            normalization=settings.similarity_norm,
-            eps=settings.similarity_eps,
-            lengths=lengths,
-            bias=bias,
-            activation=settings.mix_activation,
-        )
+            return static_mix(mixed, gate, weight[:width, :width], **how)
+        return dynamic_mix(settings.weighed(mixed, factor), gate, **settings.similarity, **how)
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
         m, b = self.settings.mixed_size, self.settings.bypass_size

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.embedder import AUTO, Embedder
-from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.settings_file import read_object
+from aveyb_retrieval.encoder.folders import model_folder, read_object
 from aveyb_retrieval.errors import ModelError, OptionalDependencyError
 from aveyb_retrieval.optional import extra_for
 

@@ -7,16 +7,22 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.utils import can_return_tuple
 
 from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.initialization import start_static
 from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
 from aveyb_retrieval.encoder.ranker import Ranker
 from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 from aveyb_retrieval.errors import InputError
 
 IGNORED_LABEL = -100
+REACH = 2.0  # tokens over which the weight falls to 1/e
+NOISE = 0.3  # scale of the Xavier noise added, so that positions do not start equal
+RIGHT = (
+    -1.0,
+    0.5,
+)  # weight of the right side relative to the left, alternating: two layers together distinguish the sides
 
 
 class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
@@ -46,7 +52,10 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
 
     def _init_layer(self, layer: AveyBLayer) -> None:
         if layer.spatial_proj is not None:
-            start_static(layer.spatial_proj, self.config.static_init, layer.order)
+            if self.config.static_init == "local":
+                init.copy_(layer.spatial_proj, local_matrix(len(layer.spatial_proj), layer.order))
+            else:
+                init.xavier_normal_(layer.spatial_proj)
         if layer.mix_bias is not None:
             init.zeros_(layer.mix_bias)
         if layer.alpha is not None:
@@ -66,20 +75,19 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         self._build(config)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        return_dict: bool | None = None,
         task: str | None = None,
         recover: bool = False,
-    ) -> BaseModelOutput | tuple[torch.Tensor]:
+    ) -> BaseModelOutput:
         """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
-            return_dict: False returns a tuple.
             task: "query" keeps every token behind a funnel; sentence-transformers passes it on from `encode_query`.
             recover: return outputs of single tokens behind a funnel, not those of their rows, of which means are taken.
 
@@ -90,7 +98,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
             InputError: the two inputs do not have the same two-dimensional shape.
         """
         out = self.encode_batch(input_ids, attention_mask, funnel=task != "query", recover=recover)
-        return (out,) if return_dict is False else BaseModelOutput(last_hidden_state=out)
+        return BaseModelOutput(last_hidden_state=out)
 
 
 class AveyBForMaskedLM(AveyBPreTrainedModel):
@@ -105,14 +113,14 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        return_dict: bool | None = None,
-    ) -> MaskedLMOutput | tuple[torch.Tensor, ...]:
+    ) -> MaskedLMOutput:
         """Predict tokens.
 
         Args:
@@ -120,7 +128,6 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
             attention_mask: `[B, T]` or None.
             labels: int64 `[B, T]`, -100 where there is no label.
             num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
-            return_dict: False returns a tuple.
 
         Returns:
             `loss` (mean cross entropy over labels, float32) and `logits`: with labels `[number of labels, V]`, in
@@ -129,7 +136,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         Raises:
             InputError: labels of another shape than the input.
         """
-        hidden = self.model(input_ids, attention_mask, recover=True).last_hidden_state
+        hidden = self.model(input_ids, attention_mask, recover=True, return_dict=True).last_hidden_state
         loss = None
         if labels is not None:
             if labels.shape != input_ids.shape:
@@ -141,6 +148,29 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         if labels is not None:
             total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
             loss = total / (max(1, len(labels)) if num_items_in_batch is None else num_items_in_batch)
-        if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
         return MaskedLMOutput(loss=loss, logits=logits)
+
+
+def local_matrix(size: int, order: int) -> torch.Tensor:
+    """Return `V[i, j] = exp((1 - |i - j|) / REACH)` for j left of i, times RIGHT to the right, 0 for j = i; plus noise.
+
+    The matrix V of a static layer has one weight for every pair of positions in a split. From a random start, training
+    has to learn the influence of neighbouring tokens separately for each of S positions, and masked-language modelling
+    stays near single-token frequencies for a long time. This one starts with the same weights around every position;
+    training can change each of them.
+
+    Without the noise the mean square sum of a row is 1, that of a Xavier normal matrix.
+
+    Args:
+        size: S.
+        order: how many static layers come before this one.
+
+    Returns:
+        float32 `[S, S]`.
+    """
+    position = torch.arange(size)
+    offset = position[None, :] - position[:, None]
+    near = torch.exp((1 - offset.abs()) / REACH).masked_fill(offset == 0, 0)
+    near = torch.where(offset > 0, near * RIGHT[order % len(RIGHT)], near)
+    near = near / near.square().sum(1).mean().sqrt().clamp_min(torch.finfo(near.dtype).tiny)
+    return near + NOISE * nn.init.xavier_normal_(torch.empty(size, size))

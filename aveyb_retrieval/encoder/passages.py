@@ -19,7 +19,7 @@ each rule looks at is bounded, so the time grows linearly with the text.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS = 256
 SMALLEST, LARGEST = 16, 8192
+_LARGEST_SHARE = 4  # a title takes at most a quarter of a split
 
 # Each begins where a run of blanks does, or where the search does: one that may begin anywhere in it takes n^2.
 _LINE = regex.compile(r"(?:\G|(?<!\s))[^\S\n\r\v\f\x85\u2028\u2029]*+[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)")
@@ -54,7 +55,7 @@ class PassageSize:
     overlap: a passage begins with the last whole sentences of the one before, up to so many tokens (with its last lines
         or words where a sentence is longer); at most half of `tokens`.
     late: encode passages within their document (True), or one by one (False); None: as the model usually does.
-    titled: read the title again at the head of every split (`titles.py`); None: where the model has splits.
+    titled: read the title again at the head of every split (`repeat_title`); None: where the model has splits.
 
     Raises:
         ConfigError: one of the two is out of range.
@@ -232,3 +233,27 @@ def cut_splits(text: str, offsets: np.ndarray, split_size: int) -> Cuts:
     ends = np.minimum(firsts + split_size, len(offsets))
     spans = np.stack([offsets[firsts, 0], offsets[ends - 1, 1]], axis=1).clip(0, len(text))
     return Cuts(np.stack([firsts, ends], axis=1), spans, ("",) * len(firsts))
+
+
+def repeat_title(ids: np.ndarray, cuts: Cuts, n_title: int, split_size: int) -> tuple[np.ndarray, Cuts]:
+    """Put the first tokens of a text again before every run of tokens that begins a split after the first.
+
+    A split is contextualized alone, beside what it retrieves: behind the first 256 tokens of a document its title is
+    known only where a split retrieves the first one. Read again, it names what every passage is about.
+
+    Args:
+        ids: int `[T]`, the tokens of prompt, title and text.
+        cuts: its passages.
+        n_title: how many tokens prompt and title take; of more than a quarter of a split the first are repeated.
+        split_size: S.
+
+    Returns:
+        The tokens that are read, int `[T + r n]` where r splits follow the first and n tokens are repeated, and the
+        same passages in them. Repeated tokens belong to the passage that goes on behind them.
+    """
+    n_title = min(n_title, split_size // _LARGEST_SHARE)
+    begins = np.arange(split_size, len(ids), split_size - n_title)
+    if not n_title or not len(begins):
+        return ids, cuts
+    repeated = np.insert(ids, np.repeat(begins, n_title), np.tile(ids[:n_title], len(begins)))
+    return repeated, replace(cuts, ranges=cuts.ranges + n_title * np.searchsorted(begins, cuts.ranges))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.encoder.embedder import EncodedDocument
-from aveyb_retrieval.encoder.fingerprint import fingerprint
+from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.sentence_models import (
     has_token_vectors,

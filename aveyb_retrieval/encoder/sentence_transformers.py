@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.settings_file import read_object
+from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:

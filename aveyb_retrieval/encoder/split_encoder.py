@@ -19,8 +19,7 @@ from torch import nn
 
 from aveyb_retrieval.encoder.batches import BatchEncoder
 from aveyb_retrieval.encoder.checkpoints import (
-    check_complete,
-    check_shapes,
+    check_fits,
     no_weights,
     read_settings,
     released_tensors,
@@ -34,9 +33,9 @@ from aveyb_retrieval.encoder.layout import group_widths
 from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.splits import SplitTable, padded_table, split_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
+from aveyb_retrieval.kernels.cpu import usable
 from aveyb_retrieval.kernels.dispatch import fuses_passes
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
-from aveyb_retrieval.kernels.packed import usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -409,12 +408,7 @@ class InferenceModel(SplitEncoder, nn.Module):
         tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}
         with torch.device("meta"):  # shapes only: the sizes of a damaged configuration must not take memory
             wanted = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
-        shared = wanted.keys() & tensors.keys()
-        check_shapes(
-            folder,
-            {(name, tensors[name].shape, wanted[name]) for name in shared if tensors[name].shape != wanted[name]},
-        )
-        check_complete(folder, wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys())
+        check_fits(folder, tensors, wanted)
         model = cls(config)
         model.load_state_dict(tensors, assign=True)
         return model.eval()

@@ -17,17 +17,21 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import tiktoken
 
 from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
-from aveyb_retrieval.encoder.settings_file import read_object
+from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.errors import InputError, ModelError
+from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import tokenizers
 
 VOCAB_FILE = "vocab.tiktoken"
 SETTINGS_FILE = "aveyb_tokenizer.json"
@@ -53,7 +57,44 @@ P50K_ROWS = 50_304
 _MAX_PADDING = 127  # unused rows of an embedding: tables are padded to a multiple of 128 at most
 
 
-class AveyBTokenizer:
+class Vocabulary:
+    """What every vocabulary says of its ids.
+
+    Attributes:
+        vocab_size: rows of the embedding, at least the highest id + 1.
+        special_tokens: name -> id, at least [PAD] [UNK] [CLS] [SEP] [MASK].
+        name: shown in messages.
+    """
+
+    files: tuple[str, ...]  # what defines the vocabulary in a model folder
+
+    def __init__(self, name: str, vocab_size: int, special_tokens: Mapping[str, int]) -> None:
+        """Take all of them."""
+        self.name, self.vocab_size, self.special_tokens = name, vocab_size, dict(special_tokens)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
+
+    def __len__(self) -> int:
+        """Return `vocab_size`."""
+        return self.vocab_size
+
+    def check_embeddings(self, rows: int, where: str) -> None:
+        """Check that this vocabulary can belong to a model with `rows` embeddings.
+
+        Args:
+            rows: rows of the embedding table.
+            where: named in the message.
+
+        Raises:
+            ModelError: there are fewer rows than ids, or more unused ones than padding explains.
+        """
+        if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
+            raise ModelError(
+                f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows} embeddings: they belong "
+                "to different models"
+            )
+
+
+class AveyBTokenizer(Vocabulary):
     """A byte-level BPE vocabulary.
 
     Args:
@@ -68,7 +109,7 @@ class AveyBTokenizer:
         ModelError: the parts do not fit together.
     """
 
-    files = (VOCAB_FILE, SETTINGS_FILE)  # what defines the vocabulary in a model folder
+    files = (VOCAB_FILE, SETTINGS_FILE)
 
     def __init__(
         self,
@@ -84,13 +125,10 @@ class AveyBTokenizer:
         _check_vocabulary(ranks, special_tokens, vocab_size, name)
         if capitals not in ("bytes", "marks"):
             raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")
+        super().__init__(name, vocab_size, special_tokens)
         self.capitals = capitals
-        self.name = name
         self.pattern = pattern
         self.ranks = dict(ranks)
-        self.special_tokens = dict(special_tokens)
-        self.vocab_size = vocab_size
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
         try:
             self._bpe = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={})
         except ValueError as error:
@@ -172,18 +210,18 @@ class AveyBTokenizer:
         settings = _read_settings(settings_path)
         data = vocab_path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        if digest != settings["vocab_sha256"]:
+        if digest != settings.vocab_sha256:
             raise ModelError(
-                f"{vocab_path} has SHA-256 {digest}, {settings_path.name} says {settings['vocab_sha256']}: "
+                f"{vocab_path} has SHA-256 {digest}, {settings_path.name} says {settings.vocab_sha256}: "
                 "one of the two was changed or damaged; restore the folder"
             )
         return cls(
             _read_ranks(data, vocab_path),
-            pattern=settings["pattern"],
-            special_tokens=settings["special_tokens"],
-            vocab_size=settings["vocab_size"],
-            capitals=settings["capitals"],
-            name=settings["name"],
+            pattern=settings.pattern,
+            special_tokens=settings.special_tokens,
+            vocab_size=settings.vocab_size,
+            capitals=settings.capitals,
+            name=settings.name,
         )
 
     def save(self, folder: str | Path) -> None:
@@ -202,27 +240,11 @@ class AveyBTokenizer:
             "vocab_size": self.vocab_size,
             "vocab_sha256": hashlib.sha256(data).hexdigest(),
         }
-        _write_json(folder / SETTINGS_FILE, settings)
-        _write_json(folder / "tokenizer.json", self._huggingface_tokenizer(), indent=None)
-        _write_json(folder / "tokenizer_config.json", huggingface_config())
+        (folder / SETTINGS_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        self._huggingface_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+        write_huggingface_config(folder)
 
     # -- use -------------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Return `vocab_size`."""
-        return self.vocab_size
-
-    def check_embeddings(self, rows: int, where: str) -> None:
-        """Check that this vocabulary can belong to a model with `rows` embeddings.
-
-        Args:
-            rows: rows of the embedding table.
-            where: named in the message.
-
-        Raises:
-            ModelError: there are fewer rows than ids, or more unused ones than padding explains.
-        """
-        check_rows(self.vocab_size, rows, self.name, where)
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids and the characters that they come from.
@@ -299,7 +321,10 @@ class AveyBTokenizer:
 
     # -- the format of transformers ---------------------------------------------------------------------------------
 
-    def _huggingface_tokenizer(self) -> dict[str, Any]:
+    def _huggingface_tokenizer(self) -> tokenizers.Tokenizer:
+        with extra_for("writing a tokenizer.json"):
+            from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
         printable = printable_bytes()
 
         def show(token: bytes) -> str:
@@ -308,59 +333,30 @@ class AveyBTokenizer:
         ordered = sorted(self.ranks.items(), key=lambda item: item[1])
         # tiktoken joins every pair whose join has a rank; a merge list must therefore name all of them.
         merges = [
-            [show(token[:cut]), show(token[cut:])]
+            (show(token[:cut]), show(token[cut:]))
             for token, _ in ordered
             for cut in range(1, len(token))
             if token[:cut] in self.ranks and token[cut:] in self.ranks
         ]
+        # As in tiktoken, a pre-token that is itself a token stays whole: merges are ignored there.
+        made = Tokenizer(models.BPE({show(token): rank for token, rank in ordered}, merges, ignore_merges=True))
+        if self.capitals == "marks":
+            made.normalizer = huggingface_normalizer()
         # The same class in Oniguruma's spelling, which writes code points in braces.
         space = re.sub(r"\\(?:u|x)([0-9a-f]+)", r"\\x{\1}", _SPACE)
         blocks = rf"[^{space}]{{{MAX_RUN}}}|[{space}]{{{MAX_RUN}}}"
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {
-                    "id": i,
-                    "content": token,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": True,
-                }
-                for token, i in sorted(self.special_tokens.items(), key=lambda item: item[1])
-            ],
-            "normalizer": huggingface_normalizer() if self.capitals == "marks" else None,
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [
-                    {"type": "Split", "pattern": {"Regex": blocks}, "behavior": "Isolated", "invert": False},
-                    {"type": "Split", "pattern": {"Regex": self.pattern}, "behavior": "Isolated", "invert": False},
-                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-                ],
-            },
-            "post_processor": None,
-            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": True,  # as in tiktoken: a pre-token that is itself a token stays whole
-                "vocab": {show(token): rank for token, rank in ordered},
-                "merges": merges,
-            },
-        }
+        splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in (blocks, self.pattern)]
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+        made.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_of])
+        made.decoder = decoders.ByteLevel()
+        special = sorted(self.special_tokens, key=self.special_tokens.__getitem__)
+        made.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+        return made
 
 
-def huggingface_config() -> dict[str, Any]:
-    """Return the `tokenizer_config.json` of a vocabulary whose special tokens are neither added nor recognized."""
-    return {
+def write_huggingface_config(folder: Path) -> None:
+    """Write the `tokenizer_config.json` of a vocabulary whose special tokens are neither added nor recognized."""
+    settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": PAD,
         "unk_token": UNK,
@@ -373,18 +369,7 @@ def huggingface_config() -> dict[str, Any]:
         "split_special_tokens": True,  # "[MASK]" in a user's text is text
         "clean_up_tokenization_spaces": False,
     }
-
-
-def check_rows(ids: int, rows: int, name: str, where: str) -> None:
-    """Check that a vocabulary of so many ids can belong to a model with `rows` embeddings.
-
-    Raises:
-        ModelError: there are fewer rows than ids, or more unused ones than padding explains.
-    """
-    if not 0 <= rows - ids <= _MAX_PADDING:
-        raise ModelError(
-            f"{where}: tokenizer {name} has {ids} ids, the model {rows} embeddings: they belong to different models"
-        )
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def utf8(text: str) -> bytes:
@@ -473,28 +458,28 @@ def _check_vocabulary(
         )
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+class _Settings(msgspec.Struct):
+    """The fields of `aveyb_tokenizer.json` beside its format."""
+
+    name: str
+    pattern: str
+    capitals: str
+    special_tokens: dict[str, int]
+    vocab_size: int
+    vocab_sha256: str
+
+
+def _read_settings(path: Path) -> _Settings:
     settings = read_object(path)
     if settings.get("format") != FORMAT_VERSION:
         raise ModelError(
             f"{path}: format is {settings.get('format')!r}, this version of aveyb-retrieval reads {FORMAT_VERSION}; "
             "update the package or save the tokenizer again"
         )
-    types = {
-        "name": str,
-        "pattern": str,
-        "capitals": str,
-        "special_tokens": dict,
-        "vocab_size": int,
-        "vocab_sha256": str,
-    }
-    for field, kind in types.items():
-        if not isinstance(settings.get(field), kind) or isinstance(settings[field], bool):
-            raise ModelError(f"{path}: field {field!r} must be {kind.__name__}, it is {settings.get(field)!r}")
-    for token, i in settings["special_tokens"].items():
-        if not isinstance(i, int) or isinstance(i, bool):
-            raise ModelError(f"{path}: special token {token!r} must have a whole number as id, it has {i!r}")
-    return settings
+    try:
+        return msgspec.convert(settings, _Settings, strict=True)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: {error}; restore the folder, or save the tokenizer again") from error
 
 
 def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
@@ -511,7 +496,3 @@ def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
             raise ModelError(f"{path}, line {number}: token {token!r} is empty or occurs twice; restore the folder")
         ranks[token] = rank
     return ranks
-
-
-def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=indent) + "\n", encoding="utf-8")

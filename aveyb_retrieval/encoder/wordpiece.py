@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.settings_file import read_object
+from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.tokenizer import (
     SPECIAL_TOKENS,
     VOCAB_FILE,
     AveyBTokenizer,
-    check_rows,
-    huggingface_config,
+    Vocabulary,
     utf8,
+    write_huggingface_config,
 )
 from aveyb_retrieval.errors import ModelError
 
@@ -30,15 +30,10 @@ if TYPE_CHECKING:
 TOKENIZER_FILE = "tokenizer.json"
 
 
-class WordPieceTokenizer:
-    """A WordPiece vocabulary with [PAD] [UNK] [CLS] [SEP] [MASK].
+class WordPieceTokenizer(Vocabulary):
+    """A WordPiece vocabulary with [PAD] [UNK] [CLS] [SEP] [MASK]."""
 
-    Attributes:
-        vocab_size: number of ids, and of rows of the embedding.
-        name: shown in messages.
-    """
-
-    files = (TOKENIZER_FILE,)  # what defines the vocabulary in a model folder
+    files = (TOKENIZER_FILE,)
 
     def __init__(self, description: str, name: str) -> None:
         """Read the text of a `tokenizer.json`.
@@ -48,7 +43,6 @@ class WordPieceTokenizer:
         """
         from tokenizers import Tokenizer
 
-        self.name = name
         try:
             kept: dict[str, object] = json.loads(description) | {
                 "truncation": None,
@@ -61,12 +55,10 @@ class WordPieceTokenizer:
         if not is_wordpiece(kept):
             raise ModelError(f"{name} holds no WordPiece vocabulary; only those of BERT's kind are read here")
         self._tokenizer.encode_special_tokens = True
-        self.vocab_size: int = self._tokenizer.get_vocab_size()
-        found = {token: self._tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
-        self.special_tokens = {token: i for token, i in found.items() if i is not None}
-        if missing := [token for token in SPECIAL_TOKENS if token not in self.special_tokens]:
+        found = {token: i for token in SPECIAL_TOKENS if (i := self._tokenizer.token_to_id(token)) is not None}
+        if missing := [token for token in SPECIAL_TOKENS if token not in found]:
             raise ModelError(f"{name}: special tokens {', '.join(missing)} are missing; take BERT's own vocabulary")
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_tokens.values()
+        super().__init__(name, self._tokenizer.get_vocab_size(), found)
 
     @classmethod
     def load(cls, folder: str | Path) -> WordPieceTokenizer:
@@ -85,20 +77,7 @@ class WordPieceTokenizer:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TOKENIZER_FILE).write_text(self._tokenizer.to_str() + "\n", encoding="utf-8")
-        settings = json.dumps(huggingface_config(), indent=2)
-        (folder / "tokenizer_config.json").write_text(settings + "\n", encoding="utf-8")
-
-    def __len__(self) -> int:
-        """Return `vocab_size`."""
-        return self.vocab_size
-
-    def check_embeddings(self, rows: int, where: str) -> None:
-        """Check that this vocabulary can belong to a model with `rows` embeddings.
-
-        Raises:
-            ModelError: there are fewer rows than ids, or more unused ones than padding explains; names `where`.
-        """
-        check_rows(self.vocab_size, rows, self.name, where)
+        write_huggingface_config(folder)
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids int32 `[T]` and the characters they come from, int64 `[T, 2]`, `[start, end)` in `text`.
@@ -131,6 +110,22 @@ def read_vocabulary(folder: str | Path) -> Tokenizer:
         ModelError: there is none, or it is damaged.
     """
     return WordPieceTokenizer.load(folder) if holds_wordpiece(Path(folder)) else AveyBTokenizer.load(folder)
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
+
+    Args:
+        folder: the model folder.
+        vocab_size: rows of the model's embedding.
+
+    Raises:
+        ModelError: the tokenizer does not fit the model's vocabulary.
+    """
+    holds_one = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
+    tokenizer = read_vocabulary(folder) if holds_one else AveyBTokenizer.p50k_base()
+    tokenizer.check_embeddings(vocab_size, str(folder))
+    return tokenizer
 
 
 def is_wordpiece(description: object) -> bool:

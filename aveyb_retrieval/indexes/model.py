@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from aveyb_retrieval.encoder.embedded import EMBEDDED
+from aveyb_retrieval.encoder.folders import EMBEDDED
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder

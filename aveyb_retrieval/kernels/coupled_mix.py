@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from aveyb_retrieval.kernels.activations import mix_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.masking import zero_padding
+from aveyb_retrieval.kernels.masking import gated, zero_padding
 
 
 def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
@@ -55,9 +54,7 @@ def coupled_mix_both_ways(
     mixed = zero_padding(mixed, lengths)
     unit = _unit(mixed, eps)
     out = torch.matmul(torch.matmul(unit, unit.transpose(1, 2)) * weight, mixed)
-    if bias is not None:
-        out = out + bias[:, None]
-    return zero_padding(gate * mix_activation(out, activation), lengths)
+    return gated(out, gate, lengths, bias, activation)
 
 
 def coupled_mix(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from aveyb_retrieval.kernels.activations import enricher_activation, mix_activation
+from aveyb_retrieval.kernels.activations import enricher_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.masking import DynamicMixing, for_kernel, gated, row_mask, zero_padding
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MIN_NORM = 1e-12
 _IN_KERNEL = ("l1", "sum")
@@ -55,21 +60,15 @@ def dynamic_mix_reference(
     else:
         shares = _shares(similarity.to(wide), normalization, eps, lengths, mixed.shape[-1])
         out = torch.matmul(shares.to(mixed.dtype), mixed)
-    if bias is not None:
-        out = out + bias[:, None]
-    return zero_padding(gate * mix_activation(out, activation), lengths)
+    return gated(out, gate, lengths, bias, activation)
 
 
 def dynamic_mix(
     mixed: torch.Tensor,
     gate: torch.Tensor,
     *,
-    normalization: str,
-    eps: float,
-    lengths: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
     backend: Backend = "auto",
+    **how: Unpack[DynamicMixing],
 ) -> torch.Tensor:
     """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
@@ -80,14 +79,13 @@ def dynamic_mix(
         BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
             normalization other than "sum" and "l1".
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, normalization)):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, how["normalization"])):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
 
-        l1, relu = normalization == "l1", activation == "relu"
-        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, eps, l1, relu)[0]
-    return dynamic_mix_reference(
-        mixed, gate, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
-    )
+        lengths, bias, relu = for_kernel(how)
+        l1 = how["normalization"] == "l1"
+        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, how["eps"], l1, relu)[0]
+    return dynamic_mix_reference(mixed, gate, **how)
 
 
 def dynamic_mix_over_gate(
@@ -95,13 +93,9 @@ def dynamic_mix_over_gate(
     gate: torch.Tensor,
     inverse_norms: torch.Tensor,
     *,
-    normalization: str,
-    eps: float,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    activation: str,
     gate_activation: str,
     backend: Backend = "auto",
+    **how: Unpack[DynamicMixing],
 ) -> torch.Tensor:
     """`dynamic_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
 
@@ -109,8 +103,7 @@ def dynamic_mix_over_gate(
         mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
         inverse_norms: float32 `[n, T]`, `1 / |z|` of the rows of `mixed`, 0 where there is no direction. The kernel
             does not make them again; plain torch does.
-        normalization: as for `dynamic_mix_reference`, as are eps, lengths, bias and activation.
-        gate_activation: "gelu" or "relu2".
+        gate_activation: "gelu" or "relu2"; the other options are those of `dynamic_mix_reference`.
 
     Returns:
         `gate`; rows at or beyond `lengths` are zero.
@@ -119,18 +112,15 @@ def dynamic_mix_over_gate(
         BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
             normalization other than "sum" and "l1".
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, normalization)):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, how["normalization"])):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op
 
-        l1, relu = normalization == "l1", activation == "relu"
-        dynamic_mix_over_gate_op(mixed, gate, inverse_norms, lengths, bias, eps, l1, relu, gate_activation)
+        lengths, bias, relu = for_kernel(how)
+        l1 = how["normalization"] == "l1"
+        dynamic_mix_over_gate_op(mixed, gate, inverse_norms, lengths, bias, how["eps"], l1, relu, gate_activation)
         return gate
     own = enricher_activation(gate, gate_activation)
-    return gate.copy_(
-        dynamic_mix_reference(
-            mixed, own, normalization=normalization, eps=eps, lengths=lengths, bias=bias, activation=activation
-        )
-    )
+    return gate.copy_(dynamic_mix_reference(mixed, own, **how))
 
 
 def in_kernel(normalization: str) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from aveyb_retrieval.kernels.activations import enricher_activation, mix_activation
+from aveyb_retrieval.kernels.activations import enricher_activation
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.masking import zero_padding
+from aveyb_retrieval.kernels.masking import Mixing, for_kernel, gated, zero_padding
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def static_mix_reference(
@@ -31,10 +36,7 @@ def static_mix_reference(
     Returns:
         `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
     """
-    out = torch.matmul(weight, zero_padding(mixed, lengths))
-    if bias is not None:
-        out = out + bias[:, None]
-    return zero_padding(gate * mix_activation(out, activation), lengths)
+    return gated(torch.matmul(weight, zero_padding(mixed, lengths)), gate, lengths, bias, activation)
 
 
 def static_mix(
@@ -42,10 +44,8 @@ def static_mix(
     gate: torch.Tensor,
     weight: torch.Tensor,
     *,
-    lengths: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
     backend: Backend = "auto",
+    **how: Unpack[Mixing],
 ) -> torch.Tensor:
     """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
@@ -59,10 +59,8 @@ def static_mix(
         from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
 
         weight = inner_contiguous(weight.to(mixed.dtype))
-        return static_mix_op(
-            inner_contiguous(mixed), inner_contiguous(gate), weight, lengths, bias, activation == "relu"
-        )
-    return static_mix_reference(mixed, gate, weight, lengths=lengths, bias=bias, activation=activation)
+        return static_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, *for_kernel(how))
+    return static_mix_reference(mixed, gate, weight, **how)
 
 
 def static_mix_over_gate(
@@ -70,17 +68,15 @@ def static_mix_over_gate(
     gate: torch.Tensor,
     weight: torch.Tensor,
     *,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    activation: str,
     gate_activation: str,
     backend: Backend = "auto",
+    **how: Unpack[Mixing],
 ) -> torch.Tensor:
     """`static_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
 
     Args:
         mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
-        weight: as for `static_mix_reference`, as are lengths, bias and activation.
+        weight: as for `static_mix_reference`, as are the other options.
         gate_activation: "gelu" or "relu2".
 
     Returns:
@@ -93,7 +89,7 @@ def static_mix_over_gate(
         from aveyb_retrieval.kernels.triton.static_mix import static_mix_over_gate_op
 
         weight = inner_contiguous(weight.to(mixed.dtype))
-        static_mix_over_gate_op(mixed, gate, weight, lengths, bias, activation == "relu", gate_activation)
+        static_mix_over_gate_op(mixed, gate, weight, *for_kernel(how), gate_activation)
         return gate
     own = enricher_activation(gate, gate_activation)
-    return gate.copy_(static_mix_reference(mixed, own, weight, lengths=lengths, bias=bias, activation=activation))
+    return gate.copy_(static_mix_reference(mixed, own, weight, **how))

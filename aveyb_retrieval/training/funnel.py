@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.encoder.checkpoints import read_settings
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.folders import is_released, model_folder
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import PASSED_ON
-from aveyb_retrieval.encoder.settings_file import is_released
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
+from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, read_vocabulary
+from aveyb_retrieval.encoder.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:

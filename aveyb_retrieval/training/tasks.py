@@ -10,13 +10,14 @@ import numpy as np
 from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import load_tokenizer, model_folder
+from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
 )
 from aveyb_retrieval.encoder.pairs import write_template
+from aveyb_retrieval.encoder.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder

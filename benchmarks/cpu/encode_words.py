@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 if TYPE_CHECKING:

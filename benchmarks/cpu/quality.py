@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval import Embedder, build_index
-from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoModel
 
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.settings_file import read_object
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.store.files import hash_file

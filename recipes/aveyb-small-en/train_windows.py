@@ -29,9 +29,8 @@ from train_packed import FOLDER, check_vocabulary
 
 from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
+from aveyb_retrieval.encoder.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.splits import split_table
-from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import hash_file

@@ -18,6 +18,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.input.corpus import read_corpus
 from aveyb_retrieval.indexes.input.documents import Record, Rejected
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.input.reading import Reading
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -63,7 +64,7 @@ def test_lines_and_rows_longer_than_the_limit_are_named_and_what_follows_is_read
     path = tmp_path / "c.jsonl"
     for length in (1000, 1001, 5_000_000):
         path.write_bytes(b"x" * length + b"\n" + good + b"y" * length)
-        first, record, last = read_corpus(path, max_line=1000)
+        first, record, last = read_corpus(path, Reading(max_line=1000))
         assert isinstance(first, Rejected)
         assert isinstance(record, Record)
         assert isinstance(last, Rejected)
@@ -73,10 +74,10 @@ def test_lines_and_rows_longer_than_the_limit_are_named_and_what_follows_is_read
     table = tmp_path / "c.csv"
     table.write_text('id,text\na,"' + "line\n" * 400 + '"\n')
     with pytest.raises(InputError, match="max-line"):
-        list(read_corpus(table, max_line=1000))
-    assert len(list(read_corpus(table, max_line=3000))) == 1
+        list(read_corpus(table, Reading(max_line=1000)))
+    assert len(list(read_corpus(table, Reading(max_line=3000)))) == 1
     with pytest.raises(ConfigError, match="max_line"):
-        list(read_corpus(path, max_line=1 << 40))
+        list(read_corpus(path, Reading(max_line=1 << 40)))
 
 
 def test_a_rejected_giant_does_not_reach_the_store(tmp_path: Path) -> None:

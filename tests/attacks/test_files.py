@@ -25,6 +25,7 @@ from aveyb_retrieval.indexes.input.readers import formats, process, worker
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
+from aveyb_retrieval.indexes.input.reading import Reading
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_epub, make_pdf, make_zip
 
@@ -41,8 +42,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def texts(folder: Path, **options: bool) -> list[str]:
-    return [item.text for item in read_corpus(folder, **options) if isinstance(item, Record)]  # type: ignore[arg-type]
+def texts(folder: Path, *, follow_links: bool = False) -> list[str]:
+    items = read_corpus(folder, Reading(follow_links=follow_links))
+    return [item.text for item in items if isinstance(item, Record)]
 
 
 def test_links_to_files_and_folders_are_left_out_unless_they_are_followed(folder: Path, tmp_path: Path) -> None:
@@ -230,16 +232,16 @@ def test_parquet_of_a_repeated_giant_stays_within_memory(tmp_path: Path) -> None
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": repeated}), path, compression="zstd")
     assert path.stat().st_size < 5_000
-    items = read_corpus(path, max_line=20_000_000)
+    items = read_corpus(path, Reading(max_line=20_000_000))
     assert all(len(next(items).text) == 10_000_000 for _ in range(3))  # type: ignore[union-attr]
-    rejected = list(read_corpus(path, max_line=1_000_000))
+    rejected = list(read_corpus(path, Reading(max_line=1_000_000)))
     assert len(rejected) == 200
     assert all(isinstance(item, Rejected) and "at most 1,000,000" in item.reason for item in rejected)
 
 
 def test_a_package_that_is_missing_costs_the_files_that_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "b.pdf").write_bytes(make_pdf([["words"]]))
-    monkeypatch.setattr(process, "PACKAGES", {"pdf": ("no_such_package", "files")})
+    monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
     (left,) = [item for item in read_corpus(folder) if isinstance(item, Rejected)]
     assert "aveyb-retrieval[files]" in left.reason
     (folder / "a.txt").unlink()

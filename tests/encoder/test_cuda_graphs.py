@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
 from aveyb_retrieval.errors import BackendError
-from aveyb_retrieval.kernels import packed
+from aveyb_retrieval.kernels import cpu
 from tests.encoder.models import PRESETS, small_model
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_after_a_warm_up_no_single_text_captures_a_graph() -> None:
 
 
 def plainly(model: AveyBModel, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    with mock.patch.object(model, "_graphs", None), mock.patch.object(packed, "_AVAILABLE", False):
+    with mock.patch.object(model, "_graphs", None), mock.patch.object(cpu, "_AVAILABLE", False):
         return encode(model, ids, mask)
 
 
@@ -158,7 +158,7 @@ def test_nothing_within_a_graph_waits_for_the_device(preset: str, ragged: bool) 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
         x = torch.empty(2, 16, 32)
         lengths = torch.empty(2, dtype=torch.int64) if ragged else None
-        with mock.patch.object(packed, "_AVAILABLE", False):
+        with mock.patch.object(cpu, "_AVAILABLE", False):
             assert model.run_layers(x, lengths).shape == x.shape
         with pytest.raises(RuntimeError):
             bool(x.sum() > 0)

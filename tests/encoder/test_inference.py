@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from aveyb_retrieval.kernels import packed
+from aveyb_retrieval.kernels import cpu
 from tests.encoder.models import PRESETS, small_model
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LONG = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))
 
 def can_pack(dtype: torch.dtype) -> bool:
     with torch.inference_mode():
-        return packed.usable(torch.empty(1, 1, dtype=dtype))
+        return cpu.usable(torch.empty(1, 1, dtype=dtype))
 
 
 needs_operators = pytest.mark.skipif(
@@ -41,7 +41,7 @@ def encode(model: AveyBModel, ids: torch.Tensor = IDS) -> torch.Tensor:
 
 
 def plainly(model: AveyBModel, ids: torch.Tensor = IDS) -> torch.Tensor:
-    with mock.patch.object(packed, "_AVAILABLE", False):
+    with mock.patch.object(cpu, "_AVAILABLE", False):
         return encode(model, ids)
 
 

@@ -7,7 +7,6 @@ import functools
 import pytest
 import torch
 
-from aveyb_retrieval.encoder import best_splits
 from aveyb_retrieval.encoder import ranker as ranker_module
 from aveyb_retrieval.encoder.ranker import Ranker
 from aveyb_retrieval.encoder.splits import split_table
@@ -149,7 +148,7 @@ def test_a_long_document_is_ranked_block_by_block_with_equal_results(
     whole = ranker.retrieve(table, embedding)
     monkeypatch.setattr(ranker_module, "LONG_SPLITS", 20)
     for block in (1, 7, 128):
-        monkeypatch.setattr(ranker_module, "best_of_long", functools.partial(best_splits.best_of_long, block=block))
+        monkeypatch.setattr(ranker_module, "best_of_long", functools.partial(ranker_module.best_of_long, block=block))
         blocks = ranker.retrieve(table, embedding)
         assert torch.equal(blocks.rows, whole.rows)
         assert torch.equal(blocks.weights, whole.weights)
@@ -173,5 +172,5 @@ def test_memory_of_ranking_is_linear_in_the_document() -> None:
     splits, size, block = 600, 4, 16
     ids = torch.randint(0, 50, (splits, size))
     with Watch():
-        best_splits.best_of_long(ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block)
+        ranker_module.best_of_long(ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block)
     assert largest <= splits * max(block + 3, size * 2 + 2)

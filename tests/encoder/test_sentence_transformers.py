@@ -15,9 +15,8 @@ import torch
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
+from aveyb_retrieval.encoder.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import Cuts, PassageSize
+from aveyb_retrieval.encoder.passages import Cuts, PassageSize, repeat_title
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.titles import repeat_title
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 if TYPE_CHECKING:

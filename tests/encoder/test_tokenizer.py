@@ -232,15 +232,15 @@ def test_bad_vocabulary_lines(folder: Path, tmp_path: Path, line: bytes, reason:
     ("fields", "reason"),
     [
         ({"format": 99}, "format is 99"),
-        ({"pattern": 3}, "'pattern' must be str"),
+        ({"pattern": 3}, r"Expected `str`, got `int` - at `\$\.pattern`"),
         ({"pattern": "(unclosed"}, "pattern"),
         ({"vocab_size": 10}, "vocab_size is 10"),
         ({"vocab_size": 10**12}, "vocab_size is more than 127 above"),
-        ({"vocab_size": True}, "'vocab_size' must be int"),
+        ({"vocab_size": True}, r"Expected `int`, got `bool` - at `\$\.vocab_size`"),
         ({"special_tokens": {"[PAD]": 270}}, "are missing"),
         ({"special_tokens": {t: 270 for t in SPECIAL_TOKENS}}, "more than one token"),
         ({"special_tokens": {t: 300 + i for i, t in enumerate(SPECIAL_TOKENS)}}, "without a gap"),
-        ({"special_tokens": {t: "x" for t in SPECIAL_TOKENS}}, "whole number"),
+        ({"special_tokens": {t: "x" for t in SPECIAL_TOKENS}}, r"Expected `int`, got `str` - at `\$\.special_tokens"),
     ],
 )
 def test_bad_settings(folder: Path, tmp_path: Path, fields: dict[str, object], reason: str) -> None:

@@ -20,6 +20,7 @@ from aveyb_retrieval.eval.runs import read_run, write_run
 from aveyb_retrieval.indexes.input.corpus import read_corpus
 from aveyb_retrieval.indexes.input.documents import Record
 from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.input.reading import Reading
 from tests.eval.test_html import made_up_results
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
@@ -54,7 +55,7 @@ def corpus(rng: random.Random, folder: Path) -> None:
         data = mutate.mutate_bytes(rng, data)
     path = folder / f"corpus{kind}{suffix}"
     path.write_bytes(data)
-    for item in read_corpus(path, max_line=rng.choice((200, 1 << 20))):
+    for item in read_corpus(path, Reading(max_line=rng.choice((200, 1 << 20)))):
         if isinstance(item, Record):
             json.loads(item.metadata_json)
             (item.id + item.title + item.text).encode()

@@ -19,7 +19,7 @@ import zstandard
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.corpus import read_corpus
 from aveyb_retrieval.indexes.input.documents import FieldNames, Notice, Record, Rejected
-from aveyb_retrieval.indexes.input.json_documents import read_json
+from aveyb_retrieval.indexes.input.json_lines import read_json
 from aveyb_retrieval.indexes.input.reading import Reading
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:
     (item,) = read_corpus([{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 2}, "b": 3, "id": "kept"}])
     assert isinstance(item, Record)
     assert (item.id, item.metadata) == ("7", {"a": 1, "b": 3, "id": "kept"})
-    (item,) = read_corpus([{"key": "k", "head": "h", "body": "b"}], FieldNames("key", "head", "body"))
+    (item,) = read_corpus([{"key": "k", "head": "h", "body": "b"}], Reading(FieldNames("key", "head", "body")))
     assert isinstance(item, Record)
     assert (item.id, item.title, item.text, item.metadata) == ("k", "h", "b", {})
 
@@ -235,7 +235,7 @@ def test_a_broken_array_is_an_error_with_its_line(tmp_path: Path, text: str, wor
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(InputError, match=words):
-        list(read_corpus(path, max_line=1000))
+        list(read_corpus(path, Reading(max_line=1000)))
 
 
 @pytest.mark.parametrize("form", ["lines", "array"])
@@ -260,7 +260,7 @@ def test_white_space_before_documents_is_counted_and_not_kept(form: str) -> None
 def test_elements_that_are_no_documents_are_rejected_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('[{"_id": "a", "text": "t"},\n 5,\n {"_id": "b"}, {"_id": "c", "text": "%s"}]' % ("x" * 3000))
-    first, second, third, fourth = read_corpus(path, max_line=1000)
+    first, second, third, fourth = read_corpus(path, Reading(max_line=1000))
     assert isinstance(fourth, Rejected)
     assert "at most 1,000" in fourth.reason
     assert isinstance(first, Record)
@@ -280,22 +280,22 @@ def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
     }  # fmt: skip
     assert second.metadata["year"] is None
     assert (second.metadata["price"], second.metadata["open"]) == (-2.0, False)
-    given = list(read_corpus(path, types={"year": "string", "mixed": "int"}))
+    given = list(read_corpus(path, Reading(types={"year": "string", "mixed": "int"})))
     assert isinstance(given[0], Record)
     assert (given[0].metadata["year"], given[0].metadata["mixed"]) == ("2016", 3)
     assert isinstance(given[1], Rejected)
     assert "column 'mixed': 'x' is not of type int" in given[1].reason
     with pytest.raises(InputError, match="names a column 'nobody'"):
-        list(read_corpus(path, types={"nobody": "int"}))
+        list(read_corpus(path, Reading(types={"nobody": "int"})))
     with pytest.raises(ConfigError, match="must be one of int, float"):
-        list(read_corpus(path, types={"year": "date"}))
+        list(read_corpus(path, Reading(types={"year": "date"})))
 
 
 def test_tables_have_other_separators_and_encodings(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     for separator in ",;\t|":
         path.write_text(separator.join(["_id", "text"]) + "\n" + separator.join(["a", "caf\u00e9"]), encoding="cp1252")
-        (item,) = read_corpus(path, encoding="cp1252")
+        (item,) = read_corpus(path, Reading(encoding="cp1252"))
         assert isinstance(item, Record)
         assert item.text == "caf\u00e9"
     path.write_text("_id,text\na,caf\u00e9", encoding="utf-16")
@@ -304,9 +304,9 @@ def test_tables_have_other_separators_and_encodings(tmp_path: Path) -> None:
     assert item.text == "caf\u00e9"
     path.write_bytes(b"_id,text\na,\x81")
     with pytest.raises(InputError, match=r"byte 11 \(0x81\) is not cp1252"):
-        list(read_corpus(path, encoding="cp1252"))
+        list(read_corpus(path, Reading(encoding="cp1252")))
     with pytest.raises(ConfigError, match="not an encoding of text"):
-        list(read_corpus(path, encoding="base64"))
+        list(read_corpus(path, Reading(encoding="base64")))
 
 
 def test_ids_are_made_of_the_content_where_there_are_none(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_ids_are_made_of_the_content_where_there_are_none(tmp_path: Path) -> Non
     (item,) = read_corpus(path)
     assert isinstance(item, Record)
     assert item.id == made[0]
-    (item,) = read_corpus([{"text": "a"}], FieldNames(id="key"))
+    (item,) = read_corpus([{"text": "a"}], Reading(FieldNames(id="key")))
     assert isinstance(item, Rejected)
 
 
@@ -340,6 +340,6 @@ def test_a_sentence_may_end_as_a_source_file_does() -> None:
 
 
 def test_a_title_field_that_no_document_has_is_reported() -> None:
-    *_, last = read_corpus([{"_id": "a", "text": "t", "title": "T"}], FieldNames(title="name"))
+    *_, last = read_corpus([{"_id": "a", "text": "t", "title": "T"}], Reading(FieldNames(title="name")))
     assert isinstance(last, Notice)
     assert "'name'" in last.reason

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.errors import OptionalDependencyError
-from aveyb_retrieval.indexes.input.readers import process
+from aveyb_retrieval.indexes.input.documents import FieldNames, Rejected
+from aveyb_retrieval.indexes.input.readers import formats, process
 from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
@@ -244,9 +245,19 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     path.write_bytes(make_pdf([["words"]]))
     kind = kind_of(path)
     assert kind is not None
-    monkeypatch.setattr(process, "PACKAGES", {"pdf": ("no_such_package", "files")})
+    monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
     with FileReader(None, 100) as reader, pytest.raises(OptionalDependencyError, match=r"aveyb-retrieval\[files\]"):
         reader.read(path, kind)
+
+
+def test_answers_that_arrive_together_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = '{"rows": [{"row": 1, "reason": "bad", "raw": ""}]}\n{"rows": null}\n'
+    start = f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush(); sys.stdin.readline()"
+    monkeypatch.setattr(process, "_START", start)
+    with FileReader(None, 1000) as reader:
+        (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "bad"
 
 
 def test_pages_are_checked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aveyb_retrieval.kernels import cpu, packed
+from aveyb_retrieval.kernels import cpu
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference
 from aveyb_retrieval.kernels.enrich import enrich_reference
 from aveyb_retrieval.kernels.fuse import fuse_reference
@@ -53,7 +53,7 @@ def test_enrich(dtype: torch.dtype, activation: str) -> None:
     x[0, 1] *= 1e-4  # a row on which eps acts
     scale, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((D,), (4 * D, D), (4 * D,)))
     expected = enrich_reference(x.float(), scale.float(), weight.float(), bias.float(), eps=1e-6, activation=activation)
-    got = cpu.enrich(x, packed.pack(cpu.fold_norm(weight, scale)), bias, eps=1e-6, activation=activation)
+    got = cpu.enrich(x, cpu.pack(cpu.fold_norm(weight, scale)), bias, eps=1e-6, activation=activation)
     close(got, expected, dtype)
 
 
@@ -102,7 +102,7 @@ def test_fuse(dtype: torch.dtype, alpha: torch.Tensor | None) -> None:
     weight, bias = torch.randn(D, 3 * D).to(dtype), torch.randn(D).to(dtype)
     wide = [t.float() for t in (context, bypass, weight[:, 2 * D :], weight[:, : 2 * D], bias, x)]
     expected = fuse_reference(*wide, alpha)
-    got = cpu.fuse((bypass, context), packed.pack(weight), bias, x, None if alpha is None else alpha.to(dtype))
+    got = cpu.fuse((bypass, context), cpu.pack(weight), bias, x, None if alpha is None else alpha.to(dtype))
     close(got, expected, dtype)
 
 
@@ -110,25 +110,25 @@ def test_fuse(dtype: torch.dtype, alpha: torch.Tensor | None) -> None:
 @torch.no_grad()
 def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype) -> None:
     weight, bias, x = (torch.randn(*shape).to(dtype) for shape in ((1024, 256), (1024,), (300, 256)))
-    together = packed.packed_linear(x, packed.pack(weight), bias)
+    together = cpu.packed_linear(x, cpu.pack(weight), bias)
     for rows in (slice(0, 1), slice(7, 17), slice(40, 300)):
-        alone = packed.packed_linear(x[rows], packed.pack(weight), bias)
+        alone = cpu.packed_linear(x[rows], cpu.pack(weight), bias)
         close(alone, together[rows], dtype)
 
 
 def test_only_inference_on_plain_cpu_tensors_meets_packed_weights() -> None:
     x = torch.randn(1, 2, 4)
-    assert not packed.usable(x), "a gradient is recorded"
+    assert not cpu.usable(x), "a gradient is recorded"
     with torch.no_grad():
-        assert packed.usable(x) == packed._AVAILABLE
-        assert not packed.usable(x.double())
-        assert not packed.usable(x.half())
-        assert not packed.usable(x.to("meta"))
-        assert not packed.usable(x.as_subclass(Labelled))
+        assert cpu.usable(x) == cpu._AVAILABLE
+        assert not cpu.usable(x.double())
+        assert not cpu.usable(x.half())
+        assert not cpu.usable(x.to("meta"))
+        assert not cpu.usable(x.as_subclass(Labelled))
         with torch.autocast("cpu"):
-            assert not packed.usable(x)
+            assert not cpu.usable(x)
         with torch.backends.mkldnn.flags(enabled=False):
-            assert not packed.usable(x)
+            assert not cpu.usable(x)
 
 
 class Labelled(torch.Tensor):

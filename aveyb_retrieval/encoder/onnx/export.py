@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.fingerprint import file_digest
-from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.onnx.graph import Graph
-from aveyb_retrieval.encoder.onnx.linear import Float32, Int8
+from aveyb_retrieval.encoder.folders import file_digest, model_folder
+from aveyb_retrieval.encoder.onnx.file import METADATA, OnnxSettings
+from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Int8
 from aveyb_retrieval.encoder.onnx.model import FILES, WEIGHTS
 from aveyb_retrieval.encoder.onnx.network import Network
-from aveyb_retrieval.encoder.onnx.settings import METADATA, OnnxSettings
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.optional import extra_for
@@ -79,7 +77,7 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str) -> 
     settings = OnnxSettings(
         precision=precision,
         weights=weights,
-        **{field: getattr(config, field) for field in OnnxSettings.__dataclass_fields__ if hasattr(config, field)},
+        **{field: getattr(config, field) for field in OnnxSettings.__struct_fields__ if hasattr(config, field)},
     )
     with extra_for("exporting to ONNX"):
         graph = Graph()

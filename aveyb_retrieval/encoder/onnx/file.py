@@ -7,9 +7,11 @@ package onnx is needed by the export alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
+import msgspec
+
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -58,6 +60,70 @@ _GRAPH_NODE, _GRAPH_TENSOR, _GRAPH_SPARSE = 1, 5, 15
 _NODE_OPERATOR, _NODE_ATTRIBUTE = 4, 5
 _ATTRIBUTE_CONTENT = {5, 6, 10, 11, 22, 23}  # tensors, graphs and sparse tensors inside an attribute
 _TENSOR_EXTERNAL, _TENSOR_PLACE = 13, 14
+METADATA = "aveyb"  # the key of the file's metadata
+FORMAT = 1
+_LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
+
+
+_Size = Annotated[int, msgspec.Meta(gt=0, le=_LARGEST_SIZE)]
+
+
+class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a model that what runs its ONNX form must know.
+
+    precision: "float32" or "int8".
+    weights: SHA-256 of the `model.safetensors` that it was made from.
+    others: as in `AveyBConfig`.
+    """
+
+    precision: Annotated[str, msgspec.Meta(pattern="^(float32|int8)$")]
+    weights: str
+    vocab_size: _Size
+    hidden_size: _Size
+    split_size: _Size
+    num_retrieved: Annotated[int, msgspec.Meta(ge=0, lt=_LARGEST_SIZE)]
+    compressor: str
+    tail: str
+    ranker_direction: str
+    retrieved_order: str
+    weight_norm: str
+    similarity_eps: float
+    max_split_weight: float
+
+    funnel_after: ClassVar[None] = None  # the ONNX form has no funnel
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a split may retrieve later ones."""
+        return self.ranker_direction == "both"
+
+    def to_json(self) -> str:
+        """Return the settings as the file's metadata."""
+        return json.dumps({"format": FORMAT, **msgspec.structs.asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def read(cls, metadata: dict[str, str], path: Path) -> OnnxSettings:
+        """Read the metadata of a file.
+
+        Raises:
+            ModelError: it is of another kind of model, of another format version, or damaged.
+        """
+        try:
+            content = json.loads(metadata[METADATA])
+            version = content.pop("format")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"{path}: not an ONNX file of an Avey-B model (its metadata has no {METADATA!r}); make one with "
+                "aveyb-train export"
+            ) from error
+        if version != FORMAT:
+            raise ModelError(
+                f"{path}: format {version!r}, this version of aveyb-retrieval reads {FORMAT}; export the model again"
+            )
+        try:
+            return msgspec.convert(content, cls, strict=True)
+        except msgspec.ValidationError as error:
+            raise ModelError(f"{path}: its settings are damaged ({error}); export it again") from error
 
 
 def read_onnx(path: Path, weights_bytes: int) -> tuple[bytes, OnnxSettings]:

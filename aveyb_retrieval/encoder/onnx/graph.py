@@ -1,7 +1,17 @@
-"""A thin writer of ONNX graphs: operations and constants by name, everything else from the package onnx."""
+"""A thin writer of ONNX graphs, and the linear maps in them: in float32, or with int8 weights and rows of bytes.
+
+Operations and constants go by name, everything else is the package onnx. A linear map in int8 is
+
+    y = (q W_q) * s_row * s_column + b      q: a row over its own largest value; W_q: a column over its largest
+
+A row's scale is its own, so its result does not depend on the rows beside it. Weights reach 64, not 127: processors
+without VNNI add pairs of products in 16 bits, which 255 * 64 * 2 fits and 255 * 127 * 2 does not, so results are the
+same on every processor. Rows that are never negative use all 256 values, others -127 to 127.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +22,8 @@ if TYPE_CHECKING:
 OPSET = 18  # of ai.onnx; ONNX Runtime 1.14 and newer read it
 IR_VERSION = 8
 CONTRIB = "com.microsoft"  # ONNX Runtime's own operators, of which the int8 form uses one
+LARGEST_WEIGHT = 64
+_SMALLEST = 1e-30  # a row of zeros is divided by it
 
 
 class Graph:
@@ -72,3 +84,93 @@ class Graph:
         helper.set_model_props(model, metadata)
         content: bytes = model.SerializeToString(deterministic=True)
         return content
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The input of linear maps.
+
+    values: `[R, K]`: float32, or uint8 in the int8 form.
+    scale: `[R, 1]`, what products are multiplied by; None: nothing.
+    zero: what a stored 0.0 is, a uint8 constant; "" in float32.
+    """
+
+    values: str
+    scale: str | None
+    zero: str = ""
+
+
+class Float32:
+    """Linear maps in float32."""
+
+    def __init__(self, graph: Graph) -> None:
+        """Write into a graph."""
+        self._graph = graph
+
+    def table(self, weight: np.ndarray, ids: str) -> str:
+        """Look up rows of the embedding `[V, D]`; -1 gives zeros."""
+        rows = np.concatenate([weight, np.zeros_like(weight[:1])])
+        return self._graph.op("Gather", self._graph.constant(rows, name="embedding"), ids)
+
+    def matrix(self, weight: np.ndarray, name: str) -> str:
+        """Return a matrix that mixes tokens: it stays a float32 one when it is used."""
+        return self._graph.constant(weight, name=name)
+
+    def rows(self, x: str, divisor: str | None = None, *, positive: bool = False) -> Rows:
+        """Take `[R, K]`, each row over its `divisor` `[R, 1]`."""
+        return Rows(x if divisor is None else self._graph.op("Div", x, divisor), None)
+
+    def product(self, rows: Rows, weight: np.ndarray, name: str) -> str:
+        """Return the product with `weight.T`, a constant `[N, K]`: `[R, N]`."""
+        return self._graph.op("MatMul", rows.values, self._graph.constant(weight.T, name=name))
+
+
+class Int8(Float32):
+    """Linear maps with int8 weights and rows rounded to a byte."""
+
+    def table(self, weight: np.ndarray, ids: str) -> str:
+        """See `Float32.table`; each row is int8 with a scale of its own."""
+        graph = self._graph
+        scale = np.maximum(np.abs(weight).max(axis=1, keepdims=True) / 127, _SMALLEST).astype(np.float32)
+        codes = np.rint(weight / scale).astype(np.int8)
+        codes, scale = (np.concatenate([part, np.zeros_like(part[:1])]) for part in (codes, scale))
+        found = graph.op("Gather", graph.constant(codes, np.int8, name="embedding"), ids)
+        scales = graph.op("Gather", graph.constant(scale, name="embedding_scale"), ids)
+        return graph.op("Mul", graph.op("Cast", found, to=1), scales)
+
+    def matrix(self, weight: np.ndarray, name: str) -> str:
+        """See `Float32.matrix`; it is kept as float16."""
+        return self._graph.op("Cast", self._graph.constant(weight, np.float16, name=name), to=1)
+
+    def rows(self, x: str, divisor: str | None = None, *, positive: bool = False) -> Rows:
+        """See `Float32.rows`.
+
+        Args:
+            x: `[R, K]`.
+            divisor: `[R, 1]`.
+            positive: whether no value is below zero.
+        """
+        graph = self._graph
+        size = x if positive else graph.op("Abs", x)
+        largest = graph.op("ReduceMax", size, graph.constant([-1], np.int64), keepdims=1)
+        steps = 255 if positive else 127
+        step = graph.op("Mul", graph.op("Max", largest, graph.constant(_SMALLEST)), graph.constant(1 / steps))
+        zero = graph.constant(0 if positive else 128, np.uint8)
+        values = graph.op("QuantizeLinear", graph.op("Div", x, step), graph.constant(1.0), zero)
+        return Rows(values, step if divisor is None else graph.op("Div", step, divisor), zero)
+
+    def product(self, rows: Rows, weight: np.ndarray, name: str) -> str:
+        """See `Float32.product`; each column of `weight.T` has a scale of its own."""
+        graph = self._graph
+        scale = np.maximum(np.abs(weight).max(axis=1) / LARGEST_WEIGHT, _SMALLEST).astype(np.float32)
+        codes = np.rint(weight / scale[:, None]).astype(np.int8)
+        sums = graph.op(
+            "MatMulIntegerToFloat",
+            rows.values,
+            graph.constant(codes.T, np.int8, name=name),
+            graph.constant(1.0),
+            graph.constant(scale, name=f"{name}_scale"),
+            rows.zero,
+            domain=CONTRIB,
+        )
+        return graph.op("Mul", sums, rows.scale or graph.constant(1.0))

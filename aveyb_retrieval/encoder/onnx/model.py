@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.encoder.fingerprint import file_digest
+from aveyb_retrieval.encoder.folders import file_digest
 from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.file import read_onnx
-from aveyb_retrieval.encoder.onnx.ranker import Choice, retrieve
-from aveyb_retrieval.encoder.onnx.table import EmbeddingTable
+from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
 from aveyb_retrieval.errors import ModelError, OptionalDependencyError
 from aveyb_retrieval.wording import first_line
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
+    from aveyb_retrieval.encoder.onnx.file import OnnxSettings
     from aveyb_retrieval.encoder.token_codec import TokenCodec
 
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}

@@ -9,8 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.layers import AveyBLayer
-    from aveyb_retrieval.encoder.onnx.graph import Graph
-    from aveyb_retrieval.encoder.onnx.linear import Float32, Rows
+    from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Rows
     from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 
 _MIN_NORM = 1e-12

@@ -70,10 +70,7 @@ class Batch:
         def step(transaction: Transaction) -> None:
             source = open_model(transaction.state.encoding, self._root, {"model": self._model})
             source.check_fits(transaction.state.encoding, self._root)
-            items = read_corpus(
-                documents, reading.names, reading.max_line, reading.encoding, reading.types,
-                follow_links=reading.follow_links, file_seconds=reading.file_seconds,
-            )  # fmt: skip
+            items = read_corpus(documents, reading)
             transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
             ingest_items(transaction, source, items, mode=mode, on_error=on_error, progress=silent, total=None)
 

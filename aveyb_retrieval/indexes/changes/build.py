@@ -12,8 +12,7 @@ from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSourc
 from aveyb_retrieval.indexes.changes.transaction import new_state
 from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options, load_as_asked, reading_of
 from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
-from aveyb_retrieval.indexes.input.corpus import Source, read_corpus, source_names
-from aveyb_retrieval.indexes.input.count import count_items
+from aveyb_retrieval.indexes.input.corpus import Source, count_items, read_corpus, source_names
 from aveyb_retrieval.indexes.input.documents import path_text
 from aveyb_retrieval.indexes.model import keeping_tokens
 from aveyb_retrieval.indexes.nearest.faiss_index import AUTO, create
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.input.documents import Notice, OnError, Rejected
+    from aveyb_retrieval.indexes.input.documents import Item, Notice, OnError, Rejected
     from aveyb_retrieval.indexes.input.reading import Reading
-    from aveyb_retrieval.indexes.input.rows import Item
     from aveyb_retrieval.indexes.types import Progress
 
 
@@ -179,10 +177,7 @@ def ingest_corpus(
         InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
             `source` does not match it.
     """
-    items_read = read_corpus(
-        corpus, reading.names, reading.max_line, reading.encoding, reading.types,
-        follow_links=reading.follow_links, file_seconds=reading.file_seconds,
-    )  # fmt: skip
+    items_read = read_corpus(corpus, reading)
     total = None if progress is silent else count_items(corpus)
     items, notices, rejected = ingest_items(
         transaction, source, items_read, mode=mode, on_error=on_error, progress=progress, total=total

@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, unusabl
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.transaction import Transaction
-    from aveyb_retrieval.indexes.input.rows import Item
+    from aveyb_retrieval.indexes.input.documents import Item
 
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192

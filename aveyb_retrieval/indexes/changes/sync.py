@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
     from aveyb_retrieval.indexes.encode_options import OnError
-    from aveyb_retrieval.indexes.input.documents import Notice
-    from aveyb_retrieval.indexes.input.rows import Item
+    from aveyb_retrieval.indexes.input.documents import Item, Notice
     from aveyb_retrieval.indexes.model import Model
 
 

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import glob
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.indexes.input.documents import (
-    MAX_LINE,
     FieldNames,
+    Item,
     Notice,
     Record,
     Rejected,
     SourceLocation,
     path_text,
+    read_row,
     shown,
 )
 from aveyb_retrieval.indexes.input.folders import (
@@ -31,17 +32,23 @@ from aveyb_retrieval.indexes.input.folders import (
     SourceFile,
     beir_corpus,
     known_files,
+    list_folder,
     read_files,
     read_folder,
 )
-from aveyb_retrieval.indexes.input.json_documents import read_json, read_json_lines
-from aveyb_retrieval.indexes.input.json_lines import COMPRESSED, decompress, read_blocks, split_suffix
-from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, Unreadable
+from aveyb_retrieval.indexes.input.json_lines import (
+    COMPRESSED,
+    decompress,
+    read_blocks,
+    read_json,
+    read_json_lines,
+    split_suffix,
+)
+from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
 from aveyb_retrieval.indexes.input.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
 from aveyb_retrieval.indexes.input.reading import Reading, transcode
-from aveyb_retrieval.indexes.input.rows import Item, read_row
 from aveyb_retrieval.indexes.input.tables import read_table
 
 Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
@@ -50,32 +57,18 @@ STDIN = "-"
 HUB = "hf:"
 
 
-def read_corpus(
-    corpus: Source | Sequence[str | Path],
-    names: FieldNames | None = None,
-    max_line: int = MAX_LINE,
-    encoding: str | None = None,
-    types: Mapping[str, str] | None = None,
-    *,
-    follow_links: bool = False,
-    file_seconds: int = FILE_SECONDS,
-) -> Iterator[Item]:
+def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None = None) -> Iterator[Item]:
     """Read documents from one source or several, one after the other.
 
     Args:
         corpus: Where they are, or the documents themselves.
-        names: Of the id, title and text fields.
-        max_line: Bytes that a line, a row of a table or the text of a file may have.
-        encoding: Of text files; None is UTF-8.
-        types: Of columns of tables.
-        follow_links: Whether links that are found in folders are followed.
-        file_seconds: Seconds of processor time that reading one file may take.
+        reading: How; None is as `Reading` says by default.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
         OptionalDependencyError: the format needs a package that is not installed.
     """
-    reading = Reading(names or FieldNames(), max_line, encoding, types or {}, follow_links, file_seconds)
+    reading = reading or Reading()
     sources = source_names(corpus)
     titles = False
     if sources is None:
@@ -149,7 +142,9 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
 def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     kind = kind_of(path)
     if kind is not None:
-        yield from read_files([SourceFile(path, path_text(path.as_posix()), path.parent, kind, named=True)], reading)
+        yield from read_files(
+            [SourceFile(path, path_text(path.as_posix()), path_text(path.parent.resolve()), kind, named=True)], reading
+        )
         return
     suffix, compression = split_suffix(path)
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
@@ -208,3 +203,58 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
         else:
             kind = type(row).__name__
             yield Rejected(location, f"a mapping or a text is needed, this is of type {kind}", shown(row))
+
+
+def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
+    """Count documents: exactly for folders, lists and JSON lines, about for tables; None where that would need parsing.
+
+    What cannot be read is not counted: the reading that follows says why.
+    """
+    sources = source_names(corpus)
+    if sources is None:
+        return len(corpus) if isinstance(corpus, Sized) else None
+    total = 0
+    for source in sources:
+        count = None if source == STDIN else _count(Path(source))
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _count(path: Path) -> int | None:
+    try:
+        if path.is_dir():
+            beir = beir_corpus(path, follow_links=False)
+            return len(list_folder(path).files) if beir is None else _lines(beir, "")
+        if not path.is_file():
+            return None
+        if kind_of(path) is not None:
+            return 1
+        suffix, compression = split_suffix(path)
+        if suffix in (".jsonl", ".ndjson"):
+            return _lines(path, compression)
+        if suffix in (".csv", ".tsv"):
+            return max(0, _lines(path, compression) - 1)  # the header
+        return _parquet_rows(path) if suffix == ".parquet" else None
+    except (OSError, InputError):
+        return None
+
+
+def _lines(path: Path, compression: str) -> int:
+    count, last = 0, b"\n"
+    with path.open("rb") as handle:
+        for block in decompress(handle, path, compression):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def _parquet_rows(path: Path) -> int | None:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return int(pyarrow.parquet.read_metadata(path).num_rows)
+    except pyarrow.ArrowException:
+        return None

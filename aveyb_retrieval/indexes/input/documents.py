@@ -210,6 +210,9 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters in all)"
 
 
+Item = Record | Rejected | Notice
+
+
 class BadRecord(ValueError):
     """The reason why a mapping is not a document (internal: becomes `Rejected`)."""
 
@@ -234,6 +237,14 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
     record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
     _check_unicode(record)
     return record if given else replace(record, id=content_id(record), id_is_made=True)
+
+
+def read_row(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record | Rejected:
+    """Make a document of an object, or say why it is none."""
+    try:
+        return make_record(row, location, names)
+    except BadRecord as error:
+        return Rejected(location, str(error), shown(dict(row)))
 
 
 def content_id(record: Record) -> str:

@@ -15,17 +15,18 @@ from aveyb_retrieval.indexes.input.documents import (
     LONGEST_REASON,
     FieldNames,
     FileOrigin,
+    Item,
     Notice,
     Record,
     Rejected,
     SourceLocation,
     path_text,
+    read_row,
 )
 from aveyb_retrieval.indexes.input.json_lines import COMPRESSED, split_suffix
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import SUFFIXES, FileKind, kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
-from aveyb_retrieval.indexes.input.rows import Item, read_row
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ class SourceFile:
     Attributes:
         path: Where it is.
         id: Of its document: its path below the folder that is read, with "/".
-        folder: The folder that is read.
+        folder: The folder that is read, as an absolute path.
         kind: How it is read.
         named: It was not found in a folder, but asked for by its name: a link is followed, and it must be readable.
     """
 
     path: Path
     id: str
-    folder: Path
+    folder: str
     kind: FileKind
     named: bool = False
 
@@ -82,6 +83,7 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
     files: list[SourceFile] = []
     notices: list[Notice] = []
     unreadable: list[Rejected] = []
+    whole = path_text(folder.resolve())
     waiting, seen = [folder], {_identity(folder)}
     while waiting:
         parent = waiting.pop()
@@ -102,7 +104,7 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
             elif not is_folder:
                 kind = kind_of(path)
                 assert kind is not None  # `_left_out` has a reason for the others
-                files.append(SourceFile(path, path_text(path.relative_to(folder).as_posix()), folder, kind))
+                files.append(SourceFile(path, path_text(path.relative_to(folder).as_posix()), whole, kind))
             elif (identity := _identity(path)) in seen:
                 notices.append(Notice(path_text(path), "a folder that is read already, by another name", harmless=True))
             else:
@@ -222,7 +224,7 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
         "modified": modified,
     }
     item = read_row(row, location, FieldNames())
-    origin = FileOrigin(digest, path_text(file.folder.resolve()), found.pages)
+    origin = FileOrigin(digest, file.folder, found.pages)
     yield replace(item, origin=origin) if isinstance(item, Record) else replace(item, found=not file.named)
 
 

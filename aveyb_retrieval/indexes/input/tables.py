@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.input.documents import FieldNames, Rejected, SourceLocation, shown
+from aveyb_retrieval.indexes.input.documents import FieldNames, Item, Rejected, SourceLocation, read_row, shown
 from aveyb_retrieval.indexes.input.json_lines import LongLine, split_lines
+from aveyb_retrieval.indexes.input.readers.base import too_long
 from aveyb_retrieval.indexes.input.reading import ColumnType, Reading, convert, fits
-from aveyb_retrieval.indexes.input.rows import Item, read_row, too_long
 
 SEPARATORS = (",", ";", "\t", "|")
 

@@ -54,12 +54,7 @@ class EncodeJob:
 
     def items(self, *, log: bool = False) -> Iterator[Record | Rejected]:
         """Read the corpus; `log` why files were left out, or which part of one holds no text."""
-        reading = reading_of(self.options)
-        items = read_corpus(
-            self.corpus, reading.names, reading.max_line, reading.encoding, reading.types,
-            follow_links=reading.follow_links, file_seconds=reading.file_seconds,
-        )  # fmt: skip
-        for item in items:
+        for item in read_corpus(self.corpus, reading_of(self.options)):
             if not isinstance(item, Notice):
                 yield item
             elif log:

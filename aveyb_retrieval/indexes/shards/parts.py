@@ -16,7 +16,6 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import FieldNames, FileOrigin, Record, SourceLocation, make_record
 from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.store.tables import matrix
 from aveyb_retrieval.indexes.types import EncodedRow, FloatArray
 
 if TYPE_CHECKING:
@@ -191,3 +190,11 @@ def made_otherwise(name: str, how: str) -> ConfigError:
 
 def _damaged(name: str, what: str) -> InputError:
     return InputError(f"{name}: {what}; encode this shard again, or restore the file from a copy")
+
+
+def matrix(column: pyarrow.ChunkedArray) -> FloatArray:
+    """Vectors `[n, d]` float32 of a column of fixed-size lists."""
+    width = column.type.list_size
+    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    flat = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    return flat.reshape(-1, width).astype(np.float32, copy=False)

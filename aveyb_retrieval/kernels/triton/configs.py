@@ -29,119 +29,79 @@ class Config:
     stages: int
 
 
-# (kernel, bytes of an element) -> tile; 1 byte: float8; 4 bytes: float32, multiplied as three TF32 products.
+# kernel -> bytes of an element -> tile; 1 byte: float8; 4 bytes: float32, multiplied as three TF32 products.
 _FLOAT8, _HALF, _WIDE = 1, 2, 4
-_AMPERE: dict[tuple[str, int], Config] = {
-    ("enrich", _HALF): Config(128, 64, 64, 8, 3),
-    ("enrich", _WIDE): Config(64, 64, 16, 8, 3),
-    ("fuse", _HALF): Config(128, 128, 32, 8, 3),
-    ("fuse", _WIDE): Config(64, 64, 16, 8, 3),
-    ("inverse_rms", _HALF): Config(4, 0, 0, 8, 1),
-    ("inverse_rms", _WIDE): Config(4, 0, 0, 8, 1),
-    ("add_norm", _HALF): Config(4, 0, 0, 8, 1),
-    ("add_norm", _WIDE): Config(4, 0, 0, 8, 1),
-    ("activate", _HALF): Config(4, 256, 0, 4, 1),
-    ("activate", _WIDE): Config(4, 256, 0, 4, 1),
-    ("dynamic_mix", _HALF): Config(64, 64, 64, 8, 2),
-    ("dynamic_mix", _WIDE): Config(16, 32, 16, 8, 2),
-    ("dynamic_mix_normed", _HALF): Config(64, 32, 32, 8, 3),
-    ("dynamic_mix_normed", _WIDE): Config(16, 32, 16, 8, 2),
-    ("dynamic_mix_shares", _HALF): Config(64, 0, 64, 8, 2),
-    ("dynamic_mix_shares", _WIDE): Config(32, 0, 16, 8, 2),
-    ("dynamic_mix_cosines", _HALF): Config(64, 0, 32, 8, 3),
-    ("dynamic_mix_cosines", _WIDE): Config(32, 0, 16, 8, 2),
-    ("dynamic_mix_input", _HALF): Config(32, 128, 32, 8, 2),
-    ("dynamic_mix_input", _WIDE): Config(32, 64, 16, 8, 2),
-    ("coupled_mix", _HALF): Config(64, 64, 32, 8, 3),
-    ("coupled_mix", _WIDE): Config(64, 64, 16, 8, 3),
-    ("coupled_mix_backward", _HALF): Config(64, 64, 32, 8, 2),
-    ("coupled_mix_backward", _WIDE): Config(64, 32, 16, 8, 2),
-    ("static_mix", _HALF): Config(128, 128, 32, 8, 3),
-    ("static_mix", _WIDE): Config(64, 64, 32, 8, 2),
-    ("static_mix_activating", _HALF): Config(128, 64, 32, 8, 3),
-    ("static_mix_activating", _WIDE): Config(64, 64, 32, 8, 2),
-    ("static_mix_input", _HALF): Config(128, 128, 32, 8, 2),
-    ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
-    ("static_mix_weight", _HALF): Config(64, 64, 64, 8, 2),
-    ("static_mix_weight", _WIDE): Config(64, 32, 16, 8, 2),
-    ("maxsim", _HALF): Config(128, 128, 64, 8, 3),
-    ("maxsim", _WIDE): Config(64, 128, 16, 8, 3),
-    ("maxsim_selected", _HALF): Config(128, 128, 32, 8, 3),
-    ("maxsim_selected", _WIDE): Config(64, 64, 32, 8, 2),
-    ("maxsim_input", _HALF): Config(64, 64, 64, 4, 2),
-    ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
-    ("best_by_id", _HALF): Config(128, 128, 32, 8, 3),
-    ("best_by_id", _WIDE): Config(64, 128, 16, 8, 3),
-    ("count_by_id", _WIDE): Config(0, 128, 0, 4, 3),
-    ("late_interaction", _HALF): Config(64, 64, 64, 4, 2),
-    ("late_interaction", _WIDE): Config(64, 64, 16, 8, 2),
+_Table = dict[str, dict[int, Config]]
+_AMPERE: _Table = {
+    "enrich": {_HALF: Config(128, 64, 64, 8, 3), _WIDE: Config(64, 64, 16, 8, 3)},
+    "fuse": {_HALF: Config(128, 128, 32, 8, 3), _WIDE: Config(64, 64, 16, 8, 3)},
+    "inverse_rms": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+    "add_norm": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+    "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
+    "dynamic_mix": {_HALF: Config(64, 64, 64, 8, 2), _WIDE: Config(16, 32, 16, 8, 2)},
+    "dynamic_mix_normed": {_HALF: Config(64, 32, 32, 8, 3), _WIDE: Config(16, 32, 16, 8, 2)},
+    "dynamic_mix_shares": {_HALF: Config(64, 0, 64, 8, 2), _WIDE: Config(32, 0, 16, 8, 2)},
+    "dynamic_mix_cosines": {_HALF: Config(64, 0, 32, 8, 3), _WIDE: Config(32, 0, 16, 8, 2)},
+    "dynamic_mix_input": {_HALF: Config(32, 128, 32, 8, 2), _WIDE: Config(32, 64, 16, 8, 2)},
+    "coupled_mix": {_HALF: Config(64, 64, 32, 8, 3), _WIDE: Config(64, 64, 16, 8, 3)},
+    "coupled_mix_backward": {_HALF: Config(64, 64, 32, 8, 2), _WIDE: Config(64, 32, 16, 8, 2)},
+    "static_mix": {_HALF: Config(128, 128, 32, 8, 3), _WIDE: Config(64, 64, 32, 8, 2)},
+    "static_mix_activating": {_HALF: Config(128, 64, 32, 8, 3), _WIDE: Config(64, 64, 32, 8, 2)},
+    "static_mix_input": {_HALF: Config(128, 128, 32, 8, 2), _WIDE: Config(64, 64, 32, 8, 2)},
+    "static_mix_weight": {_HALF: Config(64, 64, 64, 8, 2), _WIDE: Config(64, 32, 16, 8, 2)},
+    "maxsim": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 128, 16, 8, 3)},
+    "maxsim_selected": {_HALF: Config(128, 128, 32, 8, 3), _WIDE: Config(64, 64, 32, 8, 2)},
+    "maxsim_input": {_HALF: Config(64, 64, 64, 4, 2), _WIDE: Config(64, 64, 32, 8, 2)},
+    "best_by_id": {_HALF: Config(128, 128, 32, 8, 3), _WIDE: Config(64, 128, 16, 8, 3)},
+    "count_by_id": {_WIDE: Config(0, 128, 0, 4, 3)},
+    "late_interaction": {_HALF: Config(64, 64, 64, 4, 2), _WIDE: Config(64, 64, 16, 8, 2)},
 }
-_TABLE: dict[str, dict[tuple[str, int], Config]] = {
-    "sm_90": {
-        ("enrich", _FLOAT8): Config(128, 128, 128, 8, 3),
-        ("enrich", _HALF): Config(128, 128, 64, 8, 3),
-        ("enrich", _WIDE): Config(64, 64, 32, 8, 3),
-        ("fuse", _FLOAT8): Config(128, 128, 128, 8, 3),
-        ("fuse", _HALF): Config(128, 128, 64, 8, 3),
-        ("fuse", _WIDE): Config(64, 64, 32, 8, 3),
-        ("quantize", _HALF): Config(4, 0, 0, 8, 1),
-        ("quantize", _WIDE): Config(4, 0, 0, 8, 1),
-        ("inverse_rms", _HALF): Config(4, 0, 0, 8, 1),
-        ("inverse_rms", _WIDE): Config(4, 0, 0, 8, 1),
-        ("add_norm", _HALF): Config(4, 0, 0, 8, 1),
-        ("add_norm", _WIDE): Config(4, 0, 0, 8, 1),
-        ("activate", _HALF): Config(4, 256, 0, 4, 1),
-        ("activate", _WIDE): Config(4, 256, 0, 4, 1),
-        ("dynamic_mix", _HALF): Config(128, 64, 32, 8, 3),
-        ("dynamic_mix", _WIDE): Config(64, 16, 16, 8, 1),  # with two stages registers spill
-        ("dynamic_mix_normed", _HALF): Config(128, 64, 32, 8, 4),
-        ("dynamic_mix_normed", _WIDE): Config(64, 16, 16, 8, 1),
-        ("dynamic_mix_shares", _HALF): Config(128, 0, 64, 8, 2),
-        ("dynamic_mix_shares", _WIDE): Config(64, 0, 16, 8, 2),
-        ("dynamic_mix_cosines", _HALF): Config(64, 0, 64, 8, 1),
-        ("dynamic_mix_cosines", _WIDE): Config(64, 0, 16, 8, 2),
-        ("dynamic_mix_input", _HALF): Config(64, 128, 64, 8, 2),
-        ("dynamic_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("coupled_mix", _HALF): Config(128, 128, 64, 8, 3),
-        ("coupled_mix", _WIDE): Config(64, 64, 32, 8, 3),
-        ("coupled_mix_backward", _HALF): Config(64, 64, 64, 8, 2),
-        ("coupled_mix_backward", _WIDE): Config(64, 64, 16, 8, 2),
-        ("static_mix", _HALF): Config(128, 128, 64, 8, 3),
-        ("static_mix", _WIDE): Config(64, 64, 32, 8, 3),
-        ("static_mix_activating", _HALF): Config(128, 64, 64, 8, 4),
-        ("static_mix_activating", _WIDE): Config(64, 64, 32, 8, 3),
-        ("static_mix_input", _HALF): Config(128, 128, 64, 8, 2),
-        ("static_mix_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("static_mix_weight", _HALF): Config(64, 64, 64, 4, 1),
-        ("static_mix_weight", _WIDE): Config(64, 64, 32, 8, 2),
-        ("maxsim", _HALF): Config(128, 256, 64, 8, 3),
-        ("maxsim", _WIDE): Config(128, 128, 32, 8, 2),
-        ("maxsim_selected", _HALF): Config(128, 128, 64, 8, 3),
-        ("maxsim_selected", _WIDE): Config(64, 128, 32, 8, 3),
-        ("maxsim_input", _HALF): Config(64, 64, 64, 4, 1),
-        ("maxsim_input", _WIDE): Config(64, 64, 32, 8, 2),
-        ("best_by_id", _HALF): Config(128, 256, 64, 8, 3),
-        ("best_by_id", _WIDE): Config(64, 128, 32, 8, 3),
-        ("count_by_id", _WIDE): Config(0, 128, 0, 4, 3),
-        ("late_interaction", _HALF): Config(64, 64, 64, 4, 3),
-        ("late_interaction", _WIDE): Config(64, 64, 32, 8, 3),
+_HOPPER: _Table = {
+    "enrich": {
+        _FLOAT8: Config(128, 128, 128, 8, 3),
+        _HALF: Config(128, 128, 64, 8, 3),
+        _WIDE: Config(64, 64, 32, 8, 3),
     },
-    "sm_80": _AMPERE,
-    "sm_89": {  # less shared memory, which the rows of sm_80 fit into; it has float8 products
-        **_AMPERE,
-        ("enrich", _FLOAT8): Config(128, 64, 64, 8, 3),
-        ("fuse", _FLOAT8): Config(128, 64, 64, 8, 3),
-        ("quantize", _HALF): Config(4, 0, 0, 8, 1),
-        ("quantize", _WIDE): Config(4, 0, 0, 8, 1),
-    },
+    "fuse": {_FLOAT8: Config(128, 128, 128, 8, 3), _HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
+    "quantize": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+    "inverse_rms": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+    "add_norm": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+    "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
+    # of wide elements with two stages registers spill
+    "dynamic_mix": {_HALF: Config(128, 64, 32, 8, 3), _WIDE: Config(64, 16, 16, 8, 1)},
+    "dynamic_mix_normed": {_HALF: Config(128, 64, 32, 8, 4), _WIDE: Config(64, 16, 16, 8, 1)},
+    "dynamic_mix_shares": {_HALF: Config(128, 0, 64, 8, 2), _WIDE: Config(64, 0, 16, 8, 2)},
+    "dynamic_mix_cosines": {_HALF: Config(64, 0, 64, 8, 1), _WIDE: Config(64, 0, 16, 8, 2)},
+    "dynamic_mix_input": {_HALF: Config(64, 128, 64, 8, 2), _WIDE: Config(64, 64, 32, 8, 2)},
+    "coupled_mix": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
+    "coupled_mix_backward": {_HALF: Config(64, 64, 64, 8, 2), _WIDE: Config(64, 64, 16, 8, 2)},
+    "static_mix": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
+    "static_mix_activating": {_HALF: Config(128, 64, 64, 8, 4), _WIDE: Config(64, 64, 32, 8, 3)},
+    "static_mix_input": {_HALF: Config(128, 128, 64, 8, 2), _WIDE: Config(64, 64, 32, 8, 2)},
+    "static_mix_weight": {_HALF: Config(64, 64, 64, 4, 1), _WIDE: Config(64, 64, 32, 8, 2)},
+    "maxsim": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(128, 128, 32, 8, 2)},
+    "maxsim_selected": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
+    "maxsim_input": {_HALF: Config(64, 64, 64, 4, 1), _WIDE: Config(64, 64, 32, 8, 2)},
+    "best_by_id": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
+    "count_by_id": {_WIDE: Config(0, 128, 0, 4, 3)},
+    "late_interaction": {_HALF: Config(64, 64, 64, 4, 3), _WIDE: Config(64, 64, 32, 8, 3)},
 }
+# Less shared memory than sm_80 has, whose rows fit into it; and float8 products.
+_ADA: _Table = {
+    **_AMPERE,
+    "enrich": {_FLOAT8: Config(128, 64, 64, 8, 3), **_AMPERE["enrich"]},
+    "fuse": {_FLOAT8: Config(128, 64, 64, 8, 3), **_AMPERE["fuse"]},
+    "quantize": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
+}
+_TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _ADA}
 
 
 def shipped() -> Iterator[tuple[str, str, int]]:
     """(architecture, kernel, element size) of every row of the table."""
-    for arch, rows in _TABLE.items():
-        for kernel, size in rows:
-            yield arch, kernel, size
+    for arch, kernels in _TABLE.items():
+        for kernel, tiles in kernels.items():
+            for size in tiles:
+                yield arch, kernel, size
 
 
 def architecture(device: torch.device) -> str:
@@ -156,4 +116,4 @@ def architecture(device: torch.device) -> str:
 
 def config_for(kernel: str, arch: str, element_size: int) -> Config:
     """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 1, 2 or 4 bytes."""
-    return _TABLE[arch][kernel, element_size]
+    return _TABLE[arch][kernel][element_size]

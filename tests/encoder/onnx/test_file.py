@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.onnx import file
 from aveyb_retrieval.encoder.onnx.export import export_onnx
-from aveyb_retrieval.encoder.onnx.settings import METADATA
+from aveyb_retrieval.encoder.onnx.file import METADATA
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.onnx.forms import save_model
 from tests.encoder.test_switches import SWITCHES

@@ -6,8 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from aveyb_retrieval.encoder.onnx.graph import Graph
-from aveyb_retrieval.encoder.onnx.linear import LARGEST_WEIGHT, Int8
+from aveyb_retrieval.encoder.onnx.graph import LARGEST_WEIGHT, Graph, Int8
 
 RNG = np.random.default_rng(0)
 

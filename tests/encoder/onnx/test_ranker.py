@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.onnx import ranker
-from aveyb_retrieval.encoder.onnx.settings import OnnxSettings
-from aveyb_retrieval.encoder.onnx.table import EmbeddingTable
+from aveyb_retrieval.encoder.onnx.file import OnnxSettings
+from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_config, small_model
@@ -30,7 +30,7 @@ CHOICES = (
 
 def settings_of(**overrides: object) -> OnnxSettings:
     config = small_config("paper", **overrides)
-    fields = {name: getattr(config, name) for name in OnnxSettings.__dataclass_fields__ if hasattr(config, name)}
+    fields = {name: getattr(config, name) for name in OnnxSettings.__struct_fields__ if hasattr(config, name)}
     return OnnxSettings(precision="int8", weights="", **fields)
 
 

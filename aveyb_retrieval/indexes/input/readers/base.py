@@ -59,8 +59,7 @@ class Parts:
 
     def check(self, more: int) -> None:
         """Raise Unreadable where so many more characters would be too many."""
-        if self._length + more > self._longest:
-            raise Unreadable(f"more than {self._longest:,} characters (--max-line, max_line)")
+        check_characters(self._length + more, self._longest)
 
     def add(self, text: str, label: str = "", *, end: str = "\n\n") -> None:
         """Add a part, which may be empty, and what it is called."""
@@ -98,6 +97,17 @@ def wrong_byte(error: UnicodeDecodeError, encoding: str, position: int) -> str:
     if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
         return f"invalid UTF-8 at byte {position:,} ({value}); name its encoding by --encoding (encoding)"
     return f"byte {position:,} ({value}) is not {encoding}; --encoding (encoding) names another one"
+
+
+def too_long(length: int, longest: int) -> str:
+    """Say that a line is longer than what is read."""
+    return f"{length:,} bytes, at most {longest:,} are read as one document (--max-line, max_line)"
+
+
+def check_characters(count: int, longest: int) -> None:
+    """Raise Unreadable where a text has more characters than are read of a file."""
+    if count > longest:
+        raise Unreadable(f"more than {longest:,} characters (--max-line, max_line)")
 
 
 def clean(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aveyb_retrieval.indexes.input.readers.archive import open_archive, parse_xml, read_member
-from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, one_line
+from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, check_characters, one_line
 from aveyb_retrieval.indexes.input.readers.html import read_html
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def read_epub(data: bytes, longest: int) -> FileText:
             raise Unreadable(f"protected: {name!r} is encrypted")
         texts.append(read_html(read_member(archive, name), None).text)
         length += len(texts[-1])
-        if length > longest:
-            raise Unreadable(f"more than {longest:,} characters (--max-line, max_line)")
+        check_characters(length, longest)
     title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
     return FileText(one_line(title), "\n\n".join(filter(None, texts)))
 

@@ -15,10 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.input.json_lines import decompress, split_suffix
-from aveyb_retrieval.indexes.input.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, clean
-from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
-from aveyb_retrieval.indexes.input.readers.inner import InnerFiles
-from aveyb_retrieval.indexes.input.rows import too_long
+from aveyb_retrieval.indexes.input.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, too_long
+from aveyb_retrieval.indexes.input.readers.code import LANGUAGES, read_code
+from aveyb_retrieval.indexes.input.readers.docx import read_docx
+from aveyb_retrieval.indexes.input.readers.epub import read_epub
+from aveyb_retrieval.indexes.input.readers.html import read_html
+from aveyb_retrieval.indexes.input.readers.inner import InnerFiles, read_zip
+from aveyb_retrieval.indexes.input.readers.mail import read_eml, read_msg
+from aveyb_retrieval.indexes.input.readers.notebook import read_notebook
+from aveyb_retrieval.indexes.input.readers.odt import read_odt
+from aveyb_retrieval.indexes.input.readers.pdf import read_pdf
+from aveyb_retrieval.indexes.input.readers.plain import read_markdown, read_rtf, read_text
+from aveyb_retrieval.indexes.input.readers.presentation import read_pptx
+from aveyb_retrieval.indexes.input.readers.spreadsheet import read_spreadsheet
+from aveyb_retrieval.indexes.input.readers.subtitles import read_subtitles
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
@@ -78,7 +88,7 @@ def read_file(
         data = _unpack(data, path, kind.compression, longest)
     if kind.name in PLAIN:
         _check_length(len(data), longest)
-    found = _READERS[kind.name](data, encoding, longest)
+    found = _parse(kind.name, data, encoding, longest)
     _check_length(len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")), longest)
     return _with_short_title(found), digest
 
@@ -135,117 +145,44 @@ def _check_length(length: int, longest: int) -> None:
         raise Unreadable(too_long(length, longest))
 
 
-def _pdf(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.pdf import read_pdf
-
-    return read_pdf(data, longest)
-
-
-def _docx(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.docx import read_docx
-
-    return read_docx(data)
+def missing_package(kind: str) -> tuple[str, str] | None:
+    """The package that a kind needs and the extra that brings it, where it is not installed; None where nothing is."""
+    needed = PACKAGES.get(kind)
+    return needed if needed and importlib.util.find_spec(needed[0]) is None else None
 
 
-def _epub(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.epub import read_epub
-
-    return read_epub(data, longest)
-
-
-def _html(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.html import read_html
-
-    return read_html(data, encoding)
+def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: int = 0) -> FileText:
+    """Read contents by the reader of their kind; files that they hold are read the same way, `depth` deep."""
+    if kind in LANGUAGES:
+        return read_code(data, encoding, kind)
+    if kind in _HOLDERS:
+        return _HOLDERS[kind](data, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
+    return _READERS[kind](data, encoding, longest)
 
 
-def _markdown(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.plain import read_markdown
-
-    return read_markdown(data, encoding)
-
-
-def _text(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.plain import read_text
-
-    return read_text(data, encoding)
-
-
-def _odt(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.odt import read_odt
-
-    return read_odt(data)
+def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, depth: int) -> FileText | None:
+    kind = kind_of(PurePosixPath(name))
+    if kind is None:
+        return None
+    if missing := missing_package(kind.name):
+        raise Unreadable(f"needs the package {missing[0]!r} (the extra [{missing[1]}])")
+    if kind.compression:
+        data = _unpack(data, PurePosixPath(name), kind.compression, longest)
+    return _parse(kind.name, data, encoding, longest, depth)
 
 
-def _rtf(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from striprtf.striprtf import rtf_to_text
-
-    if not data.startswith(b"{\\rtf"):
-        raise Unreadable("not an RTF file")
-    return FileText("", clean(rtf_to_text(data.decode("latin-1"), encoding=encoding or "cp1252", errors="replace")))
-
-
-def _pptx(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.presentation import read_pptx
-
-    return read_pptx(data, longest)
-
-
-def _spreadsheet(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.spreadsheet import read_spreadsheet
-
-    return read_spreadsheet(data, longest)
-
-
-def _notebook(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.notebook import read_notebook
-
-    return read_notebook(data, encoding)
-
-
-def _subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.subtitles import read_subtitles
-
-    return read_subtitles(data, encoding, longest)
-
-
-def _code(data: bytes, encoding: str | None, longest: int, *, language: str) -> FileText:
-    from aveyb_retrieval.indexes.input.readers.code import read_code
-
-    return read_code(data, encoding, language)
-
-
-def _holder(data: bytes, encoding: str | None, longest: int, *, name: str, depth: int = 0) -> FileText:
-    """A file that holds others, which are read by the readers of their kinds."""
-    from aveyb_retrieval.indexes.input.readers import mail
-    from aveyb_retrieval.indexes.input.readers.zip import read_zip
-
-    def read_inner(name: str, data: bytes, depth: int) -> FileText | None:
-        kind = kind_of(PurePosixPath(name))
-        if kind is None:
-            return None
-        _check_installed(kind.name)
-        if kind.compression:
-            data = _unpack(data, PurePosixPath(name), kind.compression, longest)
-        reader = _READERS[kind.name]
-        return (
-            reader(data, encoding, longest, depth=depth) if kind.name in _HOLDERS else reader(data, encoding, longest)
-        )
-
-    readers = {"mail": mail.read_eml, "outlook": mail.read_msg, "zip": read_zip}
-    return readers[name](data, InnerFiles(read_inner, longest, depth))
-
-
-def _check_installed(kind: str) -> None:
-    package, extra = PACKAGES.get(kind, ("", ""))
-    if package and importlib.util.find_spec(package) is None:
-        raise Unreadable(f"needs the package {package!r} (the extra [{extra}])")
-
-
-_HOLDERS = ("mail", "outlook", "zip")
-_READERS: dict[str, Callable[..., FileText]] = {
-    "pdf": _pdf, "docx": _docx, "odt": _odt, "rtf": _rtf, "epub": _epub, "pptx": _pptx, "spreadsheet": _spreadsheet,
-    "html": _html, "markdown": _markdown, "text": _text, "notebook": _notebook, "subtitles": _subtitles,
-    **{name: partial(_code, language=name) for name in LANGUAGES},
-    **{name: partial(_holder, name=name) for name in _HOLDERS},
-}  # fmt: skip
+_HOLDERS = {"mail": read_eml, "outlook": read_msg, "zip": read_zip}
+_READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
+    "pdf": lambda data, _, longest: read_pdf(data, longest),
+    "docx": lambda data, *_: read_docx(data),
+    "odt": lambda data, *_: read_odt(data),
+    "rtf": lambda data, encoding, _: read_rtf(data, encoding),
+    "epub": lambda data, _, longest: read_epub(data, longest),
+    "pptx": lambda data, _, longest: read_pptx(data, longest),
+    "spreadsheet": lambda data, _, longest: read_spreadsheet(data, longest),
+    "html": lambda data, encoding, _: read_html(data, encoding),
+    "markdown": lambda data, encoding, _: read_markdown(data, encoding),
+    "text": lambda data, encoding, _: read_text(data, encoding),
+    "notebook": lambda data, encoding, _: read_notebook(data, encoding),
+    "subtitles": read_subtitles,
+}

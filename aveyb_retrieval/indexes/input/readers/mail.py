@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-from email import policy
-from email.errors import MessageError
-from email.parser import BytesParser
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, clean, one_line
@@ -25,6 +22,10 @@ def read_eml(data: bytes, inner: InnerFiles) -> FileText:
     Raises:
         Unreadable: it is not a mail.
     """
+    from email import policy
+    from email.errors import MessageError
+    from email.parser import BytesParser
+
     message: EmailMessage = BytesParser(policy=policy.default).parsebytes(data)
     try:
         if not (message["From"] or message["Subject"]):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.indexes.input.documents import FieldNames, Record, SourceLocation, path_text
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.rows import read_row, too_long
+from aveyb_retrieval.indexes.input.documents import FieldNames, Record, SourceLocation, path_text, read_row
+from aveyb_retrieval.indexes.input.readers.base import Unreadable, too_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

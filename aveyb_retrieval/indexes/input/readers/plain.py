@@ -1,11 +1,11 @@
-"""Plain text and Markdown. Markdown is indexed as it is written; front matter is taken off."""
+"""Plain text, RTF, and Markdown, which is indexed as it is written; front matter is taken off."""
 
 from __future__ import annotations
 
 import re
 import string
 
-from aveyb_retrieval.indexes.input.readers.base import FileText, decode, one_line
+from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, clean, decode, one_line
 
 _YAML = re.compile(
     r"---[ \t]*\r?\n(?P<inside>(?:\s*[\w\"'-]+\s*:|#).*?\r?\n|)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
@@ -18,6 +18,19 @@ _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
 def read_text(data: bytes, encoding: str | None) -> FileText:
     """Read a plain text."""
     return FileText("", decode(data, encoding))
+
+
+def read_rtf(data: bytes, encoding: str | None) -> FileText:
+    """Read the text of an RTF file, which names its characters in `encoding`, or in cp1252.
+
+    Raises:
+        Unreadable: it is not one.
+    """
+    from striprtf.striprtf import rtf_to_text
+
+    if not data.startswith(b"{\\rtf"):
+        raise Unreadable("not an RTF file")
+    return FileText("", clean(rtf_to_text(data.decode("latin-1"), encoding=encoding or "cp1252", errors="replace")))
 
 
 def read_markdown(data: bytes, encoding: str | None) -> FileText:

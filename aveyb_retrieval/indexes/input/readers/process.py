@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import select
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import OptionalDependencyError
 from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected, SourceLocation, path_text
 from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, FileText, Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import PACKAGES, FileKind
+from aveyb_retrieval.indexes.input.readers.formats import FileKind, missing_package
 from aveyb_retrieval.indexes.pages import Pages
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ class FileReader:
         self._longest = longest
         self._seconds = seconds
         self._lost = 0.0
+        self._rest = b""  # of what was read: the beginning of the next answer
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FileReader:
@@ -59,9 +59,8 @@ class FileReader:
             Unreadable: it cannot be read; the message is the reason.
             OptionalDependencyError: the package for its format is not installed.
         """
-        package, extra = PACKAGES.get(kind.name, ("", ""))
-        if package and importlib.util.find_spec(package) is None:
-            raise OptionalDependencyError(package, extra, f"reading {path_text(path)}")
+        if missing := missing_package(kind.name):
+            raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
         began = time.monotonic()
         try:
             self._ask(path, kind=kind, encoding=self._encoding, longest=self._longest, follow_links=follow_links)
@@ -119,11 +118,11 @@ class FileReader:
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
-        parts: list[bytes] = []
+        parts = [self._rest]
         waiting = select.poll()
         waiting.register(process.stdout, select.POLLIN)
         deadline = time.monotonic() + WALL_SECONDS
-        while not (parts and parts[-1].endswith(b"\n")):
+        while b"\n" not in parts[-1]:
             if not waiting.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
                 self._stop()
                 raise Unreadable(f"took more than {WALL_SECONDS:.0f} s to read")
@@ -131,7 +130,8 @@ class FileReader:
             if not block:
                 raise EOFError
             parts.append(block)
-        return b"".join(parts)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -143,7 +143,7 @@ class FileReader:
                         pipe.close()
                     except BrokenPipeError:  # what it was sent last and did not read
                         continue
-            self._process = None
+            self._process, self._rest = None, b""
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -1,0 +1,46 @@
+"""What the adapters share: documents and hits in the same words, and methods that run in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aveyb_retrieval import Hit
+
+
+def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a document for the index; a metadata field `title` that is a text is its title, too."""
+    title = metadata.get("title")
+    return {
+        "_id": document_id,
+        "title": title if isinstance(title, str) else "",
+        "text": text,
+        "metadata": dict(metadata),
+    }
+
+
+def place(hit: Hit) -> dict[str, Any]:
+    """Return the title of a hit's document and the heading over its passage; of a PDF also the page.
+
+    `page` is counted from 1, `page_label` is what the document calls that page, such as "iv", `page_unit` what it is
+    ("page", "slide"), and `pages` are the first and the last of the passage.
+    """
+    found: dict[str, Any] = {"title": hit.title, "heading": hit.heading}
+    if hit.page is not None:
+        found |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
+        found["pages"] = list(hit.pages or ())
+    return found
+
+
+def in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the asynchronous twin of a method: it runs in a thread."""
+
+    @functools.wraps(method)
+    async def run(*arguments: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(method, *arguments, **options)
+
+    return run

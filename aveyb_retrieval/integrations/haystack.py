@@ -1,0 +1,331 @@
+"""Haystack: a document store that is an index, and a retriever component over it (extra `haystack`)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.document_stores.errors import DuplicateDocumentError
+from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
+from haystack.errors import FilterError
+
+from aveyb_retrieval import Index
+from aveyb_retrieval.integrations.adapting import in_thread, place, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from aveyb_retrieval import Document as Stored
+    from aveyb_retrieval import Hit
+
+_REST = "_haystack"  # metadata field for what a Document has beside id, content and meta
+_ORDER = {">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
+_NOTHING: dict[str, Any] = {"$not": {}}
+
+
+class AveyBDocumentStore:
+    """An index directory; made empty where there is none.
+
+    Documents are encoded by the index's own model, whole and of any length: a pipeline needs no embedder and no
+    splitter. Embeddings that documents bring are kept and given back, but not searched.
+
+    Args:
+        path: The index directory.
+        **options: Of `build_index`, where the index is made; `model=` also opens it.
+    """
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self.path = path
+        self._options = options
+        self._index = Index.open(path, create=True, **options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe the store, so that `from_dict` opens it again."""
+        return default_to_dict(self, path=str(self.path), **self._options)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AveyBDocumentStore:
+        """Open a store from its description."""
+        store: AveyBDocumentStore = default_from_dict(cls, data)
+        return store
+
+    def search(self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any) -> list[Document]:
+        """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`."""
+        if top_k == 0:
+            return []
+        hits = self._index.search(query, top_k, filter=translate(filters), **options)
+        return [_passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score) for hit in hits]
+
+    def _stored(self, filters: dict[str, Any] | None = None) -> Iterator[Stored]:
+        return self._index.documents(translate(filters))
+
+    def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        for each in self._stored(filters):
+            yield {name: value for name, value in each.metadata.items() if name != _REST}
+
+    def count_documents(self) -> int:
+        """Count all documents."""
+        return self._index.count()
+
+    def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
+        """Count the documents that satisfy a filter."""
+        return self._index.count(translate(filters))
+
+    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        """Return the documents that satisfy a filter, oldest first."""
+        return [_document(each) for each in self._stored(filters)]
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        """Write documents and return how many; the default policy is to refuse ids that are there already (FAIL).
+
+        Raises:
+            ValueError: `documents` is not a list of documents.
+            DuplicateDocumentError: an id is there already.
+        """
+        if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
+            raise ValueError("write_documents needs a list of Documents")
+        known = {each.id for each in self._index.get([each.id for each in documents], missing_ok=True)}
+        chosen: dict[str, Document] = {}
+        for each in documents:
+            if policy == DuplicatePolicy.OVERWRITE or (each.id not in known and each.id not in chosen):
+                chosen[each.id] = each
+            elif policy != DuplicatePolicy.SKIP:
+                raise DuplicateDocumentError(f"{self.path}: the id {each.id!r} is there already; nothing was written")
+        self._index.upsert([_row(each) for each in chosen.values()])
+        return len(chosen)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete documents by id; ids that are not there are ignored."""
+        if document_ids:
+            self._index.delete(document_ids, missing_ok=True)
+
+    def delete_all_documents(self) -> None:
+        """Delete all documents."""
+        self._index.delete(where={})
+
+    def delete_by_filter(self, filters: dict[str, Any]) -> int:
+        """Delete the documents that satisfy a filter; return how many."""
+        return self._index.delete(where=translate(filters) or {}).deleted
+
+    def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
+        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are."""
+        return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
+
+    def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
+        """Return the fields of all metadata, each with the type of its first value."""
+        found: dict[str, dict[str, str]] = {}
+        for meta in self._metas():
+            for name, value in meta.items():
+                found.setdefault(name, {"type": type(value).__name__})
+        return found
+
+    def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
+        """Return the least and the greatest value of a field; None where no document has one."""
+        values = self._values(metadata_field)
+        return {"min": min(values, default=None), "max": max(values, default=None)}
+
+    def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
+        """Count the different values of fields in the documents that satisfy a filter."""
+        return {field_name(name): len(_unique(self._values(name, filters))) for name in metadata_fields}
+
+    def get_metadata_field_unique_values(
+        self,
+        metadata_field: str,
+        search_term: str | None = None,
+        from_: int = 0,
+        size: int | None = 10,
+        filters: dict[str, Any] | None = None,
+    ) -> tuple[list[Any], int]:
+        """Return a page of a field's different values, ordered by their texts, and how many there are."""
+        found = _unique(self._values(metadata_field, filters))
+        wanted = [value for value in found if search_term is None or search_term.lower() in str(value).lower()]
+        return wanted[from_ : None if size is None else from_ + size], len(wanted)
+
+    def _values(self, field: str, filters: dict[str, Any] | None = None) -> list[Any]:
+        name = field_name(field)
+        return [meta[name] for meta in self._metas(filters) if meta.get(name) is not None]
+
+    count_documents_async = in_thread(count_documents)
+    count_documents_by_filter_async = in_thread(count_documents_by_filter)
+    filter_documents_async = in_thread(filter_documents)
+    write_documents_async = in_thread(write_documents)
+    delete_documents_async = in_thread(delete_documents)
+    delete_all_documents_async = in_thread(delete_all_documents)
+    delete_by_filter_async = in_thread(delete_by_filter)
+    update_by_filter_async = in_thread(update_by_filter)
+    get_metadata_fields_info_async = in_thread(get_metadata_fields_info)
+    get_metadata_field_min_max_async = in_thread(get_metadata_field_min_max)
+    count_unique_metadata_by_filter_async = in_thread(count_unique_metadata_by_filter)
+    get_metadata_field_unique_values_async = in_thread(get_metadata_field_unique_values)
+
+
+def _row(document: Document) -> dict[str, Any]:
+    fields = document.to_dict(flatten=False)
+    rest = {
+        name: fields[name] for name in fields.keys() - {"id", "content", "meta", "score"} if fields[name] is not None
+    }
+    if document.content is None:
+        rest["content"] = None
+    return row(document.id, document.content or "", {**document.meta, _REST: rest} if rest else document.meta)
+
+
+def _document(found: Hit | Stored, score: float | None = None) -> Document:
+    rest = found.metadata.get(_REST, {})
+    metadata = {name: value for name, value in found.metadata.items() if name != _REST}
+    fields = {"id": found.id, "content": found.text, "meta": metadata, "score": score}
+    return Document.from_dict({**fields, **rest})
+
+
+def _passage(hit: Hit) -> Document:
+    start, stop = hit.span or (0, len(hit.text))
+    more = {"source_id": hit.id, **place(hit), "span": [start, stop]}
+    whole = _document(hit)
+    return Document(f"{hit.id}#{start}-{stop}", hit.text[start:stop], meta={**whole.meta, **more}, score=hit.score)
+
+
+@component
+class AveyBRetriever:
+    """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by words and vectors.
+
+    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`, `span` and, of a PDF,
+    `page` and `page_label` in its meta.
+
+    Args:
+        document_store: The index.
+        filters: Only documents whose meta satisfy these.
+        top_k: How many.
+        filter_policy: How `filters` of a run and of the component go together.
+        search_options: Options of `Retriever.search`.
+    """
+
+    def __init__(
+        self,
+        document_store: AveyBDocumentStore,
+        filters: dict[str, Any] | None = None,
+        top_k: int = 10,
+        filter_policy: FilterPolicy | str = FilterPolicy.REPLACE,
+        search_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.document_store = document_store
+        self.filters = filters
+        self.top_k = top_k
+        self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        self.search_options = search_options or {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe the component, so that `from_dict` makes it again."""
+        return default_to_dict(
+            self,
+            document_store=self.document_store.to_dict(),
+            filters=self.filters,
+            top_k=self.top_k,
+            filter_policy=self.filter_policy.value,
+            search_options=self.search_options,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AveyBRetriever:
+        """Make a component from its description."""
+        parameters = dict(data["init_parameters"])
+        parameters["document_store"] = AveyBDocumentStore.from_dict(parameters["document_store"])
+        made: AveyBRetriever = default_from_dict(cls, {**data, "init_parameters": parameters})
+        return made
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:
+        """Search; `filters` and `top_k` override or join those of the component."""
+        where = apply_filter_policy(self.filter_policy, self.filters, filters)
+        found = self.document_store.search(query, self.top_k if top_k is None else top_k, where, **self.search_options)
+        return {"documents": found}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
+        """Run `run` in a thread."""
+        found: dict[str, Any] = await asyncio.to_thread(self.run, query, filters, top_k)
+        return found
+
+
+def translate(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Translate filters; None where there are none.
+
+    Raises:
+        FilterError: they are not what Haystack defines, or name something else than metadata.
+    """
+    if not filters:
+        return None
+    return _comparison(filters) if "field" in filters else _logic(filters)
+
+
+def field_name(name: str) -> str:
+    """Return the metadata field of a filter's `meta.name`, which may also be written without `meta.`."""
+    return name.removeprefix("meta.")
+
+
+def _logic(filters: Mapping[str, Any]) -> dict[str, Any]:
+    operator, conditions = _part(filters, "operator"), _part(filters, "conditions")
+    parts = [translate(each) or {} for each in conditions]
+    if operator not in ("AND", "OR", "NOT"):
+        raise FilterError(f"the operator {operator!r} joins no conditions; known are AND, OR, NOT")
+    if not parts:
+        raise FilterError(f"{operator} has no conditions")
+    return {"$not": {"$and": parts}} if operator == "NOT" else {f"${operator.lower()}": parts}
+
+
+def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
+    operator, value = _part(filters, "operator"), _part(filters, "value")
+    name = filters["field"]
+    if name in ("id", "content", "score", "embedding", "blob"):
+        raise FilterError(f"the field {name!r} cannot be filtered on; metadata can, as 'meta.{name}'")
+    field = field_name(name)
+    if operator in _ORDER:
+        return _ordered(field, operator, value)
+    if operator in ("==", "!="):
+        equal = _equal(field, value)
+        return equal if operator == "==" else {"$not": equal}
+    if operator in ("in", "not in"):
+        if not isinstance(value, list):
+            raise FilterError(f"{operator!r} on {name!r} needs a list, not {value!r}")
+        found = {"$or": [_equal(field, each) for each in value]} if value else _NOTHING
+        return found if operator == "in" else {"$not": found}
+    raise FilterError(f"the operator {operator!r} is not known; known are ==, !=, {', '.join(_ORDER)}, in, not in")
+
+
+def _equal(field: str, value: Any) -> dict[str, Any]:
+    if value is None:  # also where the field is missing
+        return {"$or": [{field: {"$exists": False}}, {field: None}]}
+    if isinstance(value, (list, dict)):
+        raise FilterError(f"{field!r} cannot be compared with {value!r}; a list meets a condition if an element does")
+    return {field: value.isoformat() if isinstance(value, datetime) else value}
+
+
+def _ordered(field: str, operator: str, value: Any) -> dict[str, Any]:
+    if value is None:  # nothing is above or below nothing
+        return _NOTHING
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    elif isinstance(value, str):
+        try:
+            datetime.fromisoformat(value)
+        except ValueError as error:
+            raise FilterError(
+                f"{operator} on {field!r}: {value!r} is not an ISO date; other strings have no order"
+            ) from error
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FilterError(f"{operator} on {field!r} needs a number or an ISO date, not {value!r}")
+    return {field: {_ORDER[operator]: value}}
+
+
+def _part(filters: Mapping[str, Any], key: str) -> Any:
+    if key not in filters:
+        raise FilterError(f"the filter {dict(filters)!r} has no {key!r}")
+    return filters[key]
+
+
+def _unique(values: Iterable[Any]) -> list[Any]:
+    """Different values, ordered by their texts; 1, 1.0, "1" and True differ."""
+    found = {(type(value).__name__, str(value)): value for value in values}
+    return [found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))]

@@ -1,0 +1,286 @@
+"""LlamaIndex: a retriever over an index, a vector store that is an index, and our embedding (extra `llama-index`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.schema import (
+    BaseNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+
+from aveyb_retrieval import ConfigError, Embedder, Index, Retriever
+from aveyb_retrieval.integrations.adapting import in_thread, place, row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval import Hit
+    from aveyb_retrieval.indexes.model import Model
+
+_OPERATORS = {
+    FilterOperator.EQ: "$eq",
+    FilterOperator.NE: "$ne",
+    FilterOperator.GT: "$gt",
+    FilterOperator.GTE: "$gte",
+    FilterOperator.LT: "$lt",
+    FilterOperator.LTE: "$lte",
+    FilterOperator.IN: "$in",
+    FilterOperator.NIN: "$nin",
+    FilterOperator.ANY: "$any",
+    FilterOperator.ALL: "$all",
+    FilterOperator.CONTAINS: "$contains",
+    FilterOperator.TEXT_MATCH: "$contains",
+}
+_MODES = {
+    VectorStoreQueryMode.DEFAULT: "dense",
+    VectorStoreQueryMode.TEXT_SEARCH: "lexical",
+    VectorStoreQueryMode.SPARSE: "lexical",
+    VectorStoreQueryMode.HYBRID: "hybrid",
+    VectorStoreQueryMode.SEMANTIC_HYBRID: "hybrid",
+}
+_NODE_ID = "_node_id"  # a field of its own, so that a filter can name nodes
+
+
+class AveyBEmbedding(BaseEmbedding):
+    """Encodes queries and documents with the model's own prompts, which the stock `HuggingFaceEmbedding` drops.
+
+    Texts of any length are read whole; vectors have unit length.
+
+    Args:
+        model: A folder or name, or a loaded `Embedder`; None is the embedded default.
+        embed_batch_size: How many texts LlamaIndex hands over at once.
+        **options: Of `Embedder.load`, such as `device` and `precision`.
+    """
+
+    _embedder: Embedder = PrivateAttr()
+
+    def __init__(
+        self, model: str | Path | Embedder | None = None, *, embed_batch_size: int = 64, **options: Any
+    ) -> None:
+        embedder = model if isinstance(model, Embedder) else Embedder.load(model, **options)
+        super().__init__(model_name=embedder.model_name, embed_batch_size=embed_batch_size)
+        self._embedder = embedder
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex stores."""
+        return "AveyBEmbedding"
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        vector: list[float] = self._embedder.encode_queries([query])[0].tolist()
+        return vector
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return [encoded.vector.tolist() for encoded in self._embedder.encode_documents(("", text) for text in texts)]
+
+    _aget_query_embedding = in_thread(_get_query_embedding)
+    _aget_text_embedding = in_thread(_get_text_embedding)
+    _aget_text_embeddings = in_thread(_get_text_embeddings)
+
+
+class AveyBRetriever(BaseRetriever):
+    """Finds the best passages of an index, always in its newest version.
+
+    Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters in the document, the
+    source relationship names the document, the metadata are the document's with its `title` and `heading` and, of a
+    PDF, `page` and `page_label`.
+
+    Args:
+        path: The index directory.
+        similarity_top_k: How many passages.
+        filters: Only documents whose metadata satisfy these.
+        search_options: More options of `Retriever.search`, such as `{"per_document": 2}` or `{"unit": "document"}`.
+        model: The model, as in `Retriever.load`.
+        **options: Of LlamaIndex's `BaseRetriever`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        similarity_top_k: int = 4,
+        *,
+        filters: MetadataFilters | None = None,
+        search_options: dict[str, Any] | None = None,
+        model: Model = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.similarity_top_k = similarity_top_k
+        self._index = Index.open(path, model=model)
+        self._options: Any = {"unit": "passage", "filter": translate(filters), **(search_options or {})}
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        hits = self._index.search(query_bundle.query_str, self.similarity_top_k, **self._options)
+        return [_passage(hit) for hit in hits]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        hits = await self._index.asearch(query_bundle.query_str, self.similarity_top_k, **self._options)
+        return [_passage(hit) for hit in hits]
+
+
+def _passage(hit: Hit) -> NodeWithScore:
+    start, stop = hit.span or (0, len(hit.text))
+    node = TextNode(
+        id_=f"{hit.id}#{start}-{stop}",
+        text=hit.text[start:stop],
+        metadata={**hit.metadata, **place(hit)},
+        start_char_idx=start,
+        end_char_idx=stop,
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
+    )
+    return NodeWithScore(node=node, score=hit.score)
+
+
+class AveyBVectorStore(BasePydanticVectorStore):
+    """An index directory as a vector store; made empty where there is none.
+
+    Nodes and queries are encoded by the index's own model, from their text: vectors that LlamaIndex made for them are
+    not used, so `embed_model=MockEmbedding(embed_dim=1)` saves the work of making any. A node may be a whole document.
+
+    Args:
+        path: The index directory.
+        **options: Of `build_index`, where the index is made; `model=` also opens it.
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = False
+    path: str
+    _index: Index = PrivateAttr()
+
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        super().__init__(path=str(path))
+        self._index = Index.open(path, create=True, **options)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex stores."""
+        return "AveyBVectorStore"
+
+    @property
+    def client(self) -> Retriever:
+        """The index, open at its newest version."""
+        return self._index
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Add nodes, replacing those whose ids are there; return the ids. All of one call become one new version."""
+        self._index.upsert([_row(node) for node in nodes])
+        return [node.node_id for node in nodes]
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Delete the nodes of one document."""
+        self._index.delete(where={"ref_doc_id": ref_doc_id})
+
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        """Return nodes by id, by filter, or (with neither) all; ids that are not there are left out."""
+        found = self._index.documents(_filter(node_ids, None, filters))
+        return [_node(document.text, document.metadata) for document in found]
+
+    def delete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """Delete nodes by id, by filter, or by both together; with neither, none."""
+        where = _filter(node_ids, None, filters)
+        if where is not None:
+            self._index.delete(where=where)
+
+    def clear(self) -> None:
+        """Delete all nodes."""
+        self._index.delete(where={})
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Search by vectors (`default`), words (`text_search`, `sparse`) or both (`hybrid`; `alpha` weighs vectors).
+
+        Raises:
+            ConfigError: the query has no text, or its mode has no equal.
+        """
+        if query.query_str is None:
+            raise ConfigError("the query has a vector only; this store needs its text")
+        if query.mode not in _MODES:
+            raise ConfigError(
+                f"the query mode {query.mode.value!r} has no equal; use {', '.join(m.value for m in _MODES)}"
+            )
+        options: Any = {"mode": _MODES[query.mode], **kwargs}
+        if query.alpha is not None and options["mode"] == "hybrid":
+            options["weight"] = query.alpha
+        where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)  # an index gives [] for all
+        count = query.hybrid_top_k if options["mode"] == "hybrid" and query.hybrid_top_k else query.similarity_top_k
+        hits = self._index.search(query.query_str, count, filter=where, **options)
+        return VectorStoreQueryResult(
+            nodes=[_node(hit.text, hit.metadata) for hit in hits],
+            similarities=[hit.score for hit in hits],
+            ids=[hit.id for hit in hits],
+        )
+
+    async_add = in_thread(add)
+    adelete = in_thread(delete)
+    aquery = in_thread(query)
+
+
+def _row(node: BaseNode) -> dict[str, Any]:
+    metadata = {**node_to_metadata_dict(node, remove_text=True), _NODE_ID: node.node_id}
+    return row(node.node_id, node.get_content(metadata_mode=MetadataMode.NONE), metadata)
+
+
+def _node(text: str, metadata: dict[str, Any]) -> BaseNode:
+    return metadata_dict_to_node(metadata, text=text)
+
+
+def _filter(
+    node_ids: list[str] | None, doc_ids: list[str] | None, filters: MetadataFilters | None
+) -> dict[str, Any] | None:
+    """Build the filter for all that is given; None where nothing is."""
+    parts: list[Any] = [] if filters is None else [translate(filters)]
+    parts += [] if node_ids is None else [{_NODE_ID: {"$in": node_ids}}]
+    parts += [] if doc_ids is None else [{"ref_doc_id": {"$in": doc_ids}}]
+    found = [part for part in parts if part is not None]
+    return {"$and": found} if found else None
+
+
+def translate(filters: MetadataFilters | None) -> dict[str, Any] | None:
+    """Translate filters; None where there are none.
+
+    Raises:
+        ConfigError: an operator or a condition has no equal.
+    """
+    if filters is None or not filters.filters:
+        return None
+    parts = [translate(each) if isinstance(each, MetadataFilters) else _condition(each) for each in filters.filters]
+    found = [part for part in parts if part is not None]
+    if filters.condition in (None, FilterCondition.AND):
+        return {"$and": found}
+    if filters.condition == FilterCondition.OR:
+        return {"$or": found}
+    return {"$not": {"$or": found}}
+
+
+def _condition(condition: MetadataFilter) -> dict[str, Any]:
+    field = condition.key.replace(".", "\\.")  # LlamaIndex's keys are not paths
+    if condition.operator == FilterOperator.IS_EMPTY:
+        return {field: {"$is_empty": True}}
+    if condition.operator not in _OPERATORS:
+        raise ConfigError(f"filter: the operator {condition.operator.value!r} on {condition.key!r} has no equal here")
+    return {field: {_OPERATORS[condition.operator]: condition.value}}
