@@ -1,4 +1,4 @@
-"""An engine of another package, in under 200 lines: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
+"""An engine of another package: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
 
     python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client; the suite of aveyb_retrieval.conformance
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from qdrant_client import QdrantClient, models
 
-from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import Address
 from aveyb_retrieval.indexes.engines.reader import CollectionReader, CollectionView
 from aveyb_retrieval.indexes.engines.versions import Versions
@@ -72,15 +72,11 @@ def translate(where: dict[str, Any]) -> models.Filter:
 class Memory:
     """The connection of a reader."""
 
-    is_closed = False
-
     def reading(self) -> nullcontext[None]:
-        if self.is_closed:
-            raise AveyBError("this index was closed; load it again to search it")
         return nullcontext()
 
     def close(self) -> None:
-        self.is_closed = True
+        """Nothing to let go of."""
 
 
 class QdrantVersions(Versions):
@@ -200,11 +196,12 @@ class QdrantWriter(CollectionWriter):
     def _change(self) -> nullcontext[None]:
         return nullcontext()
 
-    def _replace(self, there: dict[str, int], passages: Any, rows: Any) -> None:
-        self._remove(list(there.values()), passages)
+    def _replace(self, there: dict[str, int], rows: Any) -> None:
+        self._remove(list(there.values()))
         self.add(rows)
 
-    def _remove(self, docs: list[int], passages: Any) -> None:
+    def _remove(self, docs: list[int]) -> None:
+        passages = self.view().passage_numbers(docs)
         for kind, numbers in (("passage", passages.tolist()), ("document", docs)):
             CLIENT.delete(self.view().name(kind), models.PointIdsList(points=numbers))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
@@ -52,7 +52,7 @@ class Server(Protocol):
     """Connections to a server, for many threads."""
 
     def reading(self) -> AbstractContextManager[Any]:
-        """Give one connection to read with."""
+        """Give one connection to read with, as long as they are not closed."""
         ...
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class CollectionReader:
             EngineError: the server does not answer, or refuses the user.
             IndexFormatError: nothing is published under this name.
         """
-        self._server = server
+        self._server: Server | None = server
         self._versions = versions
         self._view = view
         try:
@@ -84,28 +84,35 @@ class CollectionReader:
     @contextmanager
     def view(self) -> Iterator[CollectionView]:
         """Look at what is there now."""
-        with self._server.reading() as connection:
+        with self._open().reading() as connection:
             yield self._view(connection, self._version)
 
     @property
     def is_stale(self) -> bool:
         """Whether other documents were published under this name."""
-        with self._server.reading() as connection:
+        with self._open().reading() as connection:
             return self._versions(connection).shown() != self._version.number
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to what is published now, unless `check` of it raises an error."""
         newest = self._newest()
-        with self._server.reading() as connection:
+        with self._open().reading() as connection:
             check(self._view(connection, newest).info)
         self._version = newest
 
     def close(self) -> None:
         """Close the connections."""
-        self._server.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _open(self) -> Server:
+        if self._server is None:
+            raise AveyBError(f"{self._version.name}: this index was closed; load it again to search it")
+        return self._server
 
     def _newest(self) -> Version:
-        with self._server.reading() as connection:
+        with self._open().reading() as connection:
             return self._versions(connection).visible()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.versions import Versions
     from aveyb_retrieval.indexes.input.documents import Record
     from aveyb_retrieval.indexes.shards.parts import EncodedRow
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import FloatArray
 
     Rows = Sequence[tuple[Record, EncodedRow]]
 
@@ -98,9 +98,7 @@ class CollectionWriter(ABC):
         """
         last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
         with self._change():
-            view = self.view()
-            there = view.find(list(last))
-            self._replace(there, view.passage_numbers(list(there.values())), list(last.values()))
+            self._replace(self.view().find(list(last)), list(last.values()))
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = True) -> int:
         """Remove documents by id; returns how many there were.
@@ -110,14 +108,12 @@ class CollectionWriter(ABC):
         """
         wanted = sorted(set(ids))
         with self._change():
-            view = self.view()
-            there = view.find(wanted)
+            there = self.view().find(wanted)
             missing = [] if missing_ok else [name for name in wanted if name not in there]
             if missing:
                 raise InputError(f"{self.name}: no document has the id {missing[0]!r}; nothing was changed")
-            docs = list(there.values())
-            self._remove(docs, view.passage_numbers(docs))
-        return len(docs)
+            self._remove(list(there.values()))
+        return len(there)
 
     @abstractmethod
     def close(self) -> None:
@@ -156,9 +152,9 @@ class CollectionWriter(ABC):
         """What every change happens in: all of it is there afterwards, and errors of the server are ours."""
 
     @abstractmethod
-    def _replace(self, there: dict[str, int], passages: IntArray, rows: Rows) -> None:
-        """Write documents, which replace those of the same ids `there` (by number) with these passages."""
+    def _replace(self, there: dict[str, int], rows: Rows) -> None:
+        """Write documents, of which some replace those of the same ids that are `there`, by number."""
 
     @abstractmethod
-    def _remove(self, docs: list[int], passages: IntArray) -> None:
+    def _remove(self, docs: list[int]) -> None:
         """Remove documents and their passages by number."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -77,36 +77,21 @@ class Server:
         if not address.url.netloc:
             advice = "milvus-lite serves one process at a time: end the other one, or run a server"
             _check_file(address, Path(target["uri"]), writes)
-        self._client: Any = None
         self._lite = "" if address.url.netloc else target["uri"]
         with self.translated(f"no connection; {advice}"), _lite_lock:
-            self._client = pymilvus.MilvusClient(**target, timeout=parameters.timeout, dedicated=True)
+            self.client: Any = pymilvus.MilvusClient(**target, timeout=parameters.timeout, dedicated=True)
             _lite_users[self._lite] += 1
         with self.translated():
-            found = self._client.get_server_version(timeout=WAIT)
+            found = self.client.get_server_version(timeout=WAIT)
         version = re.search(r"(\d+)\.(\d+)", found)
         if version is None or tuple(map(int, version.groups())) < OLDEST:
             self.close()
             raise ConfigError(f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
 
-    @property
-    def client(self) -> Any:
-        """The client that calls the server.
-
-        Raises:
-            AveyBError: the connection was closed.
-        """
-        if self._client is None:
-            raise AveyBError(f"{self.name}: this index was closed; load it again to search it")
-        return self._client
-
     def close(self) -> None:
         """Close the connection; the last one to a database of milvus-lite also lets go of its files."""
-        client, self._client = self._client, None
-        if client is None:
-            return
         with _lite_lock:
-            client.close()
+            self.client.close()
             _lite_users[self._lite] -= 1
             if self._lite and not _lite_users[self._lite]:
                 from milvus_lite.server_manager import server_manager_instance

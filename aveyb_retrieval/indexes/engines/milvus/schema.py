@@ -106,8 +106,12 @@ class MilvusVersions(Versions):
                 ("heading", DataType.VARCHAR, {"max_length": LONGEST}),
             ],
         }
+        about = {_SETTINGS: json.dumps(settings.to_json())}
         for kind in KINDS:
-            self._create(self.collection(number, kind), own[kind], settings)
+            schema, index = self._rows(own[kind], settings.encoding.dim)
+            self._server.client.create_collection(
+                self.collection(number, kind), schema=schema, index_params=index, properties=about, timeout=WAIT
+            )
 
     def show(self, number: int) -> None:
         """Let readers see a version."""
@@ -124,7 +128,8 @@ class MilvusVersions(Versions):
         found: Mapping[str, str] = self._server.client.describe_collection(name, timeout=WAIT)["properties"]
         return found
 
-    def _create(self, name: str, fields: list[tuple[str, Any, dict[str, Any]]], settings: CollectionSettings) -> None:
+    def _rows(self, fields: list[tuple[str, Any, dict[str, Any]]], dim: int) -> tuple[Any, Any]:
+        """The schema of a collection, and its indexes."""
         from pymilvus import DataType, Function, FunctionType
 
         client, kind, bm25 = self._server.client, self._server.index, {"bm25_k1": K1, "bm25_b": B}
@@ -137,7 +142,7 @@ class MilvusVersions(Versions):
             ("bounds", DataType.JSON, {}),
             ("words", DataType.VARCHAR, {"max_length": LONGEST, **words}),
             ("bm25", DataType.SPARSE_FLOAT_VECTOR, {}),
-            ("vector", DataType.FLOAT_VECTOR, {"dim": settings.encoding.dim}),
+            ("vector", DataType.FLOAT_VECTOR, {"dim": dim}),
         ):
             schema.add_field(field, data_type, **options)
         schema.add_function(
@@ -146,10 +151,4 @@ class MilvusVersions(Versions):
         index = client.prepare_index_params()
         index.add_index("vector", index_type=kind, metric_type="IP", params=_PARAMETERS.get(kind, {}))
         index.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=bm25)
-        client.create_collection(
-            name,
-            schema=schema,
-            index_params=index,
-            timeout=WAIT,
-            properties={_SETTINGS: json.dumps(settings.to_json())},
-        )
+        return schema, index

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.writer import PassageRow, Rows
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, Kind
 
 Row = dict[str, Any]
 # Documents are numbered from 0 as they are published. Numbers of documents that updates add are drawn at random from
@@ -97,14 +97,14 @@ class MilvusWriter(CollectionWriter):
     def _change(self) -> AbstractContextManager[None]:
         return self.versions.translated()
 
-    def _replace(self, there: dict[str, int], passages: IntArray, rows: Rows) -> None:
+    def _replace(self, there: dict[str, int], rows: Rows) -> None:
         """Write documents, then remove what is left of their former texts: if it is interrupted, do it again."""
         fresh = iter(self._fresh(len(rows) - len(there)))
         numbers = [there[record.id] if record.id in there else next(fresh) for record, _ in rows]
         self._write(numbers, rows, ("document", "passage"))
         self._cut([number << PASSAGE_BITS | len(row.spans) for number, (_, row) in zip(numbers, rows, strict=True)])
 
-    def _remove(self, docs: list[int], passages: IntArray) -> None:
+    def _remove(self, docs: list[int]) -> None:
         self._cut([doc << PASSAGE_BITS for doc in docs])
         for start in range(0, len(docs), NAMED):
             self._server.client.delete(

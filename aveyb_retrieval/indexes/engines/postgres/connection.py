@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlunsplit
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ class Pool:
 
         Raises:
             EngineError: the server does not answer.
-            AveyBError: the pool is closed.
         """
-        if self._closed:
-            raise AveyBError(f"{self._address.name}: this index was closed; load it again to search it")
         with translated(self._address.name):
             connection = self._begin()
             try:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import Address, CollectionSettings
     from aveyb_retrieval.indexes.engines.writer import Rows
     from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.types import IntArray
 
 _COLUMNS = {
     "documents": "number, rank, id, stored, fields, passages, words",
@@ -91,11 +90,12 @@ class PostgresWriter(CollectionWriter):
             self._db.execute(f"UPDATE {schema}.state SET changes = changes + 1")
             yield
 
-    def _replace(self, there: dict[str, int], passages: IntArray, rows: Rows) -> None:
-        self._remove(list(there.values()), passages)
+    def _replace(self, there: dict[str, int], rows: Rows) -> None:
+        self._remove(list(there.values()))
         self._insert(rows)
 
-    def _remove(self, docs: list[int], passages: IntArray) -> None:
+    def _remove(self, docs: list[int]) -> None:
+        passages = self.view().passage_numbers(docs)
         for kind, numbers, characters in (("document", docs, "0"), ("passage", passages.tolist(), "stop - start")):
             table = f"{self.version.label}.{kind}"
             removed = self._db.execute(
