@@ -1,18 +1,17 @@
-"""An engine of another package: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
+"""An engine of another package, in under 200 lines: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
 
     python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client; the suite of aveyb_retrieval.conformance
 
-A package would name this module as an entry point, `[project.entry-points."aveyb_retrieval.engines"] qdrant = "..."`;
-`register_engine("qdrant", module)` does it for one process. Two Qdrant collections hold documents and passages, with
-their metadata; words are sparse vectors whose inverse frequency Qdrant counts. Lengths of texts are compared with a
-fixed mean, so BM25 differs a little from that of an index directory.
+`register_engine("qdrant", module)` makes its addresses known in one process, an entry point in all (docs/engines.md).
+Words are sparse vectors whose inverse frequency Qdrant counts. Lengths of texts are compared with a fixed mean, so BM25
+differs a little from that of an index directory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from qdrant_client import QdrantClient, models
@@ -27,20 +26,17 @@ from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.numbering import rank_of
 
 CLIENT = QdrantClient(":memory:")
-KINDS = ("passage", "document")
 MEAN = {"document": 32.0, "passage": 8.0}  # words of a text in the suite; set it to yours
 SETTINGS: dict[str, dict[str, Any]] = {}  # of each version
-SHOWN: dict[str, int] = {}  # the version that readers see of each collection
+SHOWN: dict[str, int] = {}  # the version of each collection that readers see
 _JOINED = {"$and": "must", "$or": "should", "$not": "must_not"}
 _RANGE = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def open_engine(address: str) -> CollectionReader:
     """Open a collection for searching."""
-    where = Address.parse(address)
-    return CollectionReader(Memory(), lambda _: QdrantVersions(where), lambda _, version: QdrantView(version))
+    own = QdrantVersions(Address.parse(address))
+    return CollectionReader(own, lambda _: own, lambda _, version: QdrantView(version))
 
 
 def open_writer(address: str) -> QdrantWriter:
@@ -57,33 +53,26 @@ def translate(where: dict[str, Any]) -> models.Filter:
             must.append(models.Filter(**{_JOINED[key]: parts}))
             continue
         for operator, operand in (value if isinstance(value, dict) else {"$eq": value}).items():
-            values = operand if isinstance(operand, list) else [operand]
             if operator in _RANGE and isinstance(operand, (int, float)):
                 must.append(models.FieldCondition(key=f"m.{key}", range=models.Range(**{_RANGE[operator]: operand})))
-            elif operator in ("$eq", "$ne", "$in", "$nin") and all(type(each) in (str, bool, int) for each in values):
-                some: Any = [models.FieldCondition(key=f"m.{key}", match={"value": each}) for each in values]
-                found = models.Filter(should=some or [models.HasIdCondition(has_id=[])])
-                must.append(found if operator in ("$eq", "$in") else models.Filter(must_not=[found]))
+            elif operator in ("$eq", "$ne") and type(operand) in (str, bool, int):
+                found = [models.FieldCondition(key=f"m.{key}", match={"value": operand})]
+                must.append(models.Filter(**{"must" if operator == "$eq" else "must_not": found}))
             else:
                 raise ConfigError(f"filter: {operator} {operand!r} on {key!r}: Qdrant cannot say it, or we do not")
     return models.Filter(must=must)
 
 
-class Memory:
-    """The connection of a reader."""
-
-    def reading(self) -> nullcontext[None]:
-        return nullcontext()
+class QdrantVersions(Versions):
+    """The versions of a collection, and the connection of its readers."""
 
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def translated(self) -> nullcontext[Any]:
+        return nullcontext(self)
 
-class QdrantVersions(Versions):
-    """The versions of a collection."""
-
-    def translated(self) -> nullcontext[None]:
-        return nullcontext()
+    reading = translated
 
     def all(self) -> list[int]:
         return [number for number in range(1, 1000) if self.label(number) in SETTINGS]
@@ -95,19 +84,17 @@ class QdrantVersions(Versions):
         return SETTINGS.get(self.label(number))
 
     def create(self, number: int, settings: Any) -> None:
-        for kind in KINDS:
-            CLIENT.create_collection(
-                f"{self.label(number)}_{kind}",
-                {"vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)},
-                sparse_vectors_config={"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
-            )
+        vectors = {"vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)}
+        words = {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)}
+        for kind in MEAN:
+            CLIENT.create_collection(f"{self.label(number)}_{kind}", vectors, sparse_vectors_config=words)
         SETTINGS[self.label(number)] = settings.to_json()
 
     def show(self, number: int) -> None:
         SHOWN[self.prefix] = number
 
     def drop(self, number: int) -> None:
-        for kind in KINDS:
+        for kind in MEAN:
             CLIENT.delete_collection(f"{self.label(number)}_{kind}")
         del SETTINGS[self.label(number)]
 
@@ -135,33 +122,31 @@ class QdrantView(CollectionView):
         return hits["score"], hits["number"]
 
     def by_words(self, kind: str, text: str, k: int, selection: Any = None) -> list[tuple[int, float]]:
-        query = _sparse({word: 1.0 for word in self.language.words(text)})
-        return self._best(kind, query, "words", k, selection) if query.indices else []
+        words = dict.fromkeys(self.language.words(text), 1.0)
+        return self._best(kind, _sparse(words), "words", k, selection) if words else []
 
-    def holding(self, words: Sequence[str]) -> list[int]:
+    def holding(self, words: list[str]) -> list[int]:
         return [self.count("passage", _is_one_of("terms", [word])) for word in words]
 
     def matching(self, selection: models.Filter) -> Any:
         return np.array(sorted(int(point.id) for point in self._scroll("document", selection)), np.int64)
 
     def sample(self, most: int) -> list[int]:
-        found = sorted(self._scroll("document", models.Filter()), key=lambda point: point.payload["rank"])
-        return [int(point.id) for point in found[:most]]
+        ranks = {int(point.id): point.payload["rank"] for point in self._scroll("document", models.Filter())}
+        return sorted(ranks, key=ranks.__getitem__)[:most]
 
-    def read(self, kind: str, columns: Sequence[str], values: Any, *, by: str = "number") -> list[tuple[Any, ...]]:
-        wanted = [int(value) for value in values]
-        found = CLIENT.retrieve(self.name(kind), wanted) if by == "number" and wanted else []
-        found = self._scroll(kind, _is_one_of(by, wanted)) if by == "rank" else found
+    def read(self, kind: str, columns: Any, values: Any, *, by: str = "number") -> list[tuple[Any, ...]]:
+        wanted, name = [int(value) for value in values], self.name(kind)
+        found = self._scroll(kind, _is_one_of(by, wanted)) if by == "rank" else CLIENT.retrieve(name, wanted)
         return [tuple(point.payload[column] for column in columns) for point in found]
 
     def read_vectors(self, kind: str, numbers: list[int]) -> list[tuple[int, Any]]:
-        found = CLIENT.retrieve(self.name(kind), numbers, with_vectors=["vector"]) if numbers else []
+        found = CLIENT.retrieve(self.name(kind), numbers, with_vectors=["vector"])
         return [(int(point.id), point.vector["vector"]) for point in found]
 
-    def _best(self, kind: str, query: Any, using: str, k: int, selection: Any) -> list[tuple[int, float]]:
-        found = CLIENT.query_points(self.name(kind), query=query, using=using, limit=max(k, 1), query_filter=selection)
-        hits = [(int(point.id), float(point.score)) for point in found.points][:k]
-        return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+    def _best(self, kind: str, query: Any, using: str, k: int, where: Any) -> list[tuple[int, float]]:
+        found = CLIENT.query_points(self.name(kind), query=query, using=using, limit=k or 1, query_filter=where).points
+        return sorted(((int(point.id), float(point.score)) for point in found[:k]), key=lambda hit: (-hit[1], hit[0]))
 
     def _scroll(self, kind: str, selection: models.Filter) -> list[Any]:
         return CLIENT.scroll(self.name(kind), scroll_filter=selection, limit=10**6)[0]
@@ -188,17 +173,9 @@ class QdrantWriter(CollectionWriter):
                 CLIENT.upsert(self.view().name(kind), points)
 
     def finish(self) -> None:
-        """Nothing to build."""
+        """Nothing to build, nor to let go of."""
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-    def _change(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def _replace(self, there: dict[str, int], rows: Any) -> None:
-        self._remove(list(there.values()))
-        self.add(rows)
+    close = finish
 
     def _remove(self, docs: list[int]) -> None:
         passages = self.view().passage_numbers(docs)

@@ -147,13 +147,14 @@ class CollectionWriter(ABC):
     def view(self) -> CollectionView:
         """Look at what is written to."""
 
-    @abstractmethod
     def _change(self) -> AbstractContextManager[None]:
         """What every change happens in: all of it is there afterwards, and errors of the server are ours."""
+        return self.versions.translated()
 
-    @abstractmethod
     def _replace(self, there: dict[str, int], rows: Rows) -> None:
         """Write documents, of which some replace those of the same ids that are `there`, by number."""
+        self._remove(list(there.values()))
+        self.add(rows)
 
     @abstractmethod
     def _remove(self, docs: list[int]) -> None:

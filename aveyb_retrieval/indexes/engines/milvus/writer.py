@@ -21,7 +21,6 @@ from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.engines.collection import CollectionSettings
     from aveyb_retrieval.indexes.engines.writer import PassageRow, Rows
@@ -93,9 +92,6 @@ class MilvusWriter(CollectionWriter):
     def view(self) -> MilvusView:
         """Look at what is written to: at all that was acknowledged, and nothing is remembered."""
         return MilvusView(self._server, Version(self.version.number, self.version.settings, self.versions))
-
-    def _change(self) -> AbstractContextManager[None]:
-        return self.versions.translated()
 
     def _replace(self, there: dict[str, int], rows: Rows) -> None:
         """Write documents, then remove what is left of their former texts: if it is interrupted, do it again."""

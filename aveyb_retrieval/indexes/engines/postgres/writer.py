@@ -90,10 +90,6 @@ class PostgresWriter(CollectionWriter):
             self._db.execute(f"UPDATE {schema}.state SET changes = changes + 1")
             yield
 
-    def _replace(self, there: dict[str, int], rows: Rows) -> None:
-        self._remove(list(there.values()))
-        self._insert(rows)
-
     def _remove(self, docs: list[int]) -> None:
         passages = self.view().passage_numbers(docs)
         for kind, numbers, characters in (("document", docs, "0"), ("passage", passages.tolist(), "stop - start")):
