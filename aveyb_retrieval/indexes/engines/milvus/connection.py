@@ -81,12 +81,15 @@ class Server:
         with self.translated(f"no connection; {advice}"), _lite_lock:
             self.client: Any = pymilvus.MilvusClient(**target, timeout=parameters.timeout, dedicated=True)
             _lite_users[self._lite] += 1
-        with self.translated():
-            found = self.client.get_server_version(timeout=WAIT)
-        version = re.search(r"(\d+)\.(\d+)", found)
-        if version is None or tuple(map(int, version.groups())) < OLDEST:
+        try:
+            with self.translated():
+                found = self.client.get_server_version(timeout=WAIT)
+            version = re.search(r"(\d+)\.(\d+)", found)
+            if version is None or tuple(map(int, version.groups())) < OLDEST:
+                raise ConfigError(f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
+        except BaseException:
             self.close()
-            raise ConfigError(f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
+            raise
 
     def close(self) -> None:
         """Close the connection; the last one to a database of milvus-lite also lets go of its files."""
