@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -17,15 +11,16 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, encode_corpus, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.engines.milvus.connection import Address, Server
+from aveyb_retrieval.indexes.engines.collection import Address
+from aveyb_retrieval.indexes.engines.milvus.connection import Server
 from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
-from aveyb_retrieval.indexes.engines.milvus.schema import publications
 from aveyb_retrieval.indexes.search import publish
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import encoded_of
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 QUERY = "word1 word2 word3"
@@ -40,7 +35,7 @@ def one(tmp_path: Path) -> PublishedCollection:
 def names(collection: PublishedCollection) -> list[str]:
     server = Server(Address.parse(collection.address))
     try:
-        return [publication.about for publication in publications(server)]
+        return sorted(server.client.list_collections())
     finally:
         server.close()
 
@@ -51,7 +46,7 @@ def names(collection: PublishedCollection) -> list[str]:
 def test_old_publications_are_removed(one: PublishedCollection) -> None:
     for count in range(1, 5):
         one.publish(make_documents(count))
-    assert names(one) == ["aveyb_t_3", "aveyb_t_4"]
+    assert names(one) == [f"aveyb_t_{number}_{kind}" for number in (3, 4) for kind in ("documents", "passages")]
 
 
 def test_publishing_continues_and_shows_nothing_before_its_end(
@@ -95,64 +90,37 @@ def test_another_publication_does_not_continue_an_interrupted_one(
         assert len(retriever) == 7
 
 
-KILLED = """
-import sys
-from tests.engines.test_milvus import encoded
-from pathlib import Path
-from aveyb_retrieval.indexes.engines.opening import open_writer
+def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
+    one: PublishedCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
 
-batches = encoded(Path(sys.argv[2]))
-writer = open_writer(sys.argv[1])
-for start in range(0, len(batches), 5):
-    batch = batches[start : start + 5]
-    writer.upsert(batch)
-    print(" ".join(record.id for record, _ in batch), flush=True)
-"""
-
-
-def encoded(folder: Path) -> list[Any]:
-    """Documents of shards as a writer takes them."""
-    shards = EncodedShards(folder)
-    return [(record, encoded_of(record)) for record in shards.documents()]
-
-
-def test_nothing_acknowledged_is_lost_when_the_process_is_killed(one: PublishedCollection, tmp_path: Path) -> None:
-    rows = make_documents(400)
-    one.publish(rows[:1])
-    encode_corpus(rows, tmp_path / "shards", model=EMBEDDER)
-    command = [sys.executable, "-c", KILLED, one.address, str(tmp_path / "shards")]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
-    ) as process:
-        assert process.stdout is not None
-        acknowledged = [name for _ in range(8) for name in process.stdout.readline().split()]
-        time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        acknowledged += process.stdout.read().split()
-    assert 40 <= len(acknowledged) < 400
+    one.publish([{"_id": "a", "text": "word1"}, {"_id": "b", "text": "word2"}])
+    with monkeypatch.context() as patched:
+        patched.setattr("aveyb_retrieval.indexes.engines.milvus.writer.MilvusWriter._cut", stop)
+        with pytest.raises(KeyboardInterrupt):
+            one.upsert([{"_id": "b", "text": "word2 " * 200}])
+        with pytest.raises(KeyboardInterrupt):
+            one.upsert([{"_id": "b", "text": "word2"}])
+    one.upsert([{"_id": "b", "text": "word2 word3"}])
     with one.load() as retriever:
-        assert set(acknowledged) <= {document.id for document in retriever.documents()}
-    one.upsert(rows)
-    with one.load() as retriever:
-        assert sorted(d.id for d in retriever.documents()) == sorted(row["_id"] for row in rows)
-        hits = retriever.search(QUERY, 5000, mode="dense", unit="passage", fold=False)
-        encoded_again = EMBEDDER.encode_documents(((f"{r['title']}\n" if r["title"] else ""), r["text"]) for r in rows)
-        assert len(hits) == sum(len(each.passages) for each in encoded_again)
+        found = retriever.search("word2", 100, mode="dense", unit="passage", fold=False)
+        assert sorted((hit.id, hit.passage) for hit in found) == [("a", "word1"), ("b", "word2 word3")]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -> None:
-    server = Server(Address.parse(one.address), create=True)
+    server = Server(Address.parse(one.address), writes=True)
     try:
-        server.client.create_collection("aveyb_t_1", dimension=3)
-        with pytest.raises(IndexFormatError, match="aveyb_t_1 was made by somebody else"):
+        server.client.create_collection("aveyb_t_1_documents", dimension=3)
+        with pytest.raises(IndexFormatError, match="aveyb_t_1_documents was made by somebody else"):
             one.publish(make_documents(2))
         with pytest.raises(IndexFormatError, match="made by somebody else"):
             one.load()
-        assert server.client.list_collections() == ["aveyb_t_1"]
+        assert server.client.list_collections() == ["aveyb_t_1_documents"]
     finally:
         server.close()
 

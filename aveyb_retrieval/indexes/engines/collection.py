@@ -1,26 +1,21 @@
-"""What a collection of an engine says about itself, and what is put into it."""
+"""What a collection of a server says about itself, and where it is."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.input.documents import FileOrigin
-from aveyb_retrieval.indexes.pages import Pages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from aveyb_retrieval.indexes.input.documents import Record
-    from aveyb_retrieval.indexes.types import EncodedRow
-
-FORMAT = 4
+FORMAT = 5
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -72,70 +67,36 @@ class CollectionSettings:
             )
 
 
-class CollectionWriter(Protocol):
-    """One server that documents are written to.
+@dataclass(frozen=True)
+class Address:
+    """Where a collection of a server is: `scheme://user:password@host:port/folder/.../collection?parameters`.
 
-    Publishing goes `begin`, `add` ..., `finish`, `switch`: readers see nothing of it before `switch`. `upsert` and
-    `delete` change the collection that readers see, each call as a whole.
+    Attributes:
+        url: Its parts.
+        folders: The path without the collection: a database, or the path of a file.
+        collection: The name of the collection.
+        name: The URL without password and parameters, for messages.
     """
 
+    url: SplitResult
+    folders: tuple[str, ...]
+    collection: str
     name: str
 
-    def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
-        """Begin or continue to publish; returns how many documents are there already.
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read a URL.
 
         Raises:
-            IndexLockedError: another process is publishing under this name.
+            ConfigError: its last part cannot be the name of a collection.
         """
-        ...
-
-    def add(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
-        """Add new documents to what is published; they are safe when this returns."""
-        ...
-
-    def finish(self) -> None:
-        """Build the indexes of what was added."""
-        ...
-
-    def switch(self) -> None:
-        """Show readers what was published."""
-        ...
-
-    def settings(self) -> CollectionSettings:
-        """Return the settings of the collection that readers see."""
-        ...
-
-    def upsert(self, rows: Sequence[tuple[Record, EncodedRow]]) -> None:
-        """Add documents, or replace those of the same ids; they are safe when this returns."""
-        ...
-
-    def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents by id; those that are not there are fine. Returns how many there were."""
-        ...
-
-    def missing(self, ids: Sequence[str]) -> list[str]:
-        """Return those of the ids that no document has."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        ...
-
-
-def check_name(name: str, where: str) -> str:
-    """Return the name of a collection.
-
-    Raises:
-        ConfigError: it is not one.
-    """
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{where}: {name!r} cannot be the name of a collection; it begins with a letter and has up to 31 of a-z, "
-            "0-9 and _"
-        )
-    return name
-
-
-def pages_alone(pages: str | None) -> FileOrigin | None:
-    """The file that a document was read from, of which a collection keeps no more than the pages."""
-    return None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))
+        url = urlsplit(text)
+        login, at, host = url.netloc.rpartition("@")
+        name = f"{url.scheme}://{login.partition(':')[0]}{at}{host}{url.path}"
+        *folders, collection = (unquote(part) for part in url.path.strip("/").split("/"))
+        if not _NAME.fullmatch(collection):
+            raise ConfigError(
+                f"{name}: {collection!r} cannot be the name of a collection; it begins with a letter and has up to 31 "
+                "of a-z, 0-9 and _"
+            )
+        return cls(url, tuple(folders), collection, name)

@@ -7,7 +7,6 @@ addresses, its object (a module, say) has the two functions of `EngineKind`.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,15 +14,10 @@ from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.base import VectorEngine
-    from aveyb_retrieval.indexes.engines.collection import CollectionWriter
+    from aveyb_retrieval.indexes.engines.writer import CollectionWriter
 
 GROUP = "aveyb_retrieval.engines"
-_POSTGRES = "aveyb_retrieval.indexes.engines.postgres.engine"
-_OURS = {
-    "postgresql": _POSTGRES,
-    "postgres": _POSTGRES,
-    "milvus": "aveyb_retrieval.indexes.engines.milvus.engine",
-}
+_OURS = {"postgresql": "postgres", "postgres": "postgres", "milvus": "milvus"}
 
 
 class EngineKind(Protocol):
@@ -40,15 +34,12 @@ class EngineKind(Protocol):
 
 def register_engine(scheme: str, kind: EngineKind) -> None:
     """Add an engine for this process, as an entry point does for all."""
-    _others()[scheme] = kind
+    _kinds()[scheme] = kind
 
 
 def is_address(path: object) -> bool:
     """Whether a name is the address of an engine, not of a directory."""
-    if not isinstance(path, str) or "://" not in path:
-        return False
-    scheme = path.partition("://")[0]
-    return scheme in _OURS or scheme in _others()
+    return isinstance(path, str) and "://" in path and path.partition("://")[0] in _kinds()
 
 
 def open_engine(address: str) -> VectorEngine:
@@ -74,20 +65,15 @@ def open_writer(address: str) -> CollectionWriter:
 
 def _kind(address: str) -> EngineKind:
     scheme = address.partition("://")[0]
-    found: Any
-    if scheme in _OURS:
-        found = import_module(_OURS[scheme])
-    elif scheme in _others():
-        found = _others()[scheme]
-        found = found.load() if isinstance(found, EntryPoint) else found
-    else:
-        known = ", ".join([*_OURS, *_others()])
-        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {known}")
-    kind: EngineKind = found
+    if scheme not in _kinds():
+        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {', '.join(_kinds())}")
+    found = _kinds()[scheme]
+    kind: EngineKind = found.load() if isinstance(found, EntryPoint) else found
     return kind
 
 
 @cache
-def _others() -> dict[str, Any]:
-    """The engines of other packages, by scheme: entry points, loaded when they are needed, or what was added."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _kinds() -> dict[str, Any]:
+    """The engines by scheme: entry points, loaded when they are needed, and what was added."""
+    ours = {scheme: EntryPoint(scheme, f"{__package__}.{module}.engine", GROUP) for scheme, module in _OURS.items()}
+    return {point.name: point for point in entry_points(group=GROUP)} | ours

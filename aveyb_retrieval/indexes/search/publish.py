@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
 from aveyb_retrieval.indexes.input.documents import Record
@@ -136,15 +136,14 @@ def unpublish_documents(
         raise ConfigError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
     if not ids and where is None:
         raise ConfigError("give ids or a filter; an empty filter {} is for every document")
-    wanted = set(ids)
+    found: list[str] = []
     if where is not None:
         with closing(open_engine(to)) as engine, engine.view() as view:
-            found = view.documents(view.matching(view.select(where)).tolist(), texts=False)
-        wanted.update(document.id for document in found.values())
+            matching = view.matching(view.select(where)).tolist()
+            found = [document.id for document in view.documents(matching, texts=False).values()]
     with closing(open_writer(to)) as writer:
-        if not missing_ok and (missing := writer.missing(sorted(set(ids)))):
-            raise InputError(f"{writer.name}: no document has the id {missing[0]!r}; nothing was changed")
-        return writer.delete(sorted(wanted)) if wanted else 0
+        removed = writer.delete(ids, missing_ok=missing_ok) if ids else 0
+        return removed + (writer.delete(found) if found else 0)
 
 
 def _check_address(to: str) -> None:

@@ -286,7 +286,7 @@ def _json(value: Scalar) -> str:
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
         return str(value)
     # its parser takes the digits before a point for a whole number, and then knows no point: there are none before it
-    sign, digits, exponent = Decimal(repr(_nearest_float(value))).as_tuple()
+    sign, digits, exponent = Decimal(repr(nearest_float(value))).as_tuple()
     if not isinstance(exponent, int):  # infinity
         digits, exponent = (1,), 999
     return f"{'-' if sign else ''}.{''.join(map(str, digits))}e{exponent + len(digits)}"
@@ -321,7 +321,8 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
 
 
-def _nearest_float(value: int | float) -> float:
+def nearest_float(value: int | float) -> float:
+    """A number as a float, infinite where there is none so large."""
     try:
         return float(value)
     except OverflowError:

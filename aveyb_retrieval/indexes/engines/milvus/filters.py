@@ -14,7 +14,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.filters import NOTHING, Condition, FilterCompiler, field_keys, join, negate
+from aveyb_retrieval.indexes.store.filters import (
+    NOTHING,
+    Condition,
+    FilterCompiler,
+    field_keys,
+    is_number,
+    join,
+    nearest_float,
+    negate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +43,7 @@ def compile_filter(where: Filter) -> str:
     sql, parameters = _MilvusFilters().compile(where)
     # what a user wrote stands in the parameters alone
     sql = sql.replace("1 = 1", "number >= 0").replace("1 = 0", "number < 0")
-    return sql % tuple(_literal(value) for value in parameters)
+    return sql % tuple(json.dumps(value, ensure_ascii=False) for value in parameters)
 
 
 def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
@@ -44,15 +53,12 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     for path, value in _fields(metadata, ()):
         elements = value if isinstance(value, list) else [value]
         scalars = [item for item in elements if not isinstance(item, (list, dict))]
-        named = [
-            "exists",
-            *(["list"] if isinstance(value, list) else []),
-            *(["text"] if isinstance(value, str) else []),
-        ]
+        kinds = {"list": isinstance(value, list), "text": isinstance(value, str)}
+        named = ["exists", *(name for name, holds in kinds.items() if holds)]
         if not isinstance(value, bool) and value in _EMPTY:
             named.append("empty")
         facts.update(dict.fromkeys([*(_fact(path, name) for name in named), *(_equal(path, item) for item in scalars)]))
-        numbers = [_number(item) for item in scalars if isinstance(item, (int, float)) and not isinstance(item, bool)]
+        numbers = [_number(item) for item in scalars if is_number(item)]
         for kind, held in (("n", numbers), ("s", [item for item in scalars if isinstance(item, str)])):
             if held:
                 bounds |= {_bound(path, kind, "<"): min(held), _bound(path, kind, ">"): max(held)}
@@ -113,7 +119,7 @@ def _has(fact: int) -> Condition:
 
 
 def _equal(path: tuple[str, ...], value: Scalar) -> int:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if is_number(value):
         value = _number(value)
         value = int(value) if math.isfinite(value) and value == int(value) else value
     return _fact(path, "=", value)
@@ -131,13 +137,4 @@ def _bound(path: tuple[str, ...], kind: str, operator: str) -> str:
 
 
 def _number(value: int | float) -> int | float:
-    if isinstance(value, int) and abs(value) >= _BEYOND:
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    return value
-
-
-def _literal(value: Scalar) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return nearest_float(value) if isinstance(value, int) and abs(value) >= _BEYOND else value

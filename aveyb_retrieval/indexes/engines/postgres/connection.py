@@ -1,70 +1,42 @@
-"""Connections to a PostgreSQL server: addresses, a small pool, and errors as ours."""
+"""Connections to a PostgreSQL server: the address as libpq takes it, a small pool, and errors as ours."""
 
 from __future__ import annotations
 
-import queue
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, OptionalDependencyError
-from aveyb_retrieval.indexes.engines.collection import check_name
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, OptionalDependencyError
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.indexes.engines.collection import Address
+
 WAIT = 10  # seconds for a server to accept a connection, where the URL says nothing else
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a collection is: `postgresql://user:password@host:port/database/collection?parameters`.
-
-    Attributes:
-        server: The URL that libpq connects to.
-        collection: The name of the collection.
-        name: The whole URL without a password, for messages.
-    """
-
-    server: str
-    collection: str
-    name: str
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read a URL.
-
-        Raises:
-            ConfigError: it does not name a database and a collection.
-        """
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")
-        user = host[0].partition(":")[0]
-        shown = urlunsplit((parts.scheme, f"{user}@{host[2]}" if user else host[2], parts.path, "", ""))
-        path = parts.path.strip("/").split("/")
-        if len(path) != 2 or not all(path):
-            raise ConfigError(f"{shown}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION")
-        server = urlunsplit((parts.scheme, parts.netloc, f"/{path[0]}", parts.query, ""))
-        return cls(server, check_name(path[1], shown), shown)
 
 
 def connect(address: Address) -> Any:
     """Open a connection that commits every statement unless a transaction is begun.
 
     Raises:
+        ConfigError: the address does not name a database.
         EngineError: no server answers there, or it refuses the user.
         OptionalDependencyError: psycopg is not installed.
     """
+    if len(address.folders) != 1:
+        raise ConfigError(f"{address.name}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION")
     try:
         import psycopg
     except ImportError as error:
         raise OptionalDependencyError("psycopg", "pgvector", "postgresql:// addresses") from error
     from psycopg.conninfo import conninfo_to_dict
 
+    url = address.url
+    server = urlunsplit((url.scheme, url.netloc, url.path.strip("/").partition("/")[0], url.query, ""))
     try:
-        given: dict[str, Any] = conninfo_to_dict(address.server)
+        given: dict[str, Any] = conninfo_to_dict(server)
         given.setdefault("connect_timeout", WAIT)
         given.setdefault("application_name", "aveyb-retrieval")
         # plans depend on the query's vector and filter, so that none is kept
@@ -102,53 +74,46 @@ class Pool:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._free: queue.LifoQueue[Any] = queue.LifoQueue()
+        self._free: list[Any] = []
         self._closed = False
 
     @contextmanager
-    def connection(self) -> Iterator[Any]:
-        """A connection in one read-only transaction, which sees one state of the database.
+    def reading(self) -> Iterator[Any]:
+        """Give a connection in one read-only transaction, which sees one state of the database.
 
         Raises:
             EngineError: the server does not answer.
-            AveyBError: the pool is closed.
         """
-        connection = self._begin()
-        try:
-            with translated(self._address.name):
+        with translated(self._address.name):
+            connection = self._begin()
+            try:
                 yield connection
                 connection.execute("ROLLBACK")
-        except BaseException:
-            connection.close()
-            raise
+            except BaseException:
+                connection.close()
+                raise
+        self._free.append(connection)
         if self._closed:
-            connection.close()
-        else:
-            self._free.put(connection)
+            self.close()
 
     def close(self) -> None:
         """Close what is free; what is in use is closed after it."""
         self._closed = True
-        while not self._free.empty():
-            self._free.get_nowait().close()
+        while self._free:
+            self._free.pop().close()
 
     def _begin(self) -> Any:
         """Begin a transaction, on a connection that was free, or where the server has cut those, on a new one."""
         import psycopg
 
-        if self._closed:
-            raise AveyBError(f"{self._address.name}: this index was closed; load it again to search it")
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-        while True:
-            try:
-                connection = self._free.get_nowait()
-            except queue.Empty:
-                connection = connect(self._address)
-                with translated(self._address.name):
-                    connection.execute(begin)
-                return connection
+        while self._free:
+            connection = self._free.pop()
             try:
                 connection.execute(begin)
                 return connection
             except psycopg.OperationalError:
                 connection.close()  # the server was started again meanwhile
+        connection = connect(self._address)
+        connection.execute(begin)
+        return connection
