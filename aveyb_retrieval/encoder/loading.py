@@ -64,8 +64,8 @@ def load_encoder(
         folder = model_folder(model, fetch=recorded is None)
     if recorded is not None and (found := _fingerprint(folder)) != recorded:
         raise IndexFormatError(
-            f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with {recorded[:16]}; give "
-            "that one (model=, --model), or build the index again"
+            f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with {recorded[:16]}; "
+            "give that one (model=, --model), or build the index again"
         )
     options: dict[str, Any] = {
         "device": device,

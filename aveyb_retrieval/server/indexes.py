@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.indexes.model import load_model, load_recorded
+from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.info import describe
-from aveyb_retrieval.server.batching import BatchedModel, ServedModel
+from aveyb_retrieval.server.batching import BatchedModel
 from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Indexes:
         cls,
         paths: Mapping[str, Path],
         *,
-        model: str | Path | ServedModel | None = None,
+        model: Model = None,
         device: str = "cpu",
         precision: str = "auto",
         observe: Callable[[int], None] = lambda size: None,
@@ -60,17 +60,17 @@ class Indexes:
         """
         described = {name: describe(path) for name, path in paths.items()}
         recorded = [name for name in paths if described[name]["model"] is not None]
-        batched = None
-        if model is not None or recorded:
-            if model is not None:
-                loaded = load_model(model, device=device, precision=precision)
-            else:
-                _check_one_model(paths, described, recorded)
-                first = described[recorded[0]]
-                loaded = load_recorded(first["model_source"], first["model"], device=device, precision=precision)
-            if isinstance(loaded, Embedder):
-                loaded.model.warm_up()  # or the first request would wait for what is made once
-            batched = BatchedModel(cast("ServedModel", loaded), observe)
+        loaded = batched = None
+        if model is not None:
+            loaded = load_model(model, device=device, precision=precision)
+        elif recorded:
+            _check_one_model(paths, described, recorded)
+            first = described[recorded[0]]
+            loaded = load_recorded(first["model_source"], first["model"], device=device, precision=precision)
+        if isinstance(loaded, Embedder):
+            loaded.model.warm_up()  # or the first request would wait for what is made once
+        if loaded is not None:
+            batched = BatchedModel(cast("Embedder", loaded), observe)
         retrievers = {}
         for name, path in paths.items():
             own = batched if model is not None or name in recorded else None
