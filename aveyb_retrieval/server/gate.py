@@ -161,6 +161,9 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, *, has_key: bool) -> Response | None:
         path, method = scope["path"], scope["method"]
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
+            message = "Content-Length beside Transfer-Encoding; send one of them"
+            return error_response(path, 400, message, headers={"Connection": "close"})
         is_open = self._is_open(path) and method in ("GET", "HEAD")
         if refused := self._origins.refusal(headers, method, is_page=is_open):
             return error_response(path, *refused)

@@ -20,6 +20,7 @@ OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 _log = logging.getLogger("aveyb_retrieval.server")
 # TEI's names of errors, and words of the same kind where it has none
 _KINDS = {
+    400: "Validation",
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
