@@ -90,7 +90,10 @@ def indexing(host: str, port: int, own: str, stop: Event, seen: Counter[str]) ->
     with tempfile.TemporaryDirectory() as place:
         folder, index = Path(place) / "files", Path(place) / "index"
         folder.mkdir()
-        _write_files(folder)
+        kinds = write_files(folder)
+        for number in range(HOSTILE_FILES - len(kinds)):
+            kind = kinds[number % len(kinds)]
+            (folder / f"{number:04}{kind.suffix}").hardlink_to(kind)
         command = [sys.executable, "-m", "aveyb_retrieval.cli.index", "build", str(folder), "-o", str(index)]
         while not stop.is_set():
             build = subprocess.Popen(
@@ -106,8 +109,8 @@ def indexing(host: str, port: int, own: str, stop: Event, seen: Counter[str]) ->
     seen["largest process, MiB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
 
 
-def _write_files(folder: Path) -> None:
-    """Write one file of each kind, under many names."""
+def write_files(folder: Path) -> list[Path]:
+    """Write one file of each kind that costs much."""
     page = "<html><body><p>words of a page</p></body></html>"
     spine = '<itemref idref="c0"/>' * 20_000
     opf = '<package xmlns="http://www.idpf.org/2007/opf"><manifest><item id="c0" href="c0.xhtml" '
@@ -129,10 +132,8 @@ def _write_files(folder: Path) -> None:
     loop = ("<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Count 1/Kids[3 0 R]>>", draws)
     loop += ("<</Length 5>>stream\n/F Do\nendstream", "<</XObject<</F 6 0 R>>>>", form)
     (folder / "forms.pdf").write_bytes(_pdf(*loop))
-    kinds = sorted(folder.iterdir())
-    for number in range(HOSTILE_FILES - len(kinds)):
-        kind = kinds[number % len(kinds)]
-        (folder / f"{number:04}{kind.suffix}").hardlink_to(kind)
+    names = ("spine.epub", "paragraphs.docx", "nested.html", "attributes.html", "pages.pdf", "forms.pdf")
+    return [folder / name for name in names]
 
 
 def _zip(path: Path, files: dict[str, str]) -> None:
