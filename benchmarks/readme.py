@@ -391,7 +391,7 @@ def hostile() -> str:
     rows = []
     for name, row in [*phases, ("nobody, again", found["quiet_again"])]:
         times = row["milliseconds"]
-        got = ", ".join(f"{count:,} x {what}" for what, count in sorted(row.get("attacker_got", {}).items()))
+        got = ", ".join(f"{what}: {count:,}" for what, count in sorted(row.get("attacker_got", {}).items()))
         shown = [f"{times[q]:.0f}" for q in ("p50", "p99")]
         rows.append([name, *shown, f"{times['p99'] / quiet:.1f}", f"{max(row['resident_mib']):.0f}", got])
     head = ["attacker", "p50, ms", "p99, ms", "p99 / quiet", "memory of the server at most, MiB", "the attacker got"]
@@ -413,7 +413,7 @@ def fuzzed() -> str:
     if not (RESULTS / "http_fuzz.json").is_file():
         return "Not run yet: `python -m tests.fuzz.server --minutes 30`."
     found = results("http_fuzz.json")
-    statuses = ", ".join(f"{count:,} x {status}" for status, count in found["statuses"].items())
+    statuses = ", ".join(f"{status}: {count:,}" for status, count in found["statuses"].items())
     memory, drawn = found["resident_mib"], found["schemathesis"]
     cases = f"schemathesis asked with {drawn['cases']:,} cases" if drawn.get("cases") else "schemathesis was not there"
     return "\n".join(
