@@ -381,6 +381,52 @@ def server() -> str:
     )
 
 
+def hostile() -> str:
+    """Return the table of cpu_serve_hostile.json: a polite client alone, beside each attack, and alone again."""
+    if not (RESULTS / "cpu_serve_hostile.json").is_file():
+        return "Not measured yet: `python benchmarks/cpu/serve.py --hostile`."
+    found = results("cpu_serve_hostile.json")
+    quiet = found["quiet"]["milliseconds"]["p99"]
+    phases = [("nobody", found["quiet"]), *((each["attack"], each) for each in found["attacks"])]
+    rows = []
+    for name, row in [*phases, ("nobody, again", found["quiet_again"])]:
+        times = row["milliseconds"]
+        got = ", ".join(f"{what}: {count:,}" for what, count in sorted(row.get("attacker_got", {}).items()))
+        shown = [f"{times[q]:.0f}" for q in ("p50", "p99")]
+        rows.append([name, *shown, f"{times['p99'] / quiet:.1f}", f"{max(row['resident_mib']):.0f}", got])
+    head = ["attacker", "p50, ms", "p99, ms", "p99 / quiet", "memory of the server at most, MiB", "the attacker got"]
+    seconds = found["quiet"]["seconds"]
+    return "\n".join(
+        [
+            table(head, rows),
+            "",
+            "`benchmarks/cpu/serve.py --hostile`: one client asks a question after the other for "
+            f"{seconds:.0f} seconds in each phase;",
+            f"{found['threads']} threads on {found['cores']} {found['processor']} cores, shared by client and attacker"
+            + (f"; load before: {found['load_before']:.1f}." if found["load_before"] > IDLE else "."),
+        ]
+    )
+
+
+def fuzzed() -> str:
+    """Return what http_fuzz.json counted."""
+    if not (RESULTS / "http_fuzz.json").is_file():
+        return "Not run yet: `python -m tests.fuzz.server --minutes 30`."
+    found = results("http_fuzz.json")
+    statuses = ", ".join(f"{status}: {count:,}" for status, count in found["statuses"].items())
+    memory, drawn = found["resident_mib"], found["schemathesis"]
+    cases = f"schemathesis asked with {drawn['cases']:,} cases" if drawn.get("cases") else "schemathesis was not there"
+    return "\n".join(
+        [
+            f"`python -m tests.fuzz.server --minutes {found['minutes']:g} --seed {found['seed']}`: "
+            f"{found['requests']:,} requests through raw connections ({statuses});",
+            f"{cases}. Findings: {len(found['findings'])}. The server's memory was {memory['after_a_fifth']:.0f} MiB "
+            "after a fifth of the",
+            f"time, and {memory['most']:.0f} MiB at most.",
+        ]
+    )
+
+
 def ablations() -> str:
     """Return the table of ablations.json."""
     head, *rows = results("ablations.json")["table"]
@@ -525,6 +571,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "onnx": onnx,
     "files": files,
     "server": server,
+    "hostile": hostile,
+    "fuzzed": fuzzed,
     "ablations": ablations,
     "funnel": funnel,
     "needle": needle,

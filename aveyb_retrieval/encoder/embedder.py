@@ -142,6 +142,7 @@ class Embedder:
         cls,
         model: str | Path | None = None,
         *,
+        name: str | None = None,
         device: str = "cpu",
         precision: str = AUTO,
         max_tokens: int | None = None,
@@ -154,6 +155,7 @@ class Embedder:
 
         Args:
             model: folder, hub name or one of `EMBEDDED`; None: the default among those.
+            name: what to call it; None: what it was loaded by.
             device: "cpu", or another device of torch.
             precision: what the model computes in; vectors are float32 in any case. "int8" runs the folder's ONNX form
                 on a CPU, without torch (`onnx/model_int8.onnx`, which `aveyb-train export` makes); the others run in
@@ -201,7 +203,7 @@ class Embedder:
             encoder,
             tokenizer,
             prompts=prompts,
-            model_name=str(model) if model is not None else DEFAULT_MODEL.name,
+            model_name=name or str(DEFAULT_MODEL.name if model is None else model),
             fingerprint=fingerprint(folder, (*MODEL_FILES, *tokenizer.files), prompts),
             precision=precision,
             max_tokens=max_tokens,

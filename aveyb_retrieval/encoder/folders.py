@@ -28,8 +28,12 @@ _HUB_FILES = [
 ]  # nothing pickled, no code
 
 
-def model_folder(model: str | Path | None) -> Path:
+def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     """Return the local folder of a model: an embedded one, a folder, or a snapshot from the Hugging Face hub.
+
+    Args:
+        model: what names it; None: the default among the embedded ones.
+        fetch: whether the hub may be asked; else a snapshot must be on this machine already.
 
     Raises:
         ModelError: nothing is there, locally or on the hub.
@@ -48,8 +52,13 @@ def model_folder(model: str | Path | None) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES, local_files_only=not fetch))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        if not fetch:
+            raise ModelError(
+                f"{model}: not on this machine, and nothing is fetched because an index names it; give it as the model "
+                f"(--model {model}) if you trust it"
+            ) from None
         raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
 
 

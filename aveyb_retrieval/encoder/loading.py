@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.embedder import AUTO, Embedder
-from aveyb_retrieval.encoder.folders import model_folder, read_object
-from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
+from aveyb_retrieval.encoder.sentence_transformers import read_prompts
+from aveyb_retrieval.encoder.wordpiece import tokenizer_files
+from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError
 from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def load_encoder(
     precision: str = AUTO,
     max_tokens: int | None = None,
     batch_tokens: int = 16384,
+    recorded: str | None = None,
 ) -> Embedder | SentenceEmbedder:
     """Load an Avey-B model or any sentence-transformers model.
 
@@ -42,9 +45,13 @@ def load_encoder(
         precision: what the model computes in; "auto" is "float32" for sentence-transformers' models.
         max_tokens: truncate texts to this many tokens.
         batch_tokens: tokens encoded at once.
+        recorded: the fingerprint that goes with `model` in an index, where that is what names it. Whoever made the
+            index may not have anything fetched, nor any other model of this machine loaded.
 
     Raises:
-        ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector.
+        ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector; with `recorded`
+            also: it is not on this machine.
+        IndexFormatError: it is not the recorded one.
         OptionalDependencyError: "minilm" without the package that holds it, or torch is needed and not installed.
         ConfigError: an option is out of range or not one that this model has.
         BackendError: the device is not there.
@@ -52,21 +59,36 @@ def load_encoder(
     check_device(device)
     folder = minilm_folder() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
     if folder is None:
-        folder = model_folder(model)
+        folder = model_folder(model, fetch=recorded is None)
+    if recorded is not None and (found := _fingerprint(folder)) != recorded:
+        raise IndexFormatError(
+            f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with {recorded[:16]}; "
+            "give that one (model=, --model), or build the index again"
+        )
     options: dict[str, Any] = {
         "device": device,
         "precision": precision,
         "max_tokens": max_tokens,
         "batch_tokens": batch_tokens,
+        "name": DEFAULT_MODEL.name if model is None else str(model),
     }
     if is_aveyb(folder):
         _check_headless(folder)
-        return Embedder.load(model, **options)
+        return Embedder.load(folder, **options)
     _check_sentence_transformer(folder)
     with extra_for(f"{folder}, a sentence-transformers model"):
         from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
     options["precision"] = "float32" if precision == AUTO else precision
-    return SentenceEmbedder.load(folder, name=str(model), **options)
+    return SentenceEmbedder.load(folder, **options)
+
+
+def _fingerprint(folder: Path) -> str:
+    """The fingerprint of the model in a folder, which is not loaded."""
+    if is_aveyb(folder):
+        return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), read_prompts(folder))
+    with extra_for(f"{folder}, a sentence-transformers model"):
+        from aveyb_retrieval.encoder.sentence_models import model_files
+    return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})
 
 
 def is_aveyb(folder: Path) -> bool:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
+# What a folder may be made of: stock modules that read settings and safetensors. Any other word under
+# `sentence_transformers` would be imported too, and made with what the folder says.
+_MODULES = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "StaticEmbedding", "WeightedLayerPooling"}
+_MODULES |= {"Dropout", "CNN", "LSTM", "BoW", "WordWeights"}
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
 
@@ -25,7 +29,8 @@ def load_sentence_transformer(folder: Path, *, device: str, precision: str, trun
     """Load a sentence-transformers folder.
 
     Raises:
-        ModelError: it is incomplete or damaged, holds pickled weights, or its weights do not fill the model.
+        ModelError: it is incomplete or damaged, holds pickled weights or modules of its own, or its weights do not fill
+            the model.
     """
     _check_no_pickle(folder)
     model = _load(folder, device=device, precision=precision, truncate_dim=truncate_dim)
@@ -75,6 +80,7 @@ def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None
     from sentence_transformers import SentenceTransformer
 
     try:
+        _check_modules(folder / "modules.json")
         with _no_progress_bar():
             return SentenceTransformer(
                 str(folder),
@@ -98,6 +104,17 @@ def _check_no_pickle(folder: Path) -> None:
                     f"{path}: a pickled file; this package reads weights from safetensors only (convert it with "
                     "safetensors.torch.save_file in a place you trust)"
                 )
+
+
+def _check_modules(path: Path) -> None:
+    """Raise ModelError where a folder is made of anything but stock modules."""
+    for settings in json.loads(path.read_text(encoding="utf-8")):
+        kind = str(settings["type"])
+        if not (kind.startswith("sentence_transformers.") and kind.rpartition(".")[2] in _MODULES):
+            raise ModelError(
+                f"{path}: a module of type {kind!r}; known are {', '.join(sorted(_MODULES))} of sentence-transformers: "
+                "where you trust it, load it yourself and give SentenceEmbedder(model, ...)"
+            )
 
 
 def _check_filled(model: Any, folder: Path) -> None:

@@ -112,6 +112,11 @@ def read_vocabulary(folder: str | Path) -> Tokenizer:
     return WordPieceTokenizer.load(folder) if holds_wordpiece(Path(folder)) else AveyBTokenizer.load(folder)
 
 
+def tokenizer_files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files that make the tokenizer of a model folder, as `load_tokenizer` reads it."""
+    return WordPieceTokenizer.files if holds_wordpiece(folder) else AveyBTokenizer.files
+
+
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
 

@@ -34,6 +34,7 @@ def load_model(
     precision: str = "auto",
     max_tokens: int | None = None,
     batch_tokens: int | None = None,
+    recorded: str | None = None,
 ) -> EmbedderLike:
     """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
 
@@ -42,7 +43,9 @@ def load_model(
     Raises:
         ConfigError: `device`, `precision`, `max_tokens` or `batch_tokens` is given beside a loaded model, which has its
             own.
-        ModelError: there is no usable model there.
+        ModelError: there is no usable model there; with `recorded`, its fingerprint in an index, also: it would have to
+            be fetched.
+        IndexFormatError: it is not the recorded one.
     """
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.loading import load_encoder
@@ -52,7 +55,9 @@ def load_model(
             loaded = _loaded.get(key)
             if loaded is None:
                 batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-                loaded = load_encoder(model, device=device, precision=precision, max_tokens=max_tokens, **batch)
+                loaded = load_encoder(
+                    model, device=device, precision=precision, max_tokens=max_tokens, recorded=recorded, **batch
+                )
                 _loaded[key] = loaded
         return loaded
     check_loaded(model, device=device, precision=precision, max_tokens=max_tokens, batch_tokens=batch_tokens)
@@ -125,8 +130,8 @@ def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLik
     return model.with_token_codec(codec)
 
 
-def source_of(loaded_by: str | None, description: Mapping[str, Any] | None) -> str | None:
-    """Return what to load the model of an index by.
+def load_recorded(loaded_by: str | None, description: Mapping[str, Any], **options: Any) -> EmbedderLike:
+    """Load the model of an index by what the index says, which somebody else may have written.
 
     An index made with the embedded model says only its name; that model stays in the package when another one becomes
     the default.
@@ -134,9 +139,15 @@ def source_of(loaded_by: str | None, description: Mapping[str, Any] | None) -> s
     Args:
         loaded_by: what the model was loaded by; None: it was the embedded one, or given loaded.
         description: `model_description` of it.
+        **options: as for `load_model`.
+
+    Raises:
+        ModelError: it is not on this machine.
+        IndexFormatError: another one is there.
     """
-    name = None if description is None else description["name"]
-    return name if loaded_by is None and name in EMBEDDED else loaded_by
+    if loaded_by is None:
+        return load_model(description["name"] if description["name"] in EMBEDDED else None, **options)
+    return load_model(loaded_by, recorded=description["fingerprint"], **options)
 
 
 def check_loaded(

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.server import cohere, openai, openapi, page, search, tei
+from aveyb_retrieval.server import openapi, page
 from aveyb_retrieval.server.answers import to_json
 from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import Gate, Keys
-from aveyb_retrieval.server.held import Pool
 from aveyb_retrieval.server.limits import Limits
-from aveyb_retrieval.server.metrics import Metrics, metrics
+from aveyb_retrieval.server.metrics import Metrics
 from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.refusals import refuse
 from aveyb_retrieval.server.work import Work
@@ -27,12 +24,10 @@ from aveyb_retrieval.server.work import Work
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.requests import Request
-
     from aveyb_retrieval.server.indexes import Indexes
 
 FOLLOW_SECONDS = 1.0  # how often new versions are looked for
-_OPEN = page.PATHS | {"/health", "/openapi.json"}
+_OPEN = page.PATHS | {operation.path for operation in openapi.OPERATIONS if operation.is_open}
 
 
 def create_app(
@@ -64,48 +59,20 @@ def create_app(
     )
     gate = Middleware(
         Gate,
+        limits=limits,
         keys=keys or Keys(),
         origins=origins or Origins(),
         metrics=counters,
-        held=Pool(limits.max_held),
         is_open=lambda path: path in _OPEN,
     )
     app = Starlette(
-        routes=_routes(),
+        routes=[*page.routes(), *openapi.routes()],
         middleware=[gate],
         exception_handlers={AveyBError: refuse, HTTPException: refuse},
         lifespan=_lifespan,
     )
     app.state.context = server
     return app
-
-
-def _routes() -> list[Route]:
-    return [
-        *page.routes(),
-        Route("/search", search.search, methods=["GET", "POST"]),
-        Route("/documents/{id:path}", search.document),
-        Route("/indexes", search.indexes),
-        Route("/v1/embeddings", openai.embeddings, methods=["POST"]),
-        Route("/v1/models", openai.models),
-        Route("/v1/models/{name:path}", openai.model),
-        Route("/v1/rerank", cohere.rerank, methods=["POST"]),
-        Route("/v2/rerank", cohere.rerank, methods=["POST"]),
-        Route("/", tei.embed, methods=["POST"]),
-        Route("/embed", tei.embed, methods=["POST"]),
-        Route("/similarity", tei.similarity, methods=["POST"]),
-        Route("/rerank", tei.rerank, methods=["POST"]),
-        Route("/tokenize", tei.tokenize, methods=["POST"]),
-        Route("/info", tei.info),
-        Route("/openapi.json", openapi.openapi),
-        Route("/metrics", metrics),
-        Route("/health", health),
-    ]
-
-
-async def health(request: Request) -> JSONResponse:
-    """Answer that the server is there; it only listens once indexes and model are loaded."""
-    return JSONResponse({"status": "ok"})
 
 
 @asynccontextmanager

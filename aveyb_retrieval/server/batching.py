@@ -8,44 +8,21 @@ import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.types import EmbedderLike
 from aveyb_retrieval.server.ticket import CURRENT, check_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
-
+    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
     from aveyb_retrieval.indexes.types import Encoded, FloatArray
     from aveyb_retrieval.server.ticket import Ticket
 
 MAX_BATCH = 64  # queries encoded together
 MAX_CHARACTERS = 16_384  # of them together, unless a single request has more
-
-
-class ServedModel(EmbedderLike, Protocol):
-    """What a server needs from a model: `Embedder` and `SentenceEmbedder` have it."""
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """What is put in front of a "query" and a "document"."""
-        ...
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Where texts are truncated; None: they are read whole."""
-        ...
-
-    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
-        """Count the tokens of texts as they are encoded, prompt included."""
-        ...
-
-    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut a text into tokens: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
-        ...
 
 
 @dataclass(order=True)
@@ -62,6 +39,8 @@ class _Request:
 class BatchedModel:
     """A model whose `encode_queries` may be called from many threads and encodes their queries in batches.
 
+    What else a search needs of it, it does as the model does.
+
     One thread encodes. It takes what waits, up to `MAX_BATCH` queries, and never waits for more: a lone query is
     encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the batch. Queries whose
     request nobody waits for any more are not encoded.
@@ -71,8 +50,9 @@ class BatchedModel:
         observe: Called with the number of queries of each batch.
     """
 
-    def __init__(self, model: ServedModel, observe: Callable[[int], None] = lambda size: None) -> None:
+    def __init__(self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None) -> None:
         self.model = model
+        self.dim, self.model_name, self.fingerprint = model.dim, model.model_name, model.fingerprint
         self._observe = observe
         self._waiting: queue.PriorityQueue[_Request] = queue.PriorityQueue()
         self._numbers = itertools.count()
@@ -80,31 +60,6 @@ class BatchedModel:
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._encode_all, name="encode-queries", daemon=True)
         self._thread.start()
-
-    @property
-    def dim(self) -> int:
-        """Width of the vectors."""
-        return self.model.dim
-
-    @property
-    def model_name(self) -> str:
-        """Name or folder that was loaded."""
-        return self.model.model_name
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all that decides its vectors."""
-        return self.model.fingerprint
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """What is put in front of a "query" and a "document"."""
-        return self.model.prompts
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Where texts are truncated; None: they are read whole."""
-        return self.model.max_tokens
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Encode (prefix, text) pairs, in the calling thread."""
@@ -116,14 +71,6 @@ class BatchedModel:
         """Encode texts into token vectors, in the calling thread."""
         check_current()
         return self.model.token_vectors(texts, prompt=prompt)
-
-    def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
-        """Count the tokens of texts as they are encoded, prompt included."""
-        return self.model.count_tokens(texts, prompt=prompt)
-
-    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut a text into tokens: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
-        return self.model.tokens(text, special=special)
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into `[n, d]` float32 unit rows, together with those of other threads.

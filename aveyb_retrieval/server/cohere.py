@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.server.answers import json_answer, to_json
-from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import score
-from aveyb_retrieval.server.reading import read_json, refuse_others, take_flag, take_text, take_whole
-from aveyb_retrieval.server.tei import ranking, take_pair
+from aveyb_retrieval.server.fields import Field, Fields, flag, take_fields, text, texts, whole, word
+from aveyb_retrieval.server.reading import read_json
+from aveyb_retrieval.server.tei import ranking
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-_FIELDS = ("query", "documents", "model", "top_n", "return_documents")
+    from aveyb_retrieval.server.limits import Limits
+
+_MANY = 1 << 40
+
+
+@cache
+def rerank_fields(limits: Limits) -> Fields:
+    """The fields of a request."""
+    documents = texts(limits.max_batch, limits.max_rerank_text)
+    one = documents.schema["items"]
+    as_object = {"type": "object", "properties": {"text": one}, "required": ["text"]}
+
+    def take(name: str, value: Any) -> Any:
+        if isinstance(value, list):  # both servers also take objects with a field `text`
+            value = [each.get("text") if isinstance(each, dict) else each for each in value]
+        return documents.take(name, value)
+
+    return {
+        "query": text(limits.max_query),
+        "documents": Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
+        "model": word("Always the one that is served"),
+        "top_n": whole(1, _MANY, _MANY),
+        "return_documents": flag(default=False),
+    }
 
 
 async def rerank(request: Request) -> Response:
-    """Order documents by late interaction with a query; the `model` is always the one that is served."""
-    server = context(request)
-    ticket = server.ticket(request)
+    """Order documents by late interaction with a query."""
+    server, ticket, given = await read_json(request)
     model = server.indexes.needed_model()
-    fields = await read_json(request, server.limits.max_body, ticket)
-    fields["documents"] = _texts(fields.get("documents"))
-    query, texts = take_pair(fields, "documents", server.limits)
-    top = take_whole(fields, "top_n", len(texts), least=1, most=1 << 40)
-    with_text = take_flag(fields, "return_documents", default=False)
-    take_text(fields, "model")
-    refuse_others(fields, _FIELDS)
-    scores = await score(server, query, texts, ticket)
-    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in ranking(scores)[:top]]
-    if with_text:
-        for result in results:
-            result["document"] = {"text": texts[result["index"]]}
+    asked = take_fields(given, rerank_fields(server.limits))
+    found = asked["documents"]
+    scores = await score(server, asked["query"], found, ticket)
+    best = ranking(scores)[: asked["top_n"]]
+    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
+    if asked["return_documents"]:
+        results = [{**each, "document": {"text": found[each["index"]]}} for each in results]
     name = Path(model.model_name).name
     return json_answer(to_json({"id": str(uuid.uuid4()), "model": name, "results": results}))
-
-
-def _texts(documents: Any) -> Any:
-    """Return documents as texts: both servers also take objects with a field `text`."""
-    if not isinstance(documents, list):
-        return documents
-    if any(isinstance(each, dict) and not isinstance(each.get("text"), str) for each in documents):
-        raise InputError("documents: an object without a field text that is a text")
-    return [each["text"] if isinstance(each, dict) else each for each in documents]

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from aveyb_retrieval.server.addresses import network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from aveyb_retrieval.server.limits import Limits
 
@@ -95,8 +95,8 @@ class Connection(H11Protocol):
         super().__init__(*arguments, **options)
         self.address = ""
         self._door = door
-        self._head = _Timer(door.limits.head_timeout, self._abort)
-        self._stalled = _Timer(door.limits.write_timeout, self._abort)
+        self._waits_for = ""
+        self._end: asyncio.TimerHandle | None = None
 
     @property
     def is_answering(self) -> bool:
@@ -111,21 +111,20 @@ class Connection(H11Protocol):
         if not self._door.enter(self):
             transport.abort()
             return
-        self._await_head()
+        self._watch()
         if not self._door.reads(self.address):
             transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._door.leave(self)
-        self._head.stop()
-        self._stalled.stop()
         super().connection_lost(exc)
+        self._watch()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a request."""
         super().data_received(data)
-        self._await_head()
+        self._watch()
         if (wait := self._door.wait_after(self.address, len(data))) > 0:
             self._flow.hold(wait)
 
@@ -133,27 +132,31 @@ class Connection(H11Protocol):
         """Go on with the next request."""
         super().on_response_complete()
         self._door.to_the_end(self)
-        self._await_head()
+        self._watch()
 
     def pause_writing(self) -> None:
         """Stop sending while the client does not read; it has so much time to go on."""
         super().pause_writing()
-        self._stalled.start()
+        self._watch()
 
     def resume_writing(self) -> None:
         """Send again."""
-        self._stalled.stop()
         super().resume_writing()
+        self._watch()
 
-    def _await_head(self) -> None:
-        """Start the time of a request's head, or stop it where the request has come."""
-        if self.is_answering or self.transport.is_closing():
-            self._head.stop()
-        else:
-            self._head.start()
-
-    def _abort(self) -> None:
-        self.transport.abort()
+    def _watch(self) -> None:
+        """Give the client its time for what is waited for, from when that began; bytes that drip do not renew it."""
+        limits, waits_for = self._door.limits, ""
+        if not self.transport.is_closing():
+            waits_for = "a reader" if self._flow.write_paused else "" if self.is_answering else "a head"
+        if waits_for == self._waits_for:
+            return
+        self._waits_for = waits_for
+        if self._end is not None:
+            self._end.cancel()
+        seconds = limits.head_timeout if waits_for == "a head" else limits.write_timeout
+        loop = asyncio.get_running_loop()
+        self._end = loop.call_later(seconds, self.transport.abort) if waits_for else None
 
 
 class _PacedFlow(FlowControl):
@@ -182,23 +185,3 @@ class _PacedFlow(FlowControl):
         self._is_held = False
         if not (self.read_paused or self._paced.is_closing()):
             self._paced.resume_reading()
-
-
-class _Timer:
-    """Closes a connection some seconds after `start`, unless it is stopped before."""
-
-    def __init__(self, seconds: float, close: Callable[[], object]) -> None:
-        self._seconds = seconds
-        self._close = close
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Start, if it does not run already."""
-        if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_later(self._seconds, self._close)
-
-    def stop(self) -> None:
-        """Stop, if it runs."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from aveyb_retrieval.server.ticket import Ticket
-
 if TYPE_CHECKING:
     from starlette.requests import Request
 
@@ -36,10 +34,6 @@ class Context:
     encoding: Work
     metrics: Metrics
     openapi: bytes
-
-    def ticket(self, request: Request) -> Ticket:
-        """Start the time of a request."""
-        return Ticket(request.state.client, request.state.held, self.limits.timeout, request.receive)
 
 
 def context(request: Request) -> Context:

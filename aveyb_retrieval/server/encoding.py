@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.rerank import maxsim
-from aveyb_retrieval.server.answers import Room
 from aveyb_retrieval.server.batching import MAX_BATCH
+from aveyb_retrieval.server.fields import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.types import FloatArray
-    from aveyb_retrieval.server.batching import BatchedModel
     from aveyb_retrieval.server.context import Context
     from aveyb_retrieval.server.ticket import Ticket
 
@@ -25,7 +23,7 @@ QUERY, DOCUMENT = "query", "document"
 PART = 65_536  # characters that are encoded before others have their turn
 _RERANKED = 32  # texts whose token vectors are in memory at once
 
-Write = Callable[["FloatArray", int], bytes]
+Write = Callable[["FloatArray"], bytes]
 
 
 async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
@@ -36,30 +34,29 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
         texts: What to encode.
         prompt: "query" or "document".
         ticket: Whose turns these are.
-        write: Writes JSON of float32 unit rows `[n, d]`, of which the first is that of a given number.
+        write: Writes JSON of float32 unit rows `[n, d]`; it gets those of all texts, part after part.
 
     Raises:
-        Refusal: as `Work.run`; 413 where the answer is too large.
+        Refusal: as `Work.run`; 413 where a query is too long or the answer too large.
     """
-    model, room = server.indexes.needed_model(), Room(server.limits.max_answer, ticket)
+    model = server.indexes.needed_model()
+
+    def work(part: list[str]) -> tuple[bytes, int]:
+        if prompt == QUERY:
+            return write(model.encode_queries(part)), sum(model.model.count_tokens(part, prompt=QUERY))
+        encoded = list(model.encode_documents(("", text) for text in part))
+        return write(np.stack([each.vector for each in encoded])), sum(each.n_tokens for each in encoded)
+
+    if prompt == QUERY:
+        for number, text in enumerate(texts, start=1):
+            check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
     written: list[bytes] = []
-    first, n_tokens = 0, 0
-    for number, part in enumerate(parts(texts, MAX_BATCH)):
-        work = partial(_encoded, model, part, prompt, write, first)
-        found, read = await server.encoding.run(work, ticket, part=number)
-        room.take(len(found) + 1)
+    n_tokens = 0
+    async for found, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
+        ticket.answer(len(found) + 1)
         written.append(found)
-        first += len(part)
         n_tokens += read
     return b",".join(written), n_tokens
-
-
-def _encoded(model: BatchedModel, texts: Sequence[str], prompt: str, write: Write, first: int) -> tuple[bytes, int]:
-    if prompt == QUERY:
-        return write(model.encode_queries(texts), first), sum(model.count_tokens(texts, prompt=QUERY))
-    encoded = list(model.encode_documents(("", text) for text in texts))
-    vectors = np.stack([each.vector for each in encoded])
-    return write(vectors, first), sum(each.n_tokens for each in encoded)
 
 
 async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticket) -> list[float]:
@@ -70,8 +67,11 @@ async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticke
     """
     model = server.indexes.needed_model()
     scores: list[float] = []
-    for number, part in enumerate(parts(texts, _RERANKED)):
-        scores += await server.encoding.run(partial(maxsim, model, "cpu", query, part), ticket, part=number)
+    found: list[float]
+    async for found in server.encoding.each(
+        lambda part: maxsim(model, "cpu", query, part), parts(texts, _RERANKED), ticket
+    ):
+        scores += found
     return scores
 
 

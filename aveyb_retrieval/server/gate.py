@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.addresses import network
-from aveyb_retrieval.server.held import Held, Pool
 from aveyb_retrieval.server.refusals import error_response
+from aveyb_retrieval.server.ticket import Pool, Ticket
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from aveyb_retrieval.server.limits import Limits
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
 
@@ -85,14 +86,14 @@ def _digest(key: bytes) -> bytes:
 
 
 class Gate:
-    """ASGI middleware around the whole application.
+    """ASGI middleware around the whole application: every request passes with a ticket, in its state.
 
     Args:
         app: What is behind it.
+        limits: What a request may take.
         keys: One of these is needed, but for paths that `is_open`.
         origins: Which browsers' pages may ask, and by which names.
         metrics: Where requests are counted.
-        held: The bytes that all requests may hold together.
         is_open: Whether a path needs no key (to be read).
     """
 
@@ -100,17 +101,18 @@ class Gate:
         self,
         app: ASGIApp,
         *,
+        limits: Limits,
         keys: Keys,
         origins: Origins,
         metrics: Metrics,
-        held: Pool,
         is_open: Callable[[str], bool],
     ) -> None:
         self._app = app
+        self._limits = limits
         self._keys = keys
         self._origins = origins
         self._metrics = metrics
-        self._held = held
+        self._pool = Pool()
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,11 +136,10 @@ class Gate:
             else:
                 await _send_in_parts(message, send)
 
-        held = Held(self._held)
         key = self._keys.which(request_headers.get("authorization", ""))
         address = scope["client"][0] if scope.get("client") else ""
         client = network(address) if key is None else f"key {key}"  # on whose fair share it counts
-        scope.setdefault("state", {}).update(held=held, client=client)
+        ticket = scope.setdefault("state", {})["ticket"] = Ticket(client, self._pool, self._limits, receive)
         self._metrics.running.inc()
         try:
             refusal = self._refusal(scope, request_headers, has_key=key is not None)
@@ -152,7 +153,7 @@ class Gate:
             answer = error_response(scope["path"], 500, "internal error; the server's log says more")
             await answer(scope, receive, send_safely)
         finally:
-            held.release()
+            ticket.release()
             self._metrics.running.dec()
             route = _route(scope)
             self._metrics.requests.labels(route, str(status)).inc()
@@ -160,6 +161,9 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, *, has_key: bool) -> Response | None:
         path, method = scope["path"], scope["method"]
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
+            message = "Content-Length beside Transfer-Encoding; send one of them"
+            return error_response(path, 400, message, headers={"Connection": "close"})
         is_open = self._is_open(path) and method in ("GET", "HEAD")
         if refused := self._origins.refusal(headers, method, is_page=is_open):
             return error_response(path, *refused)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.indexes.model import load_model, source_of
+from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.info import describe
-from aveyb_retrieval.server.batching import BatchedModel, ServedModel
+from aveyb_retrieval.server.batching import BatchedModel
 from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Indexes:
         cls,
         paths: Mapping[str, Path],
         *,
-        model: str | Path | ServedModel | None = None,
+        model: Model = None,
         device: str = "cpu",
         precision: str = "auto",
         observe: Callable[[int], None] = lambda size: None,
@@ -59,16 +59,21 @@ class Indexes:
             ModelError: there is no usable model there.
         """
         described = {name: describe(path) for name, path in paths.items()}
-        batched = None
-        if model is not None or any(found["model"] is not None for found in described.values()):
-            source = model if model is not None else _common_source(paths, described)
-            loaded = load_model(source, device=device, precision=precision)
-            if isinstance(loaded, Embedder):
-                loaded.model.warm_up()  # or the first request would wait for what is made once
-            batched = BatchedModel(cast("ServedModel", loaded), observe)
+        recorded = [name for name in paths if described[name]["model"] is not None]
+        loaded = batched = None
+        if model is not None:
+            loaded = load_model(model, device=device, precision=precision)
+        elif recorded:
+            _check_one_model(paths, described, recorded)
+            first = described[recorded[0]]
+            loaded = load_recorded(first["model_source"], first["model"], device=device, precision=precision)
+        if isinstance(loaded, Embedder):
+            loaded.model.warm_up()  # or the first request would wait for what is made once
+        if loaded is not None:
+            batched = BatchedModel(cast("Embedder", loaded), observe)
         retrievers = {}
         for name, path in paths.items():
-            own = batched if model is not None or described[name]["model"] is not None else None
+            own = batched if model is not None or name in recorded else None
             retrievers[name] = Retriever.load(path, model=own, device=device)
         return cls(retrievers, batched)
 
@@ -137,18 +142,12 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
-def _common_source(paths: Mapping[str, Path], described: Mapping[str, dict[str, Any]]) -> str | None:
-    """What the model of all indexes that have one is loaded by.
-
-    Raises:
-        ConfigError: they have different ones.
-    """
-    with_model = [name for name in paths if described[name]["model"] is not None]
-    first = described[with_model[0]]
-    for name in with_model[1:]:
-        if described[name]["model"]["fingerprint"] != first["model"]["fingerprint"]:
+def _check_one_model(paths: Mapping[str, Path], described: Mapping[str, dict[str, Any]], names: Sequence[str]) -> None:
+    """Raise ConfigError where the indexes that have a model have different ones."""
+    first, *others = ((paths[name], described[name]["model"]) for name in names)
+    for path, model in others:
+        if model["fingerprint"] != first[1]["fingerprint"]:
             raise ConfigError(
-                f"{paths[name]}: made by the model {described[name]['model']['name']}, but {paths[with_model[0]]} by "
-                f"{first['model']['name']}; a server has one model: serve them from two processes"
+                f"{path}: made by the model {model['name']}, but {first[0]} by {first[1]['name']}; a server has one "
+                "model: serve them from two processes"
             )
-    return source_of(first["model_source"], first["model"])

@@ -60,10 +60,6 @@ class Limits:
         """The candidates that one search may look at."""
         return CANDIDATES_FACTOR * self.max_k
 
-    def longest(self, prompt: str) -> int:
-        """The characters that a text may have which is encoded as a "query" or a "document"."""
-        return self.max_query if prompt == "query" else self.max_text
-
 
 def limits() -> Iterator[Field[Any]]:
     """Yield the limits that there are, each with its `unit`, `meaning` and `least` value."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import time
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,36 +20,54 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.server.answers import json_answer, to_json
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.encoding import DOCUMENT, QUERY, check_dimensions, encode
-from aveyb_retrieval.server.reading import read_json, refuse_others, take_choice, take_text, take_texts
+from aveyb_retrieval.server.fields import Fields, choice, take_fields, text_or_texts, word
+from aveyb_retrieval.server.reading import read_json
 from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.tei import DIMENSIONS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
     from aveyb_retrieval.indexes.types import FloatArray
+    from aveyb_retrieval.server.limits import Limits
 
-_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 _STARTED = int(time.time())
+
+
+@cache
+def embeddings_fields(limits: Limits) -> Fields:
+    """The fields of `/v1/embeddings`."""
+    return {
+        "input": text_or_texts(limits.max_batch, limits.max_text),
+        "model": word("NAME for documents, NAME:query for queries"),
+        "encoding_format": choice("float", "base64"),
+        "dimensions": DIMENSIONS,
+        "user": word("It makes no difference here"),
+    }
 
 
 async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
-    server = context(request)
-    ticket = server.ticket(request)
+    server, ticket, given = await read_json(request)
     model = server.indexes.needed_model()
-    fields = await read_json(request, server.limits.max_body, ticket)
-    _refuse_tokens(fields.get("input"))
+    _refuse_tokens(given.get("input"))
+    asked = take_fields(given, embeddings_fields(server.limits))
     names = _model_names(model.model_name)
-    name = take_text(fields, "model") or next(iter(names))
+    name = asked["model"] or next(iter(names))
     if name not in names:
         raise _no_model(name, names)
-    texts, _ = take_texts(fields, "input", server.limits.max_batch, server.limits.longest(names[name]))
-    encoding = take_choice(fields, "encoding_format", tuple(_WRITERS))
-    check_dimensions(fields.pop("dimensions", None), model.dim)
-    take_text(fields, "user")  # whose request it is makes no difference here
-    refuse_others(fields, _FIELDS)
-    written, n_tokens = await encode(server, texts, names[name], ticket, _WRITERS[encoding])
+    check_dimensions(asked.get("dimensions"), model.dim)
+    numbers = count()
+
+    def write(vectors: FloatArray) -> bytes:
+        """Write items of a list, without its brackets."""
+        rows: list[Any] = vectors.tolist()
+        if asked["encoding_format"] == "base64":
+            rows = [base64.b64encode(row.tobytes()).decode("ascii") for row in np.asarray(vectors, dtype="<f4")]
+        return to_json([{"object": "embedding", "index": next(numbers), "embedding": row} for row in rows])[1:-1]
+
+    written, n_tokens = await encode(server, asked["input"], names[name], ticket, write)
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     head = to_json({"object": "list", "model": name, "usage": usage})
     return json_answer(head[:-1] + b',"data":[' + written + b"]}")
@@ -86,29 +106,11 @@ def _no_model(name: str, names: dict[str, str]) -> Refusal:
 
 def _refuse_tokens(value: Any) -> None:
     """Raise InputError for ids of tokens, which are those of another model's tokenizer."""
-    if isinstance(value, list) and value and (isinstance(value[0], int) or _is_numbers(value[0])):
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, int):
         raise InputError(
             "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
             "OpenAIEmbeddings(check_embedding_ctx_length=False))"
         )
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], int)
-
-
-def _write_floats(vectors: FloatArray, first: int) -> bytes:
-    return _write(vectors.tolist(), first)
-
-
-def _write_base64(vectors: FloatArray, first: int) -> bytes:
-    rows = np.asarray(vectors, dtype="<f4")
-    return _write([base64.b64encode(row.tobytes()).decode("ascii") for row in rows], first)
-
-
-def _write(rows: list[Any], first: int) -> bytes:
-    """Write items of a list, without its brackets."""
-    return to_json([{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows, first)])[1:-1]
-
-
-_WRITERS = {"float": _write_floats, "base64": _write_base64}

@@ -1,28 +1,31 @@
-"""`/openapi.json`: what the server answers, in OpenAPI 3.1. A test asks every route with what this declares."""
+"""All that can be asked: the routes, and `/openapi.json`, which tells of them in OpenAPI 3.1.
+
+A test asks every route with what this declares.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, Unit
-from aveyb_retrieval.indexes.search.rerank import MAXSIM
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from aveyb_retrieval.server import cohere, openai, search, tei
 from aveyb_retrieval.server.answers import json_answer
 from aveyb_retrieval.server.context import context
+from aveyb_retrieval.server.fields import NEEDED, Fields, Schema, object_schema, schema_of
+from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from aveyb_retrieval.server.limits import Limits
 
-Schema = dict[str, Any]
-
-_TEXT: Schema = {"type": "string", "pattern": r"\S"}
-_FLAG: Schema = {"type": "boolean"}
-_NUMBER: Schema = {"type": "number"}
-_SPAN: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
-_VECTOR: Schema = {"type": "array", "items": _NUMBER}
 _REASONS = {
     400: "The request is not HTTP, or a path is not valid",
     401: "No key, or a wrong one",
@@ -39,16 +42,136 @@ _REASONS = {
 
 
 async def openapi(request: Request) -> Response:
-    """Answer with the document."""
+    """Describe all of this as an OpenAPI document."""
     return json_answer(context(request).openapi)
+
+
+async def health(request: Request) -> JSONResponse:
+    """Answer that the server is there; it only listens once indexes and model are loaded."""
+    return JSONResponse({"status": "ok"})
+
+
+# --- the shapes that answers share ------------------------------------------------------------------------------------
+
+_TEXT: Schema = {"type": "string"}
+_FLAG: Schema = {"type": "boolean"}
+_NUMBER: Schema = {"type": "number"}
+_WHOLE: Schema = {"type": "integer", "minimum": 0}
+_OBJECT: Schema = {"type": "object"}
+_SPAN: Schema = {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _maybe(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _closed(properties: Mapping[str, Schema]) -> Schema:
+    return object_schema(properties, list(properties))
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+# --- what can be asked ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that can be asked.
+
+    Attributes:
+        method: GET or POST.
+        path: Where; a part in braces may hold slashes.
+        endpoint: What answers; its docstring begins with what it does.
+        answer: The schema of the answer.
+        fields: What is asked with, in the URL or in the body, one of some sets.
+        kind: The type of the answer.
+        is_open: Whether it needs no key.
+    """
+
+    method: str
+    path: str
+    endpoint: Callable[[Any], Any]
+    answer: Schema
+    fields: tuple[Callable[[Limits], Fields], ...] = ()
+    kind: str = "application/json"
+    is_open: bool = False
+
+    def describe(self, limits: Limits) -> Schema:
+        """Describe it to clients of a server with certain limits."""
+        error = {"application/json": {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
+        described: Schema = {
+            "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
+            "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
+            | {str(status): {"description": reason, "content": error} for status, reason in _REASONS.items()},
+        }
+        if self.is_open:
+            described["security"] = []
+        if self.method == "GET":
+            return {**described, "parameters": self._parameters(limits)}
+        bodies = [schema_of(fields(limits)) for fields in self.fields]
+        schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+        return {**described, "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+    def _parameters(self, limits: Limits) -> list[Schema]:
+        _, brace, name = self.path.rstrip("}").partition("{")
+        within = {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+        found: list[Schema] = [within] if brace else []
+        for fields in self.fields:
+            for name, field in fields(limits).items():
+                shown = {"schema": field.schema}
+                how: Schema = {"content": {"application/json": shown}} if name == "filter" else shown
+                found.append({"name": name, "in": "query", "required": field.default is NEEDED, **how})
+        return found
+
+
+_FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
+_COSINES, _VECTORS = _list(_NUMBER), _list(_list(_NUMBER))
+_RERANKED, _RANKS, _TOKENS = _reference("Reranked"), _list(_reference("Rank")), _list(_list(_reference("Token")))
+OPERATIONS = (
+    Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
+    Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
+    Operation("GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,)),
+    Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
+    Operation("POST", "/v1/embeddings", openai.embeddings, _reference("Embeddings"), (openai.embeddings_fields,)),
+    Operation("GET", "/v1/models", openai.models, _reference("Models")),
+    Operation("GET", "/v1/models/{name}", openai.model, _reference("Model")),
+    Operation("POST", "/v1/rerank", cohere.rerank, _RERANKED, (cohere.rerank_fields,)),
+    Operation("POST", "/v2/rerank", cohere.rerank, _RERANKED, (cohere.rerank_fields,)),
+    Operation("POST", "/", tei.embed, {"anyOf": [_VECTORS, _COSINES]}, (tei.embed_fields, tei.similarity_fields)),
+    Operation("POST", "/embed", tei.embed, _VECTORS, (tei.embed_fields,)),
+    Operation("POST", "/similarity", tei.similarity, _COSINES, (tei.similarity_fields,)),
+    Operation("POST", "/rerank", tei.rerank, _RANKS, (tei.rerank_fields,)),
+    Operation("POST", "/tokenize", tei.tokenize, _TOKENS, (tei.tokenize_fields,)),
+    Operation("GET", "/info", tei.info, _reference("Info")),
+    Operation("GET", "/openapi.json", openapi, _OBJECT, is_open=True),
+    Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain"),
+    Operation("GET", "/health", health, _closed({"status": {"const": "ok"}}), is_open=True),
+)
+
+
+def routes() -> list[Route]:
+    """Make the routes of all operations."""
+    paths: dict[str, list[Operation]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path.replace("}", ":path}"), []).append(operation)
+    return [Route(path, some[0].endpoint, methods=[each.method for each in some]) for path, some in paths.items()]
 
 
 def document(limits: Limits, *, has_keys: bool = False) -> Schema:
     """Describe a server with certain limits."""
+    paths: dict[str, Schema] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = operation.describe(limits)
     described: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "aveyb-serve", "version": package_version()},
-        "paths": _paths(limits),
+        "paths": paths,
         "components": {"schemas": _schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
     if has_keys:
@@ -56,313 +179,59 @@ def document(limits: Limits, *, has_keys: bool = False) -> Schema:
     return described
 
 
-def _paths(limits: Limits) -> dict[str, Schema]:
-    query = {**_TEXT, "maxLength": limits.max_query}
-    text = {**_TEXT, "maxLength": limits.max_text}
-    several = _some(text, limits)
-    index = _parameter("index", {"type": "string"}, "Name of the index; needed where several are served")
-    options = _options(limits)
-    reranked = {"type": "array", "items": {**_TEXT, "maxLength": limits.max_rerank_text}, **_batch(limits)}
-    truncation = {"truncate": _FLAG, "truncation_direction": {"enum": ["left", "right", "Left", "Right", None]}}
-    embed = _object(
-        {
-            "inputs": several,
-            "prompt_name": {"enum": ["query", "document", None]},
-            "normalize": {"const": True},
-            "dimensions": {"type": ["integer", "null"], "description": "Those of the model"},
-            **truncation,
-        },
-        "inputs",
-    )
-    similar = _object(
-        {
-            "inputs": _object(
-                {"source_sentence": text, "sentences": {"type": "array", "items": text, **_batch(limits)}},
-                "source_sentence",
-                "sentences",
-            ),
-            "parameters": _object({"prompt_name": {"enum": ["query", "document", None]}, **truncation}),
-        },
-        "inputs",
-    )
-    vectors = {"type": "array", "items": _VECTOR}
-    searched = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
-    cohere = _post(
-        "Order documents by late interaction with a query (Cohere, Jina)",
-        _object(
-            {
-                "query": query,
-                "documents": _list_of_texts_or_objects(limits),
-                "model": {"type": ["string", "null"]},
-                "top_n": {"type": "integer", "minimum": 1},
-                "return_documents": _FLAG,
-            },
-            "query",
-            "documents",
-        ),
-        _reference("Reranked"),
-    )
-    return {
-        "/search": {
-            "get": _get(
-                "Search for one query; values are JSON where they are JSON",
-                searched,
-                _parameter("query", query, "What is searched for", required=True),
-                index,
-                *(_parameter(name, schema, json=name == "filter") for name, schema in options.items()),
-            ),
-            "post": _post(
-                "Search for one query or several",
-                _object({"query": _some(query, limits), "index": {"type": ["string", "null"]}, **options}, "query"),
-                searched,
-            ),
-        },
-        "/documents/{id}": {
-            "get": _get(
-                "Read a document, or a part of it",
-                _reference("Document"),
-                {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
-                index,
-                _parameter("start", {"type": "integer", "minimum": 0, "maximum": 1 << 40}, "First character"),
-                _parameter("stop", {"type": "integer", "minimum": 0, "maximum": 1 << 40}, "Character after the last"),
-            )
-        },
-        "/indexes": {"get": _get("List the indexes", _reference("Indexes"))},
-        "/v1/embeddings": {
-            "post": _post(
-                "Encode texts (OpenAI)",
-                _object(
-                    {
-                        "input": several,
-                        "model": {"type": ["string", "null"], "description": "NAME for documents, NAME:query"},
-                        "encoding_format": {"enum": ["float", "base64", None]},
-                        "dimensions": {"type": ["integer", "null"], "description": "Those of the model"},
-                        "user": {"type": ["string", "null"]},
-                    },
-                    "input",
-                ),
-                _reference("Embeddings"),
-            )
-        },
-        "/v1/models": {"get": _get("List the names of the model (OpenAI)", _reference("Models"))},
-        "/v1/models/{name}": {
-            "get": _get(
-                "Describe one name of the model (OpenAI)",
-                _reference("Model"),
-                {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
-            )
-        },
-        "/v1/rerank": {"post": cohere},
-        "/v2/rerank": {"post": cohere},
-        "/": {
-            "post": _post(
-                "Encode or compare texts (Hugging Face's client)",
-                {"anyOf": [embed, similar]},
-                {"anyOf": [vectors, _VECTOR]},
-            )
-        },
-        "/embed": {"post": _post("Encode texts (text-embeddings-inference)", embed, vectors)},
-        "/similarity": {"post": _post("Compare a text with others (text-embeddings-inference)", similar, _VECTOR)},
-        "/rerank": {
-            "post": _post(
-                "Order texts by late interaction with a query (text-embeddings-inference)",
-                _object(
-                    {"query": query, "texts": reranked, "raw_scores": _FLAG, "return_text": _FLAG, **truncation},
-                    "query",
-                    "texts",
-                ),
-                {"type": "array", "items": _reference("Rank")},
-            )
-        },
-        "/tokenize": {
-            "post": _post(
-                "Cut texts into tokens (text-embeddings-inference)",
-                _object({"inputs": several, "add_special_tokens": _FLAG}, "inputs"),
-                {"type": "array", "items": {"type": "array", "items": _reference("Token")}},
-            )
-        },
-        "/info": {"get": _get("Describe the model and the limits (text-embeddings-inference)", _reference("Info"))},
-        "/health": {
-            "get": _open(_get("Answer once the model is loaded", _object({"status": {"const": "ok"}}, "status")))
-        },
-        "/metrics": {"get": _text_answer("Prometheus' metrics", "text/plain")},
-        "/openapi.json": {"get": _open(_get("This document", {"type": "object"}))},
-    }
-
-
-def _options(limits: Limits) -> Schema:
-    """Describe the options of a search."""
-    share = {"type": "number", "minimum": 0, "maximum": 1}
-    return {
-        "k": {"type": "integer", "minimum": 1, "maximum": limits.max_k, "description": "How many hits"},
-        "offset": {"type": "integer", "minimum": 0, "maximum": limits.max_k, "description": "After how many"},
-        "text": {**_FLAG, "description": "Whether the whole text of each document is added"},
-        "filter": {"type": ["object", "null"], "description": "A condition on metadata"},
-        "mode": {"enum": list(get_args(Mode))},
-        "granularity": {"enum": [*get_args(Granularity), None]},
-        "fusion": {"enum": list(get_args(Fusion))},
-        "weight": share,
-        "rerank": {"enum": [MAXSIM, None]},
-        "unit": {"enum": list(get_args(Unit))},
-        "per_document": {"type": ["integer", "null"], "minimum": 1},
-        "diversity": share,
-        "fold": _FLAG,
-        "min_score": {"type": ["number", "null"]},
-        "passages": {"type": "integer", "minimum": 1, "maximum": limits.max_passages},
-        "context": {"type": ["integer", "null"], "minimum": 0, "maximum": limits.max_context},
-        "candidates": {"type": "integer", "minimum": 1, "maximum": limits.max_candidates},
-        "exact": _FLAG,
-    }
-
-
 def _schemas() -> dict[str, Schema]:
     """Describe the answers."""
-    scores = {"type": "object", "additionalProperties": _NUMBER}
-    maybe_text, maybe_page = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
-    maybe_span = {**_SPAN, "type": ["array", "null"]}
-    place = {"heading": {"type": "string"}, "scores": scores, "page": maybe_page, "page_label": maybe_text}
-    place |= {"page_unit": maybe_text, "pages": maybe_span}
-    passage = _closed({"text": {"type": "string"}, "span": _SPAN, "score": _NUMBER, **place})
+    maybe_text, maybe_number, maybe_span = _maybe(_TEXT), _maybe(_WHOLE), _maybe(_SPAN)
+    place = {
+        "heading": _TEXT,
+        "scores": {**_OBJECT, "additionalProperties": _NUMBER},
+        "page": maybe_number,
+        "page_label": maybe_text,
+        "page_unit": maybe_text,
+        "pages": maybe_span,
+    }
     hit = {
-        "id": {"type": "string"},
+        "id": _TEXT,
         "score": _NUMBER,
-        "title": {"type": "string"},
-        "metadata": {"type": "object"},
+        "title": _TEXT,
+        "metadata": _OBJECT,
         "passage": maybe_text,
         "span": maybe_span,
-        "passages": {"type": "array", "items": _reference("Passage")},
+        "passages": _list(_reference("Passage")),
         "context": maybe_text,
         "context_span": maybe_span,
         "confidence": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-        "duplicates": {"type": "array", "items": {"type": "string"}},
+        "duplicates": _list(_TEXT),
         **place,
     }
-    hit_schema = _closed(hit)
-    hit_schema["properties"]["text"] = {"type": "string"}  # only where it is asked for
     result = {
-        "query": {"type": "string"},
-        "words": {"type": "array", "items": {"type": "string"}},
-        "hits": {"type": "array", "items": _reference("Hit")},
-        "next": {"type": ["integer", "null"], "description": "The offset of the next page"},
+        "query": _TEXT,
+        "words": _list(_TEXT),
+        "hits": _list(_reference("Hit")),
+        "next": {**maybe_number, "description": "The offset of the next page"},
     }
-    name = {"type": "string"}
-    model = {"id": name, "object": {"const": "model"}, "created": {"type": "integer"}, "owned_by": name}
-    embedding = {
-        "object": {"const": "embedding"},
-        "index": {"type": "integer"},
-        "embedding": {"type": ["array", "string"]},
-    }
-    ranked = _object(
-        {"index": {"type": "integer"}, "relevance_score": _NUMBER, "document": {"type": "object"}}, "index"
-    )
-    whole = {"type": "integer", "minimum": 0}
+    document = {"index": _TEXT, "id": _TEXT, "title": _TEXT, "metadata": _OBJECT, "text": _TEXT, "span": _SPAN}
+    index = _closed({"name": _TEXT, "version": _TEXT, "documents": _WHOLE})
+    embedding = {"object": {"const": "embedding"}, "index": _WHOLE, "embedding": {"type": ["array", "string"]}}
+    usage = _closed({"prompt_tokens": _WHOLE, "total_tokens": _WHOLE})
+    listed = {"object": {"const": "list"}}
+    ranked = {"index": _WHOLE, "relevance_score": _NUMBER, "document": _OBJECT}
+    openai_error = {"message": _TEXT, "type": _TEXT, "param": maybe_text, "code": maybe_text}
     return {
-        "Passage": passage,
-        "Hit": hit_schema,
+        "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
+        "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
         "Result": _closed(result),
-        "Found": _closed({"index": name, **result}),
-        "FoundForEach": _closed({"index": name, "results": {"type": "array", "items": _reference("Result")}}),
-        "Document": _closed(
-            {"index": name, "id": name, "title": name, "metadata": {"type": "object"}, "text": name, "span": _SPAN}
-            | {"length": whole}
-        ),
-        "Indexes": _closed(
-            {
-                "indexes": {
-                    "type": "array",
-                    "items": _closed({"name": name, "version": name, "documents": whole}),
-                },
-                "model": maybe_text,
-                "max_k": whole,
-            }
-        ),
-        "Embeddings": _closed(
-            {
-                "object": {"const": "list"},
-                "model": name,
-                "usage": _closed({"prompt_tokens": whole, "total_tokens": whole}),
-                "data": {"type": "array", "items": _closed(embedding)},
-            }
-        ),
-        "Model": _closed(model),
-        "Models": _closed({"object": {"const": "list"}, "data": {"type": "array", "items": _reference("Model")}}),
-        "Reranked": _closed({"id": name, "model": name, "results": {"type": "array", "items": ranked}}),
-        "Rank": _object({"index": whole, "score": _NUMBER, "text": name}, "index", "score"),
-        "Token": _closed({"id": whole, "text": name, "special": _FLAG, "start": whole, "stop": whole}),
-        "Info": {"type": "object", "required": ["model_id", "model_sha", "max_client_batch_size", "version"]},
-        "Error": _closed({"error": name, "error_type": name}),
-        "OpenAIError": _closed(
-            {"error": _closed({"message": name, "type": name, "param": maybe_text, "code": maybe_text})}
-        ),
+        "Found": _closed({"index": _TEXT, **result}),
+        "FoundForEach": _closed({"index": _TEXT, "results": _list(_reference("Result"))}),
+        "Document": _closed({**document, "length": _WHOLE}),
+        "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
+        "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),
+        "Model": _closed({"id": _TEXT, "object": {"const": "model"}, "created": _WHOLE, "owned_by": _TEXT}),
+        "Models": _closed({**listed, "data": _list(_reference("Model"))}),
+        "Reranked": _closed({"id": _TEXT, "model": _TEXT, "results": _list(object_schema(ranked, ["index"]))}),
+        "Rank": object_schema({"index": _WHOLE, "score": _NUMBER, "text": _TEXT}, ["index", "score"]),
+        "Token": _closed({"id": _WHOLE, "text": _TEXT, "special": _FLAG, "start": _WHOLE, "stop": _WHOLE}),
+        "Info": {**_OBJECT, "required": ["model_id", "model_sha", "max_client_batch_size", "version"]},
+        "Error": _closed({"error": _TEXT, "error_type": _TEXT}),
+        "OpenAIError": _closed({"error": _closed(openai_error)}),
     }
-
-
-# --- the shapes that they share ---------------------------------------------------------------------------------------
-
-
-def _object(properties: Schema, *required: str) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _closed(properties: Schema) -> Schema:
-    return _object(properties, *properties)
-
-
-def _reference(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _batch(limits: Limits) -> Schema:
-    return {"minItems": 1, "maxItems": limits.max_batch}
-
-
-def _some(text: Schema, limits: Limits) -> Schema:
-    return {"anyOf": [text, {"type": "array", "items": text, **_batch(limits)}]}
-
-
-def _list_of_texts_or_objects(limits: Limits) -> Schema:
-    text = {**_TEXT, "maxLength": limits.max_rerank_text}
-    as_object = {"type": "object", "properties": {"text": text}, "required": ["text"]}
-    return {"type": "array", "items": {"anyOf": [text, as_object]}, **_batch(limits)}
-
-
-def _parameter(
-    name: str, schema: Schema, description: str = "", *, required: bool = False, json: bool = False
-) -> Schema:
-    described: Schema = {"name": name, "in": "query", "required": required, "description": description}
-    if json:
-        return {**described, "content": {"application/json": {"schema": schema}}}
-    return {**described, "schema": schema}
-
-
-def _get(summary: str, answer: Schema, *parameters: Schema) -> Schema:
-    return {"summary": summary, "parameters": list(parameters), "responses": _responses(answer)}
-
-
-def _post(summary: str, body: Schema, answer: Schema) -> Schema:
-    content = {"application/json": {"schema": body}}
-    return {"summary": summary, "requestBody": {"required": True, "content": content}, "responses": _responses(answer)}
-
-
-def _text_answer(summary: str, kind: str) -> Schema:
-    operation = _get(summary, {})
-    operation["responses"]["200"]["content"] = {kind: {"schema": {"type": "string"}}}
-    return operation
-
-
-def _open(operation: Schema) -> Schema:
-    """Say that an operation needs no key."""
-    return {**operation, "security": []}
-
-
-def _responses(answer: Schema) -> Schema:
-    error = {"application/json": {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
-    responses: Schema = {"200": {"description": "The answer", "content": {"application/json": {"schema": answer}}}}
-    for status, reason in _REASONS.items():
-        responses[str(status)] = {"description": reason, "content": error}
-    return responses

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.wording import shortened
@@ -20,6 +20,7 @@ OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 _log = logging.getLogger("aveyb_retrieval.server")
 # TEI's names of errors, and words of the same kind where it has none
 _KINDS = {
+    400: "Validation",
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
@@ -43,7 +44,7 @@ class Refusal(AveyBError):
         self.code = code
 
 
-def refuse(request: Request, error: Exception) -> JSONResponse:
+def refuse(request: Request, error: Exception) -> Response:
     """Answer with an error of the package, or with what routing raised."""
     if isinstance(error, Refusal):
         return error_response(request.url.path, error.status, str(error), error.code)
@@ -60,7 +61,7 @@ def refuse(request: Request, error: Exception) -> JSONResponse:
 
 def error_response(
     path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
-) -> JSONResponse:
+) -> Response:
     """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else as TEI does."""
     message, headers = shortened(message), dict(headers or {})
     if status == 401:
@@ -72,12 +73,5 @@ def error_response(
         content: dict[str, object] = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     else:
         content = {"error": message, "error_type": _KINDS.get(status, "Backend")}
-    return AsciiResponse(content, status_code=status, headers=headers)
-
-
-class AsciiResponse(JSONResponse):
-    """JSON in ASCII: a message may repeat what a client sent, which need not be valid Unicode."""
-
-    def render(self, content: object) -> bytes:
-        """Write JSON with everything but ASCII escaped."""
-        return json.dumps(content, ensure_ascii=True).encode("ascii")
+    written = json.dumps(content)  # in ASCII: a message may repeat what a client sent, which need not be Unicode
+    return Response(written, status, headers, "application/json")

@@ -7,16 +7,18 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.ticket import CURRENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from aveyb_retrieval.server.ticket import Ticket
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -30,7 +32,7 @@ class Work:
     """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
 
     One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
-    its places. Long requests come in parts, each with a turn of its own (`run` called again and again); parts after the
+    its places. Long requests come in parts, each with a turn of its own (`each`); parts after the
     first have a quarter of the threads, so that short requests find processors free.
 
     A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
@@ -58,6 +60,11 @@ class Work:
             return await self._work(function, ticket, leaving, part)
         finally:
             leaving.cancel()
+
+    async def each(self, function: Callable[[P], T], parts: Iterable[P], ticket: Ticket) -> AsyncIterator[T]:
+        """Yield what a function returns for each part of a long request, each with a turn of its own."""
+        for number, part in enumerate(parts):
+            yield await self.run(partial(function, part), ticket, part=number)
 
     def close(self) -> None:
         """Let running work end; nothing new is taken."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
@@ -224,6 +226,32 @@ def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(process, "_START", loop)
     with FileReader(None, 100, seconds=1) as reader, pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"):
         reader.read(path, kind)
+
+
+def hostile_files(folder: Path) -> list[Path]:
+    """One file of each kind that costs much: those that the server's benchmark indexes beside a polite client."""
+    path = Path(__file__).parents[2] / "benchmarks" / "cpu" / "hostile.py"
+    spec = importlib.util.spec_from_file_location("hostile", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.write_files(folder)  # type: ignore[no-any-return]
+
+
+def test_files_that_cost_much_cost_their_seconds_and_nobody_else(folder: Path) -> None:
+    """Nested and endless HTML, a PDF that draws itself, pages and paragraphs by the million."""
+    dumps = set(Path.cwd().glob("core*"))
+    with FileReader(None, 64 << 20, seconds=1) as reader:
+        for path in hostile_files(folder):
+            kind = kind_of(path)
+            assert kind is not None
+            began = os.times()
+            with suppress(Unreadable):
+                assert reader.read(path, kind)[0].text
+            ended = os.times()
+            used = ended.children_user + ended.children_system - began.children_user - began.children_system
+            assert used < 5, path.name
+    assert set(Path.cwd().glob("core*")) == dumps
 
 
 def test_parquet_of_a_repeated_giant_stays_within_memory(tmp_path: Path) -> None:

@@ -113,6 +113,25 @@ def test_the_folder_of_a_model_is_not_told(open_client, model):
         assert "secret" not in client.get(path).text, path
 
 
+def nested(depth):
+    return '{"$not": ' * depth + '{"year": {"$gte": 2000}}' + "}" * depth
+
+
+@pytest.mark.parametrize(
+    ("where", "status"),
+    [
+        (nested(18), 200),
+        (nested(35), 422),
+        (nested(20_000), 422),
+        ('{"$or": [' + '{"year": 2001},' * 899 + '{"year": 2002}]}', 200),
+    ],
+    ids=["18 $not", "35 $not", "20,000 $not", "$or of 900"],
+)
+def test_a_deep_or_wide_filter_is_answered_or_refused(client, where, status):
+    answer = client.post("/search", content='{"query": "word1", "filter": ' + where + "}", headers=JSON)
+    assert (answer.status_code, "verify" in answer.text) == (status, False)
+
+
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +246,17 @@ def test_who_opens_more_connections_than_others_makes_room_for_them(handbook):
             assert answer_of(own, health) == b""
         for connection in silent:
             connection.close()
+
+
+def test_a_body_with_two_lengths_is_refused(server):
+    body = b'{"query": "index"}'
+    head = post_head(len(body))[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with connect(server.url) as connection:
+        connection.settimeout(10)
+        connection.sendall(head + b"%x\r\n%b\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n" % (len(body), body))
+        received = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes it
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1") == 1
 
 
 def test_large_bodies_of_one_address_are_read_slowly(handbook):

@@ -105,7 +105,7 @@ def test_tei_info_and_health(client, model):
         ("/embed", {"inputs": ["a"] * 4}, 413, "inputs: 4 texts; at most 3"),
         ("/rerank", {"query": "a", "texts": []}, 422, "texts: an empty list"),
         ("/rerank", {"query": "a", "texts": "b"}, 422, "texts: a string; a list of texts is needed"),
-        ("/rerank", {"texts": ["a"]}, 422, "query: missing or empty"),
+        ("/rerank", {"texts": ["a"]}, 422, "query: missing"),
         ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, 422, "'top_n' is not a field"),
     ],
     ids=str,

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from aveyb_retrieval.server.held import Held, Pool
+from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.ticket import Ticket, check_current
+from aveyb_retrieval.server.ticket import Pool, Ticket, check_current
 from aveyb_retrieval.server.work import Work
 
 
@@ -26,7 +26,7 @@ class Connection:
 
 
 def ticket(client="a", seconds=30.0, connection=None):
-    return Ticket(client, Held(Pool(1000)), seconds, (connection or Connection()).receive)
+    return Ticket(client, Pool(), Limits(timeout=seconds), (connection or Connection()).receive)
 
 
 async def settle():
@@ -144,11 +144,15 @@ async def test_a_cancelled_request_gives_its_turn_back():
 
 
 def test_bytes_are_held_together_and_given_back():
-    pool = Pool(100)
-    first, second = Held(pool), Held(pool)
-    first.take(70)
+    pool, limits = Pool(), Limits(max_held=100, max_answer=50)
+    first, second = (Ticket("a", pool, limits, Connection().receive) for _ in range(2))
+    first.hold(70)
     with pytest.raises(Refusal, match="hold 70 bytes"):
-        second.take(40)
+        second.hold(40)
     first.release()
-    second.take(40)
+    second.answer(40)
     assert pool.used == 40
+    with pytest.raises(Refusal, match="larger than the 50 bytes"):
+        second.answer(11)
+    with pytest.raises(Refusal, match="larger than the 50 bytes"):
+        second.check_answer(11)

@@ -13,7 +13,7 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_ch
 from aveyb_retrieval.indexes.changes.selection import Selection
 from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.encode_options import InsertOptions, check_options, reading_of
-from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, load_model, pooling, source_of
+from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, load_model, load_recorded, pooling
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.types import Progress, silent
 
@@ -147,13 +147,14 @@ def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any])
         ConfigError: the index was made from ready-made vectors.
     """
     model: Model = options.get("model")
-    if model is None and encoding.model is None:
+    loading: dict[str, Any] = {"device": options.get("device", "cpu"), "precision": options.get("precision", "auto")}
+    if model is None or isinstance(model, (str, Path)):
+        loading["max_tokens"] = encoding.max_tokens
+    if model is not None:
+        embedder = load_model(model, **loading)
+    elif encoding.model is not None:
+        embedder = load_recorded(encoding.model_source, encoding.model, **loading)
+    else:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
-    wanted = source_of(encoding.model_source, encoding.model) if model is None else model
-    loaded = isinstance(wanted, (str, Path)) or wanted is None
-    limit = encoding.max_tokens if loaded else None
-    embedder = load_model(
-        wanted, device=options.get("device", "cpu"), precision=options.get("precision", "auto"), max_tokens=limit
-    )
     embedder = pooling(cutting(embedder, encoding.passage_size), encoding.funnel)
     return ModelSource(keeping_tokens(embedder, encoding.token_codec))

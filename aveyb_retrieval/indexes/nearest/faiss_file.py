@@ -10,7 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_structure
-from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, innermost, reason
+from aveyb_retrieval.indexes.nearest.faiss_index import ANY_TYPE, import_faiss, innermost, reason, takes_any_type
 from aveyb_retrieval.indexes.store import files
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
     Raises:
-        IndexFormatError: its structure is damaged, or FAISS cannot read it.
+        IndexFormatError: its structure is damaged, of a type that is not checked, or FAISS cannot read it.
     """
     faiss = import_faiss()
-    faiss_structure.check(path)
+    if not faiss_structure.check(path) and not takes_any_type():
+        raise IndexFormatError(
+            f"{path}: of a type whose structure is not checked before FAISS reads it; {ANY_TYPE} if you trust its maker"
+        )
     try:
         with _no_larger_than(path.stat().st_size):
             # releases of FAISS that do not have this flag map inverted lists only

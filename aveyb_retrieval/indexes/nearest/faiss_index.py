@@ -7,12 +7,14 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.indexes.nearest import faiss_structure
 
 if TYPE_CHECKING:
     import faiss
@@ -25,6 +27,7 @@ AUTO = "auto"
 # longer to build. Lists would have to be searched by the quarter for the same recall, so they only pay in large files.
 EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
+ANY_TYPE = "set AVEYB_FAISS_TYPES=any"  # in messages
 _HNSW = re.compile(r"HNSW(\d+)")
 
 
@@ -39,6 +42,11 @@ def import_faiss() -> Any:
     except ImportError as error:
         raise OptionalDependencyError("faiss", "cpu", "building and searching an index") from error
     return faiss
+
+
+def takes_any_type() -> bool:
+    """Whether the user takes files whose structure is not checked before FAISS, which trusts them, reads them."""
+    return os.environ.get("AVEYB_FAISS_TYPES") == "any"
 
 
 def exact_limit(dim: int) -> int:
@@ -73,7 +81,7 @@ def create(factory: str, dim: int) -> faiss.Index:
     """Make an empty index from a FAISS factory string, one that keeps our ids.
 
     Raises:
-        ConfigError: FAISS does not know the string, or it does not fit the dimension.
+        ConfigError: FAISS does not know the string, it does not fit the dimension, or such files would be refused.
     """
     faiss = import_faiss()
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
@@ -85,9 +93,13 @@ def create(factory: str, dim: int) -> faiss.Index:
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None and ivf.nlist < 1:
         raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
-    if _keeps_ids(index):
-        return index
-    return faiss.IndexIDMap(index)
+    made = index if _keeps_ids(index) else faiss.IndexIDMap(index)
+    if not (takes_any_type() or faiss_structure.is_checked(faiss.serialize_index(made).tobytes())):
+        raise ConfigError(
+            f"index {factory!r}: files of this type are not checked before FAISS reads them; {ANY_TYPE} at the build "
+            "and wherever it is searched, or choose another (auto, Flat, SQ8, HNSW32, IVF256,PQ16)"
+        )
+    return made
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
@@ -121,8 +133,17 @@ def reserve(index: faiss.Index, count: int) -> None:
 
 
 def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
-    """Add vectors `[n, d]` under our ids `[n]`."""
-    index.add_with_ids(vectors, ids)
+    """Add vectors `[n, d]` under our ids `[n]`.
+
+    Raises:
+        ConfigError: FAISS cannot: some types need more of them.
+    """
+    try:
+        index.add_with_ids(vectors, ids)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the index cannot take {len(ids):,} vectors: {reason(error)}; use another one, or --index auto"
+        ) from error
 
 
 def innermost(index: faiss.Index) -> Any:

@@ -8,6 +8,7 @@ RaBitQ in inverted lists for fast scans, linear transforms. The format is that o
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from typing import TYPE_CHECKING, BinaryIO
@@ -40,24 +41,33 @@ def check(path: Path) -> bool:
         IndexFormatError: it is damaged, or not a regular file.
     """
     with files.open_regular(path) as handle:
-        walk = _Walk(handle)
         try:
-            walk.index()
-            if walk.place != walk.size:
-                raise _Wrong(f"{walk.size - walk.place} bytes after its end")
-        except _Unknown:
-            return False
+            return _is_known(_Walk(handle, os.fstat(handle.fileno()).st_size))
         except _Wrong as wrong:
             raise IndexFormatError(f"{path}: damaged ({wrong}); `aveyb-index verify --repair` rebuilds it") from None
+
+
+def is_checked(data: bytes) -> bool:
+    """Return whether files of the same type as this one, which FAISS has written, are checked."""
+    return _is_known(_Walk(io.BytesIO(data), len(data)))
+
+
+def _is_known(walk: _Walk) -> bool:
+    try:
+        walk.index()
+    except _Unknown:
+        return False
+    if walk.place != walk.size:
+        raise _Wrong(f"{walk.size - walk.place} bytes after its end")
     return True
 
 
 class _Walk:
     """Reads what decides over sizes, skips the rest."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: BinaryIO, size: int) -> None:
         self._handle = handle
-        self.size = os.fstat(handle.fileno()).st_size
+        self.size = size
         self.place = 0
         self._depth = 0
 

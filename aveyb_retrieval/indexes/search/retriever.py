@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
-from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, source_of
+from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search import lookup
 from aveyb_retrieval.indexes.search.candidates import unit_queries
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
@@ -294,13 +294,14 @@ class _Opening:
     precision: str
 
     def embedder(self, info: EngineInfo) -> EmbedderLike:
-        if self.model is None and info.model is None:
+        if self.model is not None:
+            return load_model(self.model, device=self.device, precision=self.precision)
+        if info.model is None:
             raise ConfigError(
                 f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
-        source = self.model if self.model is not None else source_of(info.model_source, info.model)
-        return load_model(source, device=self.device, precision=self.precision)
+        return load_recorded(info.model_source, info.model, device=self.device, precision=self.precision)
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:

@@ -29,6 +29,12 @@ FACTORIES = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def any_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types that are only taken when they are asked for, too."""
+    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+
+
 def with_dead(made: list[Tier], stored: FakeVectors) -> list[Tier]:
     """Tiers as a manifest describes them after deletions."""
     found = []

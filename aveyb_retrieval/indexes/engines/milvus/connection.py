@@ -84,7 +84,7 @@ class Server:
         try:
             with self.translated():
                 found = self.client.get_server_version(timeout=WAIT)
-            version = re.search(r"(\d+)\.(\d+)", found)
+            version = re.search(r"(\d{1,9})\.(\d{1,9})", found)
             if version is None or tuple(map(int, version.groups())) < OLDEST:
                 raise ConfigError(f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
         except BaseException:

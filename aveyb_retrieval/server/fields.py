@@ -1,0 +1,198 @@
+"""The fields that requests have: each says in JSON Schema what it takes, and takes nothing else.
+
+What a route declares is what it reads, and what `/openapi.json` tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.wording import plural
+
+Schema = dict[str, Any]
+Take = Callable[[str, Any], Any]
+
+NEEDED: Any = object()  # in place of a default: the field must be given
+ABSENT: Any = object()  # in place of a default: what is not given is not there
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field.
+
+    Attributes:
+        schema: What it takes.
+        take: Returns the value given under a name, or raises one of our errors.
+        default: What stands for it where it is not given.
+    """
+
+    schema: Schema
+    take: Take
+    default: Any = NEEDED
+
+
+Fields = Mapping[str, Field]
+
+
+def take_fields(given: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Return the values of fields by name.
+
+    Raises:
+        ConfigError: there is no such field, or its value is out of range.
+        InputError: one is missing, or of another type.
+        Refusal: 413 where there is more of it than is allowed.
+    """
+    if unknown := given.keys() - fields.keys():
+        raise ConfigError(f"{min(unknown)!r} is not a field of this request; known are {', '.join(fields)}")
+    taken = {}
+    for name, field in fields.items():
+        if name in given:
+            taken[name] = field.take(name, given[name])
+        elif field.default is NEEDED:
+            raise InputError(f"{name}: missing")
+        elif field.default is not ABSENT:
+            taken[name] = field.default
+    return taken
+
+
+def object_schema(properties: Mapping[str, Schema], needed: Sequence[str]) -> Schema:
+    """Describe an object that has these properties and no others."""
+    return {"type": "object", "properties": dict(properties), "required": list(needed), "additionalProperties": False}
+
+
+def schema_of(fields: Fields) -> Schema:
+    """Describe an object that has these fields."""
+    needed = [name for name, field in fields.items() if field.default is NEEDED]
+    return object_schema({name: field.schema for name, field in fields.items()}, needed)
+
+
+# --- kinds of fields --------------------------------------------------------------------------------------------------
+
+
+def text(most: int) -> Field:
+    """A text that is not empty, of at most so many characters."""
+
+    def take(name: str, value: Any) -> str:
+        return _taken_text(name, value, most)
+
+    return Field({"type": "string", "pattern": r"\S", "maxLength": most}, take)
+
+
+def texts(max_batch: int, most: int) -> Field:
+    """A list of such texts."""
+
+    def take(name: str, value: Any) -> list[str]:
+        if not isinstance(value, list):
+            raise InputError(f"{name}: a {kind_of(value)}; a list of texts is needed")
+        if not value:
+            raise InputError(f"{name}: an empty list; at least one text is needed")
+        if len(value) > max_batch:
+            raise Refusal(413, f"{name}: {plural(len(value), 'text')}; at most {max_batch:,} are allowed at once")
+        return [_taken_text(f"{name} {i} of {len(value)}", each, most) for i, each in enumerate(value, start=1)]
+
+    return Field({"type": "array", "items": text(most).schema, "minItems": 1, "maxItems": max_batch}, take)
+
+
+def text_or_texts(max_batch: int, most: int) -> Field:
+    """One such text, or a list of them; taken is a list."""
+    one, several = text(most), texts(max_batch, most)
+
+    def take(name: str, value: Any) -> list[str]:
+        taken: list[str] = several.take(name, value) if isinstance(value, list) else [one.take(name, value)]
+        return taken
+
+    return Field({"anyOf": [one.schema, several.schema]}, take)
+
+
+def word(description: str = "") -> Field:
+    """A text of any kind, or null."""
+
+    def take(name: str, value: Any) -> str | None:
+        return None if value is None else _taken_text(name, value, may_be_empty=True)
+
+    return Field({"type": ["string", "null"], "description": description}, take, None)
+
+
+def choice(*values: str) -> Field:
+    """One of some texts; null and nothing are the first."""
+
+    def take(name: str, value: Any) -> str:
+        if value is not None and value not in values:
+            raise ConfigError(f"{name}={value!r}: must be {' or '.join(map(repr, values))}")
+        return values[0] if value is None else value
+
+    return Field({"enum": [*values, None]}, take, values[0])
+
+
+def whole(least: int, most: int, default: Any, description: str = "", *, or_null: bool = False) -> Field:
+    """A whole number of a range."""
+
+    def take(name: str, value: Any) -> int | None:
+        if value is None and or_null:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ConfigError(f"{name}={value!r}: must be a whole number from {least} to {most:,}")
+        return value
+
+    kind: Any = ["integer", "null"] if or_null else "integer"
+    return Field({"type": kind, "minimum": least, "maximum": most, "description": description}, take, default)
+
+
+def flag(default: Any, description: str = "") -> Field:
+    """True or false."""
+
+    def take(name: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r}: must be true or false")
+        return value
+
+    return Field({"type": "boolean", "description": description}, take, default)
+
+
+def objects(fields: Fields, default: Any = NEEDED) -> Field:
+    """An object with fields of its own."""
+
+    def take(name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise InputError(f"{name}: a {kind_of(value)}; an object of {', '.join(fields)} is needed")
+        return take_fields(value, fields)
+
+    return Field(schema_of(fields), take, default)
+
+
+def passed_on(schema: Schema) -> Field:
+    """A field that whoever gets it checks."""
+    return Field(schema, lambda name, value: value, ABSENT)
+
+
+def check_length(where: str, value: str, most: int) -> None:
+    """Raise Refusal (413) where a text is too long."""
+    if len(value) > most:
+        raise Refusal(413, f"{where}: {len(value):,} characters; at most {most:,} are allowed")
+
+
+def _taken_text(where: str, value: object, most: int | None = None, *, may_be_empty: bool = False) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: a {kind_of(value)}; a text is needed")
+    if not (value.strip() or may_be_empty):
+        raise InputError(f"{where}: empty; a text is needed")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: not valid Unicode; it holds half of a surrogate pair") from None
+    if most is not None:
+        check_length(where, value, most)
+    return value
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls the type of a value, in messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "truth value"
+    return {int: "number", float: "number", str: "string", list: "list", dict: "object"}[type(value)]

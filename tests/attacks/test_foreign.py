@@ -1,0 +1,155 @@
+"""What an index or a model folder of somebody else may cause: nothing is fetched, and nothing odd is loaded."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+
+from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.loading import load_encoder
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
+from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.nearest import faiss_file, faiss_index
+from aveyb_retrieval.server.indexes import Indexes
+from tests.encoder.test_sentence_embedder import save_bert
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ATTACKER = "attacker/beacon"
+
+
+def search(root: Path) -> None:
+    with Retriever.load(root) as retriever:
+        retriever.search("word1")
+
+
+def add(root: Path) -> None:
+    add_documents([{"_id": "new", "text": "word1"}], root)
+
+
+def serve(root: Path) -> None:
+    Indexes.open({"words": root}).close()
+
+
+def built_by(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
+    """An index whose manifest says that its model is loaded by `source`."""
+    with monkeypatch.context() as patch:
+        patch.setattr("aveyb_retrieval.encoder.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+        build_index(make_documents(5), folder, model=source)
+    return folder
+
+
+@pytest.mark.parametrize("use", [search, add, serve])
+def test_nothing_is_fetched_because_an_index_names_it(
+    use: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    fetch = huggingface_hub.snapshot_download
+
+    def seen(*arguments: Any, **options: Any) -> str:
+        asked.append(options["local_files_only"])
+        return fetch(*arguments, **options)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", seen)
+    root = built_by(monkeypatch, tmp_path / "ix", ATTACKER)
+    with pytest.raises(ModelError, match=rf"{ATTACKER}: not on this machine.*--model {ATTACKER}"):
+        use(root)
+    assert asked == [True]
+    with pytest.raises(ModelError, match="not available from the hub"):  # the user names it: the hub is asked
+        Retriever.load(root, model=ATTACKER)
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("use", [search, add, serve])
+@pytest.mark.parametrize("kind", ["ours", "sentence-transformers"])
+def test_another_model_at_the_path_of_an_index_is_not_loaded(
+    use: Callable[[Path], None], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = DEFAULT_MODEL if kind == "ours" else save_bert(tmp_path)
+    root = built_by(monkeypatch, tmp_path / "ix", str(model))
+    monkeypatch.setattr(Embedder, "__init__", None)
+    monkeypatch.setattr("aveyb_retrieval.encoder.sentence_embedder.load_sentence_transformer", None)
+    with pytest.raises(IndexFormatError, match="but the index was made by the model with"):
+        use(root)
+
+
+@pytest.mark.parametrize("kind", ["ours", "sentence-transformers"])
+def test_the_model_at_the_path_of_an_index_is_loaded(kind: str, tmp_path: Path) -> None:
+    model = DEFAULT_MODEL if kind == "ours" else save_bert(tmp_path)
+    build_index(make_documents(5), tmp_path / "ix", model=str(model))
+    search(tmp_path / "ix")
+    add(tmp_path / "ix")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sentence_transformers.base.model.torch",
+        "sentence_transformers.util.misc.import_from_string",
+        "sentence_transformers.models.Router",
+        "os.system",
+        "modeling_evil.Transformer",
+    ],
+)
+def test_a_model_folder_is_made_of_stock_modules(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_bert(tmp_path)
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text())
+    load_encoder(folder)
+    modules[1]["type"] = kind
+    path.write_text(json.dumps(modules))
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", None)  # it is not reached
+    with pytest.raises(ModelError, match=rf"modules\.json: a module of type '{kind}'"):
+        load_encoder(folder)
+    for damaged in ("{}", "[1]", '[{"type": 1}]', "["):
+        path.write_text(damaged)
+        with pytest.raises(ModelError):
+            load_encoder(folder)
+
+
+@pytest.mark.parametrize("factory", ["RaBitQfs", "IVF4,PQ4x4fs", "NSG8", "RQ2x4"])
+def test_types_of_faiss_that_are_not_checked_are_refused_unless_asked_for(
+    factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="AVEYB_FAISS_TYPES=any"):
+        faiss_index.create(factory, 16)
+    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+    made = faiss_index.create(factory, 16)
+    rows = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
+    faiss_index.train(made, rows, factory)
+    faiss_index.fill(made, np.arange(300), rows)
+    faiss_file.write(made, tmp_path / "x.faiss")
+    assert faiss_file.read(tmp_path / "x.faiss", mapped=True).ntotal == 300
+    monkeypatch.delenv("AVEYB_FAISS_TYPES")
+    with pytest.raises(IndexFormatError, match="AVEYB_FAISS_TYPES=any"):
+        faiss_file.read(tmp_path / "x.faiss", mapped=True)
+
+
+def test_verify_reads_every_type_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+    build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder(), index="IVF4,PQ4x4fs")
+    monkeypatch.delenv("AVEYB_FAISS_TYPES")
+    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    with pytest.raises(IndexFormatError, match="AVEYB_FAISS_TYPES=any"):
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder())
+
+
+def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+    with pytest.raises(AveyBError, match="cannot take 10 vectors"):
+        build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder(), index="NSG16")
+
+
+def test_an_id_that_is_no_unicode_is_an_error_of_ours(tmp_path: Path) -> None:
+    build_index(make_documents(5), tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever, pytest.raises(AveyBError):
+        retriever.get(["\ud800"])

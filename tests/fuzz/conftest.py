@@ -1,0 +1,3 @@
+"""The index that a server is attacked with."""
+
+from tests.server.conftest import handbook  # noqa: F401
