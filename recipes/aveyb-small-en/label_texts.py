@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from make_texts import SPLIT, as_seen
+from packed import vocabulary_hash
+from teacher_tokens import TokenLabels
 
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
-from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
-from aveyb_retrieval.training.teacher_tokens import TokenLabels
 from aveyb_retrieval.training.texts import read_texts
 
 if TYPE_CHECKING:

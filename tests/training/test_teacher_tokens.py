@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from teacher_tokens import TokenLabels, encode_tokens, overlaps, read_token_vectors
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
-from aveyb_retrieval.training.teacher_tokens import TokenLabels, encode_tokens, overlaps, read_token_vectors
 
 from .conftest import SENTENCES, tiny_config
 
