@@ -132,7 +132,7 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
     key = fingerprint_of(parts)[:32]
     target = folder / "indexes" / key
     if not (reuse and is_index(str(target))):
-        documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
+        documents = track(task.corpus, total=len(task.corpus), description=f"{embedder.model_name}: indexing")
         rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in documents)
         build_index(
             rows,

@@ -11,8 +11,8 @@ retrieved and wrong. hit@k is the share of queries with any overlap.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -60,10 +60,6 @@ class PassageScores:
     mean_passage_characters: float
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serializable dictionary; `PassageScores(**value)` reads it back."""
-        return asdict(self)
 
 
 def merge(ranges: Sequence[Range]) -> list[Range]:
