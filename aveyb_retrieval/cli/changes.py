@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar
+from aveyb_retrieval.cli.common import filter_option, progress_bar
 from aveyb_retrieval.cli.options import (
     ENCODING,
     FILES,
@@ -117,18 +117,16 @@ def _insert(
 @click.argument("directory", type=PATH)
 @click.argument("ids", nargs=-1)
 @click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Delete the documents that match this condition on the metadata."
-)
+@filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
-def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
+def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     wanted = [*ids, *(line for line in listed if line)]
-    print_report(delete_documents(directory, wanted, where=parse_filter(filter_text), **arguments))
+    print_report(delete_documents(directory, wanted, **arguments))
 
 
 @click.command()

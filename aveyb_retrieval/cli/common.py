@@ -96,8 +96,8 @@ class Commands(Command, click.Group):
         self.resumable = resumable
 
 
-def parse_filter(text: str | None) -> Any:
-    """Read the JSON of `--filter`; None where it is not given.
+def parse_json(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Read the JSON of an option, as click's callback; None where it is not given.
 
     Raises:
         ConfigError: it is not JSON.
@@ -107,7 +107,13 @@ def parse_filter(text: str | None) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
+        what = f"{option.opts[0]} {text!r}: not JSON ({error})"
+        raise ConfigError(f"{what}; write it as '{{\"field\": value}}'") from error
+
+
+def filter_option(meaning: str) -> Decorator:
+    """Make the option `--filter` with this help; the command gets its condition as `where`."""
+    return click.option("--filter", "where", metavar="JSON", callback=parse_json, help=meaning)
 
 
 def _progress_lines() -> Progress:

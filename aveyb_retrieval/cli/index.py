@@ -11,7 +11,7 @@ import click
 
 from aveyb_retrieval.cli import changes, documents, shards
 from aveyb_retrieval.cli.changes import print_report
-from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
+from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, filter_option, progress_bar
 from aveyb_retrieval.cli.options import INDEX, PATH
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.wording import printable
@@ -54,9 +54,7 @@ for command in (
 @click.option(
     "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
 )
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help='Condition on the metadata, such as {"year": {"$gte": 2020}}.'
-)
+@filter_option('Condition on the metadata, such as {"year": {"$gte": 2020}}.')
 @click.option(
     "--fusion",
     type=click.Choice(["weighted", "rrf"]),
@@ -86,7 +84,7 @@ def search(
     directory: str | Path,
     query: str,
     k: int,
-    filter_text: str | None,
+    where: Any,
     model: str | None,
     device: str,
     precision: str,
@@ -97,7 +95,6 @@ def search(
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
-    where = parse_filter(filter_text)
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:

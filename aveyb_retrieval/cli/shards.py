@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar, together
+from aveyb_retrieval.cli.common import filter_option, progress_bar, together
 from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granularity, storage_dtype
 from aveyb_retrieval.wording import plural
 
@@ -119,15 +119,13 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 @click.command()
 @click.argument("ids", nargs=-1)
 @click.option("--to", required=True, metavar="URL", help="Collection.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Remove the documents that match this condition on the metadata."
-)
+@filter_option("Remove the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
-def unpublish(ids: tuple[str, ...], to: str, filter_text: str | None, missing_ok: bool) -> None:
+def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     """Remove documents from a collection by IDS or by a filter."""
     from aveyb_retrieval.indexes.search.publish import unpublish_documents
 
-    removed = unpublish_documents(to, ids, where=parse_filter(filter_text), missing_ok=missing_ok)
+    removed = unpublish_documents(to, ids, **options)
     click.echo(f"removed: {removed:,} documents")
 
 
