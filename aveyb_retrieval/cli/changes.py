@@ -47,7 +47,7 @@ _NAMED = 20  # lines or files that a summary names
 @READING
 @VERBOSE
 @WRITING
-def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **arguments: Any) -> None:
+def build(out: Path, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
     CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files of many documents
@@ -56,12 +56,7 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **argu
     """
     from aveyb_retrieval.indexes.changes.build import build_index
 
-    if not corpus and arguments["vectors"] is None:
-        raise click.UsageError("give a CORPUS, or --vectors")
-    with progress_bar(not quiet) as progress:
-        report = build_index([Path(c) for c in corpus] or None, out, progress=progress, **arguments)
-    print_report(report, verbose=verbose)
-    exit_if_incomplete(report)
+    _insert(build_index, out, **arguments)
 
 
 @click.command()
@@ -97,10 +92,10 @@ def upsert(**arguments: Any) -> None:
 
 
 def _insert(
-    function: Callable[..., Report],
+    change: Callable[..., Report],
     directory: Path,
-    corpus: tuple[str, ...],
     *,
+    corpus: tuple[str, ...],
     quiet: bool,
     verbose: bool,
     **arguments: Any,
@@ -108,7 +103,7 @@ def _insert(
     if not corpus and arguments["vectors"] is None:
         raise click.UsageError("give a CORPUS, or --vectors")
     with progress_bar(not quiet) as progress:
-        report = function([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
+        report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
     exit_if_incomplete(report)
 
@@ -138,7 +133,6 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     help="With --watch: seconds between two looks at the folder.",
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Progress
 
 
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 LINE_SECONDS = 30.0
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,14 +49,12 @@ PRECISION = click.option(
     "--precision",
     type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16", "float8"]),
     default="auto",
-    show_default=True,
     help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form), float8 on GPUs.",
 )
 MODE = click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="hybrid",
-    show_default=True,
     help="Search by vectors, by words (BM25), or by both.",
 )
 

@@ -37,7 +37,7 @@ def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
 @DIRECTORY
 @FILTER
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
-@click.option("--offset", default=0, show_default=True, metavar="N", help="Leave out the first N.")
+@click.option("--offset", default=0, metavar="N", help="Leave out the first N.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line.")
 def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: Any) -> None:
     """Print the documents of the index in DIRECTORY, oldest first, one JSON object per line.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import probes
-from aveyb_retrieval.cli.common import Commands, make_console
+from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console
 from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
@@ -28,7 +28,6 @@ METRICS = click.option(
     "metrics",
     multiple=True,
     default=DEFAULT_METRICS,
-    show_default=True,
     help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
 )
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress bars.")
@@ -37,11 +36,11 @@ DRAW = gather(
     dict,
     click.option("--split", help="Judged split; default: test, or the only one, or dev."),
     click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw."),
+    click.option("--seed", type=int, default=0, help="Seed of every random draw."),
 )
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency, needle, perplexity."""
@@ -59,7 +58,6 @@ def main() -> None:
     "models",
     multiple=True,
     default=("default",),
-    show_default=True,
     help="default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
     "sentence-transformers model. Repeatable.",
 )
@@ -68,7 +66,6 @@ def main() -> None:
     "--protocol",
     type=click.Choice(["standard", "paper"]),
     default="standard",
-    show_default=True,
     help="Quote scores of standard; paper repeats the paper's own evaluation.",
 )
 @click.option(
@@ -99,19 +96,14 @@ def main() -> None:
     click.option(
         "--precision",
         default="float32",
-        show_default=True,
         help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU.",
     ),
-    click.option(
-        "--device", default="cpu", show_default=True, help="Torch device of the model and of an index's search."
-    ),
+    click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
 )
 @gather(
     "settings",
     dict,
-    click.option(
-        "--depth", type=click.IntRange(min=1), default=100, show_default=True, help="Documents per query in the run."
-    ),
+    click.option("--depth", type=click.IntRange(min=1), default=100, help="Documents per query in the run."),
     METRICS,
     click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
 )
@@ -216,27 +208,24 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.argument("run_a", type=PATH)
 @click.argument("run_b", type=PATH)
 @click.argument("qrels", type=PATH)
-@click.option("--metric", default="ndcg@10", show_default=True, help="The metric to compare.")
+@click.option("--metric", default="ndcg@10", help="The metric to compare.")
 @click.option(
     "--resamples",
     type=click.IntRange(min=100),
     default=10_000,
-    show_default=True,
     help="Sign patterns of the test, and samples of the interval.",
 )
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 1.0, max_open=True),
     default=0.95,
-    show_default=True,
     help="Of the interval; the systems differ where p is below 1 minus this.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@click.option("--seed", type=int, default=0, help="Seed of the samples.")
 @click.option(
     "--show",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
     metavar="N",
     help="List the N queries that differ most, each way.",
 )
@@ -276,13 +265,12 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
 
 @main.command()
 @click.option("--data", required=True, help="A data set with spans.jsonl.")
-@click.option("--model", default="default", show_default=True, help="default, or an Avey-B folder.")
+@click.option("--model", default="default", help="default, or an Avey-B folder.")
 @click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
 @click.option(
     "--chunk-words",
     type=click.IntRange(min=1),
     default=180,
-    show_default=True,
     metavar="N",
     help="Words in a chunk of the peers.",
 )
@@ -290,7 +278,6 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
     "--scope",
     type=click.Choice(["document", "corpus"]),
     default="document",
-    show_default=True,
     help="Search the document that answers, or the whole corpus.",
 )
 @DRAW
@@ -332,12 +319,11 @@ def passages(
     type=click.IntRange(min=1),
     multiple=True,
     default=(1, 32),
-    show_default=True,
     help="Queries per call. Repeatable.",
 )
-@click.option("--calls", type=click.IntRange(min=1), default=100, show_default=True, help="Calls that are timed.")
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Documents per query.")
-@click.option("--mode", type=MODES, default=DEFAULT_MODE, show_default=True, help="How to search.")
+@click.option("--calls", type=click.IntRange(min=1), default=100, help="Calls that are timed.")
+@click.option("-k", type=click.IntRange(min=1), default=10, help="Documents per query.")
+@click.option("--mode", type=MODES, default=DEFAULT_MODE, help="How to search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def latency(
     index: Path,

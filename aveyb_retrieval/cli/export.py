@@ -15,7 +15,6 @@ from aveyb_retrieval.cli.common import Command
     "--precision",
     type=click.Choice(["int8", "float32"]),
     default="int8",
-    show_default=True,
     help="int8 is what a CPU then uses by default; float32 is for programs in other languages.",
 )
 def export(model: Path, precision: str) -> None:

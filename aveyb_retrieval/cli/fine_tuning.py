@@ -48,25 +48,22 @@ NO_MARGIN = click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="dense",
-    show_default=True,
     help="Propose negatives by vectors, by words (BM25), or by both.",
 )
 @settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
-@click.option("--device", default="cpu", show_default=True, help="Device of the model.")
+@click.option("--device", default="cpu", help="Device of the model.")
 @THREADS
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def mine(
     source: PairSource,
     out: Path,
     overwrite: bool,
-    model: str | None,
     corpus: tuple[Path, ...],
     field: str,
-    mode: Any,
     rules: MiningRules,
-    device: str,
     threads: int | None,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Find hard negatives for pairs from FILES (JSON lines) or a hub data set: texts that search ranks near the query.
 
@@ -84,16 +81,9 @@ def mine(
     set_threads(threads)
     rules.check()  # before anything is read
     pairs, _ = source.open()
+    texts = read_texts(corpus, field=field)
     with progress_bar(not quiet) as progress:
-        mined = mine_negatives(
-            pairs,
-            rules,
-            model=model,
-            corpus=read_texts(corpus, field=field),
-            mode=mode,
-            device=device,
-            progress=progress,
-        )
+        mined = mine_negatives(pairs, rules, corpus=texts, progress=progress, **options)
     mined.save(out)
     click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
     for what, queries in (
@@ -168,12 +158,11 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, setti
 @click.argument("model", required=False)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
 @click.option("--after", type=int, required=True, metavar="N", help="Layers that see every token.")
-@click.option("--factor", type=int, default=2, show_default=True, help="Neighbouring tokens that become one row.")
-@click.option("--pool", default="mean", show_default=True, help="How they become one: mean or max.")
+@click.option("--factor", type=int, default=2, help="Neighbouring tokens that become one row.")
+@click.option("--pool", default="mean", help="How they become one: mean or max.")
 @click.option(
     "--recovery",
     default="average_last",
-    show_default=True,
     help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
     "average_last or max_last.",
 )

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
-@click.option("--vocab-size", default=16384, show_default=True, help="Size of the vocabulary, special tokens included.")
+@click.option("--vocab-size", default=16384, help="Size of the vocabulary, special tokens included.")
 @TEXT_FIELD
 @click.option(
     "--capitals",
     type=click.Choice(["bytes", "marks"]),
     default="bytes",
-    show_default=True,
     help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
@@ -54,7 +53,6 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
     "--preset",
     type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
     default="mini",
-    show_default=True,
     help="Shape of a new model.",
 )
 @FIELDS
@@ -79,7 +77,6 @@ def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any)
     "--preset",
     type=click.Choice(["mini", "small", "medium", "large"]),
     default="mini",
-    show_default=True,
     help="Shape of a new model; small, medium and large are the paper's.",
 )
 @FIELDS

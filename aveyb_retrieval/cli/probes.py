@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 TEXT_FILE = click.Path(path_type=Path, dir_okay=False)
-DEVICE = click.option("--device", default="cpu", show_default=True, help="Torch device of the model.")
+DEVICE = click.option("--device", default="cpu", help="Torch device of the model.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 HAYSTACK = "Texts (.jsonl, .txt) to hide in"
 
@@ -31,7 +31,6 @@ def grid(of_length: str, lengths: tuple[int, ...], of_depth: str, depths: tuple[
             multiple=True,
             type=click.IntRange(min=1),
             default=lengths,
-            show_default=True,
             help=f"{of_length} Repeatable.",
         ),
         click.option(
@@ -40,7 +39,6 @@ def grid(of_length: str, lengths: tuple[int, ...], of_depth: str, depths: tuple[
             multiple=True,
             type=click.IntRange(0, 100),
             default=depths,
-            show_default=True,
             help=f"{of_depth}, in percent. Repeatable.",
         ),
     )
@@ -50,21 +48,17 @@ def grid(of_length: str, lengths: tuple[int, ...], of_depth: str, depths: tuple[
 @click.option(
     "--model",
     default="default",
-    show_default=True,
     help="default, an Avey-B folder, or any sentence-transformers model.",
 )
 @grid("Tokens of a document.", (2048, 4096, 8192, 16384, 32768, 65536), "Where the needle is", (0, 25, 50, 75, 100))
-@click.option("--seeds", type=click.IntRange(min=1), default=2, show_default=True, help="Needles of each cell.")
+@click.option("--seeds", type=click.IntRange(min=1), default=2, help="Needles of each cell.")
 @click.option(
     "--distractors",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
     help="Documents of each length that hide nothing; those of other needles come on top.",
 )
-@click.option(
-    "--form", type=click.Choice(["number", "word"]), default="number", show_default=True, help="What is asked for."
-)
+@click.option("--form", type=click.Choice(["number", "word"]), default="number", help="What is asked for.")
 @click.option(
     "--haystack", multiple=True, type=TEXT_FILE, help=f"{HAYSTACK}.  [default: made-up sentences] Repeatable."
 )
@@ -101,11 +95,10 @@ def needle(
     multiple=True,
     type=click.Choice(["passkey", "niah-1", "niah-2"]),
     default=("passkey", "niah-1"),
-    show_default=True,
     help="passkey and niah-1 hide a number in sentences that repeat, niah-2 in the texts of --haystack. Repeatable.",
 )
 @grid("Tokens of a prompt.", (1024, 2048, 4096, 8192, 16384, 32768, 65536), "Where the number is", (10, 30, 50, 70, 90))
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Prompts of each cell.")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, help="Prompts of each cell.")
 @click.option("--haystack", multiple=True, type=TEXT_FILE, help=f"{HAYSTACK}, for niah-2. Repeatable.")
 @DEVICE
 @JSON
@@ -129,21 +122,18 @@ def needle_lm(model: str, seeds: int, haystack: tuple[Path, ...], device: str, a
 @click.option(
     "--texts", "files", required=True, multiple=True, type=TEXT_FILE, help="Texts (.jsonl, .txt). Repeatable."
 )
-@click.option("--field", default="text", show_default=True, help="Field of a JSON line with the text.")
+@click.option("--field", default="text", help="Field of a JSON line with the text.")
 @click.option(
     "--length",
     "lengths",
     multiple=True,
     type=click.IntRange(min=1),
     default=(512, 1024, 2048, 4096),
-    show_default=True,
     help="Tokens of a window. Repeatable.",
 )
-@click.option("--windows", type=click.IntRange(min=1), default=4, show_default=True, help="Windows of each length.")
-@click.option(
-    "--positions", type=click.IntRange(min=1), default=64, show_default=True, help="Positions of a window, for strict."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of those positions.")
+@click.option("--windows", type=click.IntRange(min=1), default=4, help="Windows of each length.")
+@click.option("--positions", type=click.IntRange(min=1), default=64, help="Positions of a window, for strict.")
+@click.option("--seed", type=int, default=0, help="Seed of those positions.")
 @DEVICE
 @JSON
 def perplexity(

@@ -38,7 +38,6 @@ RAY = together(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
     default="stop",
-    show_default=True,
     help="A malformed line or unreadable file: stop, or leave it out and count it.",
 )
 @FIELDS
@@ -77,7 +76,7 @@ def encode(
 @click.command()
 @click.argument("directory", type=PATH)
 @click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
-@click.option("--of", default=1, show_default=True, help="Write N shards.", metavar="N")
+@click.option("--of", default=1, help="Write N shards.", metavar="N")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that are there.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> None:
