@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import probes
-from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console
+from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console, progress_bar
 from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
@@ -139,7 +139,6 @@ def run(
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.progress import progress_bars
     from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
     from aveyb_retrieval.eval.runs import write_run
@@ -149,10 +148,10 @@ def run(
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
     conditions, options = Settings(**settings), ModelOptions(load=LoadOptions(**load), **how)
     results, runs = [], []
-    with progress_bars(quiet=quiet) as bars:
+    with progress_bar(not quiet) as progress:
         for name in data:
             task = _open_task(name, protocol, **draw)
-            for system in make_systems(models, task, options, folder, reuse=only_missing, track=bars.track):
+            for system in make_systems(models, task, options, folder, reuse=only_missing, progress=progress):
                 result, found = run_system(
                     system, task, conditions, cache=ResultCache(folder), only_missing=only_missing
                 )
@@ -296,12 +295,11 @@ def passages(
 ) -> None:
     """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
     from aveyb_retrieval.eval.build import passage_table
-    from aveyb_retrieval.eval.progress import progress_bars
     from aveyb_retrieval.eval.report import print_passages
 
     task = _open_task(data, **draw)
-    with progress_bars(quiet=quiet) as bars:
-        scores = passage_table(task, model, peers, folder=cache, track=bars.track, **options)
+    with progress_bar(not quiet) as progress:
+        scores = passage_table(task, model, peers, folder=cache, progress=progress, **options)
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:

@@ -1,4 +1,4 @@
-"""`aveyb-train mine`, `contrastive`, `distill` and `funnel`: models that retrieve."""
+"""`aveyb-train mine`, `contrastive`, `distill`, `funnel` and `export`: models that retrieve."""
 
 from __future__ import annotations
 
@@ -176,3 +176,22 @@ def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, rec
 
     add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
     click.echo(f"model in {out}")
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option(
+    "--precision",
+    type=click.Choice(["int8", "float32"]),
+    default="int8",
+    help="int8 is what a CPU then uses by default; float32 is for programs in other languages.",
+)
+def export(model: Path, precision: str) -> None:
+    """Write the ONNX form of MODEL, a folder, into it.
+
+    Searches on a CPU use the int8 form where it lies beside the weights, without torch.
+    """
+    from aveyb_retrieval.encoder.onnx.export import export_onnx
+
+    path = export_onnx(model, precision=precision)
+    click.echo(f"{path}: {path.stat().st_size:,} bytes")

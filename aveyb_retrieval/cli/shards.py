@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import filter_option, progress_bar, together
+from aveyb_retrieval.cli.common import filter_option, progress_bar
 from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granularity, storage_dtype
+from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
     from aveyb_retrieval.indexes.shards.report import EncodeReport
 
-RAY = together(
+RAY = gather(
+    "cluster",
+    dict,
     click.option("--ray", "address", metavar="ADDRESS", help="Encode by actors of Ray: local (this machine), auto (the "
                  "cluster that runs here), or HOST:PORT of a cluster's head."),
     click.option("--actors", type=int, metavar="N", help="Actors that encode at once.  [default: as many as fit]"),
@@ -48,10 +51,7 @@ def encode(
     out: str,
     share: str | None,
     of: int | None,
-    address: str | None,
-    actors: int | None,
-    cpus: float | None,
-    gpus: float | None,
+    cluster: dict[str, Any],
     quiet: bool,
     **arguments: Any,
 ) -> None:
@@ -64,7 +64,7 @@ def encode(
 
     if share is not None and of is not None:
         raise click.UsageError("give --shard I/N or --of N, not both")
-    arguments["ray"] = _ray(address, share, of, actors=actors, cpus=cpus, gpus=gpus)
+    arguments["ray"] = _ray(share, of, **cluster)
     shard, of = _share(share) if share is not None else (None, 1 if of is None else of)
     with progress_bar(not quiet) as progress:
         _print(
@@ -128,7 +128,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     click.echo(f"removed: {removed:,} documents")
 
 
-def _ray(address: str | None, share: str | None, of: int | None, **given: float | None) -> RayCluster | None:
+def _ray(share: str | None, of: int | None, *, address: str | None, **given: float | None) -> RayCluster | None:
     """Return the cluster that the options name; None: none."""
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, Commands
-from aveyb_retrieval.cli.export import export
-from aveyb_retrieval.cli.fine_tuning import contrastive, distill, funnel, mine
+from aveyb_retrieval.cli.fine_tuning import contrastive, distill, export, funnel, mine
 from aveyb_retrieval.cli.heads import answer, classify, tag
 from aveyb_retrieval.cli.pretraining import clm, mlm, tokenizer
 from aveyb_retrieval.cli.sweep import sweep

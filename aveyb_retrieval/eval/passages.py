@@ -96,7 +96,7 @@ def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Pas
 
 
 def evaluate_passages(
-    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document", name: str = ""
+    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document"
 ) -> PassageScores:
     """Score a system's passages for every judged query that has true spans.
 
@@ -118,7 +118,7 @@ def evaluate_passages(
                 per_query.setdefault(f"{measure}@{k}", {})[query] = value
     lengths = [end - start for passages in found.values() for _, start, end in passages]
     return PassageScores(
-        name=name or system.info.name,
+        name=system.info.name,
         scope=scope,
         queries=len(queries),
         mean_passage_characters=float(np.mean(lengths)) if lengths else 0.0,

@@ -16,7 +16,6 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import CorpusEncoder, LoadOptions
-from aveyb_retrieval.eval.progress import Track, no_progress
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import (
     EncodedCorpus,
@@ -26,14 +25,16 @@ from aveyb_retrieval.eval.vectors import (
     search,
     write_corpus,
 )
+from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aveyb_retrieval.eval.datasets import Corpus
+    from aveyb_retrieval.eval.vectors import DocumentVectors
     from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EmbedderLike, Progress
 
 
 class BM25System:
@@ -94,12 +95,12 @@ class VectorCache:
     Whatever is found complete is used again when `reuse` is set; otherwise each corpus is encoded once per process.
     """
 
-    def __init__(self, folder: Path | None = None, *, reuse: bool = True, track: Track = no_progress) -> None:
-        """Keep vectors in `folder`; `track` shows the encoding of each corpus."""
+    def __init__(self, folder: Path | None = None, *, reuse: bool = True, progress: Progress = silent) -> None:
+        """Keep vectors in `folder`; `progress` shows the encoding of each corpus."""
         self._temporary = tempfile.TemporaryDirectory(prefix="aveyb-eval-") if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
         self._reuse = reuse
-        self._track = track
+        self._progress = progress
         self._open: dict[str, EncodedCorpus] = {}
 
     def encoded(self, encoder: CorpusEncoder, corpus: Corpus) -> EncodedCorpus:
@@ -108,10 +109,15 @@ class VectorCache:
         if key not in self._open:
             folder = self._folder / "vectors" / key
             if not (self._reuse and is_complete(folder)):
-                documents = self._track(corpus, total=len(corpus), description=f"{encoder.info.name}: encoding")
-                write_corpus(folder, encoder.encode_corpus(documents), encoder.dim, lambda: encoder.cut_texts)
+                vectors = self._shown(encoder.encode_corpus(corpus), len(corpus), encoder.info.name)
+                write_corpus(folder, vectors, encoder.dim, lambda: encoder.cut_texts)
             self._open[key] = EncodedCorpus(folder)
         return self._open[key]
+
+    def _shown(self, vectors: Iterable[DocumentVectors], total: int, name: str) -> Iterator[DocumentVectors]:
+        for done, found in enumerate(vectors, start=1):
+            self._progress(f"{name}: encoding", done, total, 0)
+            yield found
 
 
 class DenseSystem:

@@ -32,13 +32,13 @@ from passage_peers import indexed_rows
 from rank_fusion import RRFSystem
 
 from aveyb_retrieval import Embedder, build_index
+from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.encoder.embedded import DEFAULT_MODEL
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.progress import progress_bars
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
@@ -211,8 +211,8 @@ def main() -> None:
     args.minilm = args.minilm or minilm_folder()
 
     results: list[Result] = []
-    with progress_bars() as bars:
-        cache = VectorCache(args.cache, track=bars.track)
+    with progress_bar(True) as progress:
+        cache = VectorCache(args.cache, progress=progress)
         stored = ResultCache(args.cache) if args.cache else None
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)

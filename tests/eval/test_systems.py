@@ -278,6 +278,13 @@ def test_fusion_by_hand():
     assert hybrid.notices == ["a speaks", "b speaks"]
 
 
+def test_every_encoded_document_is_reported(task):
+    seen = []
+    cache = VectorCache(progress=lambda *counts: seen.append(counts))
+    cache.encoded(EmbedderEncoder(ToyEmbedder()), task.corpus)
+    assert seen == [("toy: encoding", done, 5, 0) for done in (1, 2, 3, 4, 5)]
+
+
 def test_foreign_documents_and_silence_are_errors(task):
     with pytest.raises(InputError, match=r"'stranger' for query 'q1', which is not in the corpus"):
         run_system(Fixed({"q1": {"stranger": 1.0}}), task)
