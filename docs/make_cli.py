@@ -92,15 +92,16 @@ def option_help(option: click.Option) -> str:
     text = (option.help or "").replace("|", "\\|")
     if option.required:
         return f"{text} Required."
-    if not option.show_default:
-        return text.replace("  [", " [")
-    return f"{text} [default: {default(option)}]"
+    shown = default(option)
+    return f"{text} [default: {shown}]" if shown else text.replace("  [", " [")
 
 
 def default(option: click.Option) -> str:
-    """Return the default value as it would be typed."""
-    value: Any = option.default
-    if option.is_flag and option.secondary_opts:
+    """Return the default value as it would be typed; empty where help shows none."""
+    value: Any = option.to_info_dict()["default"]
+    if value is None or option.show_default is False or (option.is_flag and not option.secondary_opts):
+        return ""
+    if option.is_flag:
         value = (option.opts if value else option.secondary_opts)[0].lstrip("-")
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar
+from aveyb_retrieval.cli.common import filter_option, progress_bar
 from aveyb_retrieval.cli.options import (
     ENCODING,
     FILES,
@@ -47,7 +47,7 @@ _NAMED = 20  # lines or files that a summary names
 @READING
 @VERBOSE
 @WRITING
-def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **arguments: Any) -> None:
+def build(out: Path, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
     CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files of many documents
@@ -56,12 +56,7 @@ def build(corpus: tuple[str, ...], out: Path, quiet: bool, verbose: bool, **argu
     """
     from aveyb_retrieval.indexes.changes.build import build_index
 
-    if not corpus and arguments["vectors"] is None:
-        raise click.UsageError("give a CORPUS, or --vectors")
-    with progress_bar(not quiet) as progress:
-        report = build_index([Path(c) for c in corpus] or None, out, progress=progress, **arguments)
-    print_report(report, verbose=verbose)
-    exit_if_incomplete(report)
+    _insert(build_index, out, **arguments)
 
 
 @click.command()
@@ -97,10 +92,10 @@ def upsert(**arguments: Any) -> None:
 
 
 def _insert(
-    function: Callable[..., Report],
+    change: Callable[..., Report],
     directory: Path,
-    corpus: tuple[str, ...],
     *,
+    corpus: tuple[str, ...],
     quiet: bool,
     verbose: bool,
     **arguments: Any,
@@ -108,7 +103,7 @@ def _insert(
     if not corpus and arguments["vectors"] is None:
         raise click.UsageError("give a CORPUS, or --vectors")
     with progress_bar(not quiet) as progress:
-        report = function([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
+        report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
     exit_if_incomplete(report)
 
@@ -117,18 +112,16 @@ def _insert(
 @click.argument("directory", type=PATH)
 @click.argument("ids", nargs=-1)
 @click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Delete the documents that match this condition on the metadata."
-)
+@filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
-def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: str | None, **arguments: Any) -> None:
+def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
 
     listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     wanted = [*ids, *(line for line in listed if line)]
-    print_report(delete_documents(directory, wanted, where=parse_filter(filter_text), **arguments))
+    print_report(delete_documents(directory, wanted, **arguments))
 
 
 @click.command()
@@ -140,7 +133,6 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, filter_text: st
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     help="With --watch: seconds between two looks at the folder.",
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Progress
 
 
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 LINE_SECONDS = 30.0
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,14 +49,12 @@ PRECISION = click.option(
     "--precision",
     type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16", "float8"]),
     default="auto",
-    show_default=True,
     help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form), float8 on GPUs.",
 )
 MODE = click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="hybrid",
-    show_default=True,
     help="Search by vectors, by words (BM25), or by both.",
 )
 
@@ -96,8 +95,8 @@ class Commands(Command, click.Group):
         self.resumable = resumable
 
 
-def parse_filter(text: str | None) -> Any:
-    """Read the JSON of `--filter`; None where it is not given.
+def parse_json(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Read the JSON of an option, as click's callback; None where it is not given.
 
     Raises:
         ConfigError: it is not JSON.
@@ -107,7 +106,13 @@ def parse_filter(text: str | None) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--filter {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
+        what = f"{option.opts[0]} {text!r}: not JSON ({error})"
+        raise ConfigError(f"{what}; write it as '{{\"field\": value}}'") from error
+
+
+def filter_option(meaning: str) -> Decorator:
+    """Make the option `--filter` with this help; the command gets its condition as `where`."""
+    return click.option("--filter", "where", metavar="JSON", callback=parse_json, help=meaning)
 
 
 def _progress_lines() -> Progress:

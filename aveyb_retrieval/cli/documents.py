@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar
+from aveyb_retrieval.cli.common import filter_option, parse_json, progress_bar
 from aveyb_retrieval.cli.options import INDEX
 from aveyb_retrieval.errors import ConfigError
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.lookup import Document
 
 DIRECTORY = click.argument("directory", type=INDEX)
-FILTER = click.option(
-    "--filter", "filter_text", metavar="JSON", help='Only documents that match, such as {"year": {"$gte": 2020}}.'
-)
+FILTER = filter_option('Only documents that match, such as {"year": {"$gte": 2020}}.')
 
 
 @click.command()
@@ -39,11 +37,9 @@ def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
 @DIRECTORY
 @FILTER
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
-@click.option("--offset", default=0, show_default=True, metavar="N", help="Leave out the first N.")
+@click.option("--offset", default=0, metavar="N", help="Leave out the first N.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line.")
-def list_documents(
-    directory: str | Path, filter_text: str | None, limit: int | None, offset: int, only_ids: bool
-) -> None:
+def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: Any) -> None:
     """Print the documents of the index in DIRECTORY, oldest first, one JSON object per line.
 
     `aveyb-index build` reads what this prints.
@@ -51,7 +47,7 @@ def list_documents(
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
     with Retriever.load(directory) as retriever:
-        found = retriever.documents(parse_filter(filter_text), limit=limit, offset=offset)
+        found = retriever.documents(where, **page)
         if only_ids:
             for document in found:
                 click.echo(document.id)
@@ -62,46 +58,36 @@ def list_documents(
 @click.command()
 @DIRECTORY
 @FILTER
-def count(directory: str | Path, filter_text: str | None) -> None:
+def count(directory: str | Path, where: Any) -> None:
     """Print how many documents the index in DIRECTORY has."""
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
     with Retriever.load(directory) as retriever:
-        click.echo(str(retriever.count(parse_filter(filter_text))))
+        click.echo(str(retriever.count(where)))
 
 
 @click.command()
 @DIRECTORY
 @click.argument("ids", nargs=-1)
 @FILTER
-@click.option("--set", "changes", metavar="JSON", default="{}", help='Fields and new values, such as {"year": 2021}.')
+@click.option("--set", "changes", metavar="JSON", default="{}", callback=parse_json,
+              help='Fields and new values, such as {"year": 2021}.')  # fmt: skip
 @click.option("--remove", multiple=True, metavar="FIELD", help="Field to take away. Repeatable.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def update_metadata(
-    directory: str | Path, ids: tuple[str, ...], filter_text: str | None, changes: str, quiet: bool, **arguments: Any
-) -> None:
+def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded."""
     from aveyb_retrieval.indexes.changes.metadata import update_metadata as update
 
+    if not isinstance(changes, dict):
+        given = json.dumps(changes, ensure_ascii=False)
+        raise ConfigError(f"--set {given!r}: not an object; write it as '{{\"field\": value}}'")
     with progress_bar(not quiet) as progress:
-        report = update(
-            directory, _parse_changes(changes), ids, where=parse_filter(filter_text), progress=progress, **arguments
-        )
+        report = update(directory, changes, ids, progress=progress, **arguments)
     click.echo(f"{report.path}: version {report.version}, {report.documents:,} documents")
 
 
 def _print_documents(documents: Iterable[Document]) -> None:
     for document in documents:
         click.echo(json.dumps(document.to_dict(), ensure_ascii=False))
-
-
-def _parse_changes(text: str) -> dict[str, Any]:
-    try:
-        changes = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--set {text!r}: not JSON ({error}); write it as '{{\"field\": value}}'") from error
-    if not isinstance(changes, dict):
-        raise ConfigError(f"--set {text!r}: not an object; write it as '{{\"field\": value}}'")
-    return changes

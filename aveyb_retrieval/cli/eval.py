@@ -11,19 +11,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import probes
-from aveyb_retrieval.cli.common import Commands, make_console
+from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console, progress_bar
+from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
+    from aveyb_retrieval.eval.tasks import Task
     from aveyb_retrieval.indexes.search.options import Mode
 
 PATH = click.Path(path_type=Path)
 MODES = click.Choice(["hybrid", "dense", "lexical"])
+METRICS = click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    default=DEFAULT_METRICS,
+    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
+)
+QUIET = click.option("--quiet", is_flag=True, help="Show no progress bars.")
+DRAW = gather(
+    "draw",
+    dict,
+    click.option("--split", help="Judged split; default: test, or the only one, or dev."),
+    click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries."),
+    click.option("--seed", type=int, default=0, help="Seed of every random draw."),
+)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency, needle, perplexity."""
@@ -41,16 +58,14 @@ def main() -> None:
     "models",
     multiple=True,
     default=("default",),
-    show_default=True,
     help="default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
     "sentence-transformers model. Repeatable.",
 )
-@click.option("--split", help="Judged split; default: test, or the only one, or dev.")
+@DRAW
 @click.option(
     "--protocol",
     type=click.Choice(["standard", "paper"]),
     default="standard",
-    show_default=True,
     help="Quote scores of standard; paper repeats the paper's own evaluation.",
 )
 @click.option(
@@ -74,28 +89,24 @@ def main() -> None:
     help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
     "none scores every vector in memory instead. Default: auto.",
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens.")
-@click.option(
-    "--precision",
-    default="float32",
-    show_default=True,
-    help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU.",
+@gather(
+    "load",
+    dict,
+    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens."),
+    click.option(
+        "--precision",
+        default="float32",
+        help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU.",
+    ),
+    click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
 )
-@click.option("--device", default="cpu", show_default=True, help="Torch device of the model and of an index's search.")
-@click.option(
-    "--depth", type=click.IntRange(min=1), default=100, show_default=True, help="Documents per query in the run."
+@gather(
+    "settings",
+    dict,
+    click.option("--depth", type=click.IntRange(min=1), default=100, help="Documents per query in the run."),
+    METRICS,
+    click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
 )
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    default=DEFAULT_METRICS,
-    show_default=True,
-    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
-)
-@click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw.")
-@click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora).")
 @click.option("--run", "run_path", type=PATH, help="Write the TREC run; a folder when there are several.")
 @click.option("--report", type=PATH, help="Write all results as JSON.")
 @click.option(
@@ -107,52 +118,43 @@ def main() -> None:
 )
 @click.option("--cache", type=PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
-@click.option("--quiet", is_flag=True, help="Show no progress bars.")
+@QUIET
 def run(
     data: tuple[str, ...],
     models: tuple[str, ...],
-    split: str | None,
+    draw: dict[str, Any],
     protocol: str,
-    metrics: tuple[str, ...],
-    depth: int,
-    max_queries: int | None,
-    seed: int,
-    ignore_identical_ids: bool,
+    load: dict[str, Any],
+    settings: dict[str, Any],
     run_path: Path | None,
     report: Path | None,
     html: Path | None,
     cache: Path | None,
     only_missing: bool,
     quiet: bool,
-    max_tokens: int | None,
-    precision: str,
-    device: str,
     **how: Any,
 ) -> None:
     """Search data sets with models and score the runs."""
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
-    from aveyb_retrieval.eval.loading import load_dataset
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.progress import ProgressBars
     from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
     from aveyb_retrieval.eval.runs import write_run
-    from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
     load_trec_eval()  # not found missing only after hours of encoding
     console = make_console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
-    settings = Settings(depth=depth, metrics=metrics, ignore_identical_ids=ignore_identical_ids)
-    load = LoadOptions(device=device, precision=precision, max_tokens=max_tokens)
-    options = ModelOptions(load=load, **how)
+    conditions, options = Settings(**settings), ModelOptions(load=LoadOptions(**load), **how)
     results, runs = [], []
-    with ProgressBars(quiet=quiet) as track:
+    with progress_bar(not quiet) as progress:
         for name in data:
-            task = make_task(load_dataset(name, split), PROTOCOLS[protocol], split, max_queries=max_queries, seed=seed)
-            for system in make_systems(models, task, options, folder, reuse=only_missing, track=track):
-                result, found = run_system(system, task, settings, cache=ResultCache(folder), only_missing=only_missing)
+            task = _open_task(name, protocol, **draw)
+            for system in make_systems(models, task, options, folder, reuse=only_missing, progress=progress):
+                result, found = run_system(
+                    system, task, conditions, cache=ResultCache(folder), only_missing=only_missing
+                )
                 results.append(result)
                 runs.append(found)
     print_results(results, console)
@@ -172,14 +174,7 @@ def run(
 @main.command()
 @click.argument("run_file", type=PATH)
 @click.argument("qrels", type=PATH)
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    default=DEFAULT_METRICS,
-    show_default=True,
-    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
-)
+@METRICS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) -> None:
     """Score a TREC run file against qrels (BEIR or TREC column order, with or without header)."""
@@ -212,42 +207,29 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.argument("run_a", type=PATH)
 @click.argument("run_b", type=PATH)
 @click.argument("qrels", type=PATH)
-@click.option("--metric", default="ndcg@10", show_default=True, help="The metric to compare.")
+@click.option("--metric", default="ndcg@10", help="The metric to compare.")
 @click.option(
     "--resamples",
     type=click.IntRange(min=100),
     default=10_000,
-    show_default=True,
     help="Sign patterns of the test, and samples of the interval.",
 )
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 1.0, max_open=True),
     default=0.95,
-    show_default=True,
     help="Of the interval; the systems differ where p is below 1 minus this.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@click.option("--seed", type=int, default=0, help="Seed of the samples.")
 @click.option(
     "--show",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
     metavar="N",
     help="List the N queries that differ most, each way.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
-def compare(
-    run_a: Path,
-    run_b: Path,
-    qrels: Path,
-    metric: str,
-    resamples: int,
-    confidence: float,
-    seed: int,
-    show: int,
-    as_json: bool,
-) -> None:
+def compare(run_a: Path, run_b: Path, qrels: Path, metric: str, show: int, as_json: bool, **options: Any) -> None:
     """Compare two TREC runs: paired randomization test, bootstrap interval, wins, ties, losses."""
     from aveyb_retrieval.eval.metrics import evaluate
     from aveyb_retrieval.eval.qrels import read_qrels
@@ -257,7 +239,7 @@ def compare(
 
     judged = read_qrels(qrels)
     values = [evaluate(judged.judgements, read_run(path), [metric]).per_query[metric] for path in (run_a, run_b)]
-    comparison = compare_scores(values[0], values[1], resamples=resamples, confidence=confidence, seed=seed)
+    comparison = compare_scores(*values, **options)
     if as_json:
         click.echo(json.dumps({"metric": metric, "a": str(run_a), "b": str(run_b), **asdict(comparison)}, indent=1))
         return
@@ -282,13 +264,12 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
 
 @main.command()
 @click.option("--data", required=True, help="A data set with spans.jsonl.")
-@click.option("--model", default="default", show_default=True, help="default, or an Avey-B folder.")
+@click.option("--model", default="default", help="default, or an Avey-B folder.")
 @click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
 @click.option(
     "--chunk-words",
     type=click.IntRange(min=1),
     default=180,
-    show_default=True,
     metavar="N",
     help="Words in a chunk of the peers.",
 )
@@ -296,38 +277,29 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
     "--scope",
     type=click.Choice(["document", "corpus"]),
     default="document",
-    show_default=True,
     help="Search the document that answers, or the whole corpus.",
 )
-@click.option("--split", help="Judged split; default: test, or the only one, or dev.")
-@click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of that draw.")
+@DRAW
 @click.option("--cache", type=PATH, help="Folder for vectors; default: a temporary one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
-@click.option("--quiet", is_flag=True, help="Show no progress bars.")
+@QUIET
 def passages(
     data: str,
     model: str,
     peers: tuple[str, ...],
-    chunk_words: int,
-    scope: str,
-    split: str | None,
-    max_queries: int | None,
-    seed: int,
+    draw: dict[str, Any],
     cache: Path | None,
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
     from aveyb_retrieval.eval.build import passage_table
-    from aveyb_retrieval.eval.loading import load_dataset
-    from aveyb_retrieval.eval.progress import ProgressBars
     from aveyb_retrieval.eval.report import print_passages
-    from aveyb_retrieval.eval.tasks import make_task
 
-    task = make_task(load_dataset(data, split), split=split, max_queries=max_queries, seed=seed)
-    with ProgressBars(quiet=quiet) as track:
-        scores = passage_table(task, model, peers, chunk_words=chunk_words, scope=scope, folder=cache, track=track)
+    task = _open_task(data, **draw)
+    with progress_bar(not quiet) as progress:
+        scores = passage_table(task, model, peers, folder=cache, progress=progress, **options)
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
@@ -345,12 +317,11 @@ def passages(
     type=click.IntRange(min=1),
     multiple=True,
     default=(1, 32),
-    show_default=True,
     help="Queries per call. Repeatable.",
 )
-@click.option("--calls", type=click.IntRange(min=1), default=100, show_default=True, help="Calls that are timed.")
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Documents per query.")
-@click.option("--mode", type=MODES, default=DEFAULT_MODE, show_default=True, help="How to search.")
+@click.option("--calls", type=click.IntRange(min=1), default=100, help="Calls that are timed.")
+@click.option("-k", type=click.IntRange(min=1), default=10, help="Documents per query.")
+@click.option("--mode", type=MODES, default=DEFAULT_MODE, help="How to search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def latency(
     index: Path,
@@ -381,6 +352,13 @@ def latency(
     from aveyb_retrieval.eval.report import print_latency
 
     print_latency(rows, f"{index}, k {k}, mode {mode}, loaded in {load_seconds:.2f} s", make_console())
+
+
+def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:
+    from aveyb_retrieval.eval.loading import load_dataset
+    from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
+
+    return make_task(load_dataset(data, split), PROTOCOLS[protocol], split, **draw)
 
 
 def _run_paths(path: Path, results: list[Result]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""`aveyb-train mine`, `contrastive`, `distill` and `funnel`: models that retrieve."""
+"""`aveyb-train mine`, `contrastive`, `distill`, `funnel` and `export`: models that retrieve."""
 
 from __future__ import annotations
 
@@ -48,25 +48,22 @@ NO_MARGIN = click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="dense",
-    show_default=True,
     help="Propose negatives by vectors, by words (BM25), or by both.",
 )
 @settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
-@click.option("--device", default="cpu", show_default=True, help="Device of the model.")
+@click.option("--device", default="cpu", help="Device of the model.")
 @THREADS
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def mine(
     source: PairSource,
     out: Path,
     overwrite: bool,
-    model: str | None,
     corpus: tuple[Path, ...],
     field: str,
-    mode: Any,
     rules: MiningRules,
-    device: str,
     threads: int | None,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Find hard negatives for pairs from FILES (JSON lines) or a hub data set: texts that search ranks near the query.
 
@@ -84,16 +81,9 @@ def mine(
     set_threads(threads)
     rules.check()  # before anything is read
     pairs, _ = source.open()
+    texts = read_texts(corpus, field=field)
     with progress_bar(not quiet) as progress:
-        mined = mine_negatives(
-            pairs,
-            rules,
-            model=model,
-            corpus=read_texts(corpus, field=field),
-            mode=mode,
-            device=device,
-            progress=progress,
-        )
+        mined = mine_negatives(pairs, rules, corpus=texts, progress=progress, **options)
     mined.save(out)
     click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
     for what, queries in (
@@ -168,12 +158,11 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, setti
 @click.argument("model", required=False)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
 @click.option("--after", type=int, required=True, metavar="N", help="Layers that see every token.")
-@click.option("--factor", type=int, default=2, show_default=True, help="Neighbouring tokens that become one row.")
-@click.option("--pool", default="mean", show_default=True, help="How they become one: mean or max.")
+@click.option("--factor", type=int, default=2, help="Neighbouring tokens that become one row.")
+@click.option("--pool", default="mean", help="How they become one: mean or max.")
 @click.option(
     "--recovery",
     default="average_last",
-    show_default=True,
     help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
     "average_last or max_last.",
 )
@@ -187,3 +176,22 @@ def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, rec
 
     add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
     click.echo(f"model in {out}")
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option(
+    "--precision",
+    type=click.Choice(["int8", "float32"]),
+    default="int8",
+    help="int8 is what a CPU then uses by default; float32 is for programs in other languages.",
+)
+def export(model: Path, precision: str) -> None:
+    """Write the ONNX form of MODEL, a folder, into it.
+
+    Searches on a CPU use the int8 form where it lies beside the weights, without torch.
+    """
+    from aveyb_retrieval.encoder.onnx.export import export_onnx
+
+    path = export_onnx(model, precision=precision)
+    click.echo(f"{path}: {path.stat().st_size:,} bytes")

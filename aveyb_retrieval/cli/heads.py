@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,9 +28,7 @@ LABELED = together(
 @LABELED
 @settings_options("settings", ClassifySettings())
 @RUN
-def classify(
-    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: ClassifySettings, run: Run
-) -> dict[str, float]:
+def classify(**arguments: Any) -> dict[str, float]:
     """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
 
     With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and sentence-transformers'
@@ -38,33 +36,29 @@ def classify(
     """
     from aveyb_retrieval.training.tasks import classification
 
-    return _train_head(classification, files, model, validation, settings, run)
+    return _train_head(classification, **arguments)
 
 
 @click.command()
 @LABELED
 @settings_options("settings", TaskSettings())
 @RUN
-def tag(
-    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: TaskSettings, run: Run
-) -> dict[str, float]:
+def tag(**arguments: Any) -> dict[str, float]:
     """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
     from aveyb_retrieval.training.tasks import tagging
 
-    return _train_head(tagging, files, model, validation, settings, run)
+    return _train_head(tagging, **arguments)
 
 
 @click.command()
 @LABELED
 @settings_options("settings", AnswerSettings())
 @RUN
-def answer(
-    files: tuple[Path, ...], model: str | None, validation: tuple[Path, ...], settings: AnswerSettings, run: Run
-) -> dict[str, float]:
+def answer(**arguments: Any) -> dict[str, float]:
     """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
     from aveyb_retrieval.training.tasks import answering
 
-    return _train_head(answering, files, model, validation, settings, run)
+    return _train_head(answering, **arguments)
 
 
 def _train_head(

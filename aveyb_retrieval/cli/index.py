@@ -11,7 +11,7 @@ import click
 
 from aveyb_retrieval.cli import changes, documents, shards
 from aveyb_retrieval.cli.changes import print_report
-from aveyb_retrieval.cli.common import MODE, PRECISION, Commands, parse_filter, progress_bar
+from aveyb_retrieval.cli.common import CONTEXT, MODE, PRECISION, Commands, filter_option, progress_bar
 from aveyb_retrieval.cli.options import INDEX, PATH
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.wording import printable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
-@click.group(cls=Commands, resumable=RESUMABLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, resumable=RESUMABLE, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Build an index directory from documents and search it."""
@@ -42,26 +42,22 @@ for command in (
 @main.command()
 @click.argument("directory", type=INDEX)
 @click.argument("query")
-@click.option("-k", default=10, show_default=True, help="Number of documents or passages to return.")
+@click.option("-k", default=10, help="Number of documents or passages to return.")
 @click.option(
     "--unit",
     type=click.Choice(["document", "passage"]),
     default="document",
-    show_default=True,
     help="Find documents, or the best passages of all documents.",
 )
 @MODE
 @click.option(
     "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
 )
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help='Condition on the metadata, such as {"year": {"$gte": 2020}}.'
-)
+@filter_option('Condition on the metadata, such as {"year": {"$gte": 2020}}.')
 @click.option(
     "--fusion",
     type=click.Choice(["weighted", "rrf"]),
     default="weighted",
-    show_default=True,
     help="How a hybrid search combines the two rankings.",
 )
 @click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
@@ -74,11 +70,11 @@ for command in (
 @click.option("--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score.")
 @click.option("--per-document", type=int, help="With passages: at most N of one document.", metavar="N")
 @click.option("--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1.")
-@click.option("--passages", default=1, show_default=True, help="Passages to show per document.")
+@click.option("--passages", default=1, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
-@click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
+@click.option("--device", default="cpu", help="Device of the model and of the search.")
 @PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per hit, without the document's text.")
 @click.option("--fields", help="With --json: only these fields, as id,score,passage,text.")
@@ -86,7 +82,7 @@ def search(
     directory: str | Path,
     query: str,
     k: int,
-    filter_text: str | None,
+    where: Any,
     model: str | None,
     device: str,
     precision: str,
@@ -97,7 +93,6 @@ def search(
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
-    where = parse_filter(filter_text)
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
@@ -142,7 +137,7 @@ def compact(directory: Path, restart: bool, quiet: bool) -> None:
 
 @main.command()
 @click.argument("directory", type=PATH)
-@click.option("--recall", type=float, default=0.95, show_default=True, help="Share of the exact results to find.")
+@click.option("--recall", type=float, default=0.95, help="Share of the exact results to find.")
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 def tune(directory: Path, recall: float, restart: bool) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from aveyb_retrieval.cli.common import MODE, Command
+from aveyb_retrieval.cli.common import CONTEXT, MODE, Command
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.server.addresses import LOOPBACK
 
 PORT = 8765
 
 
-@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp, instead of standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on.")
+@click.option("--host", default="127.0.0.1", help="With --http: address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
 @click.option("--no-key", is_flag=True, help="With --http: let other machines ask; there are no keys.")
 @click.option("--name", help="What agents call the index.  [default: the name of its folder]")

@@ -44,7 +44,6 @@ def granularity(meaning: str) -> Callable[[Any], Any]:
         "--granularity",
         type=click.Choice(["document", "passage", "both"]),
         default="both",
-        show_default=True,
         help=meaning,
     )
 
@@ -55,7 +54,6 @@ def storage_dtype(meaning: str) -> Callable[[Any], Any]:
         "--storage-dtype",
         type=click.Choice(["float32", "float16"]),
         default="float32",
-        show_default=True,
         help=meaning,
     )
 
@@ -65,7 +63,6 @@ ON_ERROR = together(
         "--on-error",
         type=click.Choice(["auto", "stop", "skip"]),
         default="auto",
-        show_default=True,
         help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
         "folders and stops at all else.",
     ),
@@ -73,14 +70,13 @@ ON_ERROR = together(
 )
 FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
-    click.option("--file-seconds", type=click.IntRange(min=1), default=120, show_default=True, metavar="N",
+    click.option("--file-seconds", type=click.IntRange(min=1), default=120, metavar="N",
                  help="Processor time that reading one file may take."),
 )  # fmt: skip
 MAX_LINE = click.option(
     "--max-line",
     type=int,
     default=64 << 20,
-    show_default=True,
     metavar="BYTES",
     help="Longest line, or text of a file, that is read as a document.",
 )
@@ -92,13 +88,13 @@ FIELDS = together(
     click.option("--types", metavar="COLUMN=TYPE", multiple=True, callback=lambda _, __, given: _parse_types(given),
                  help="Type of a CSV column: int, float, bool or string.  [default: by its values] Repeatable."),
     click.option("--id-field", help="Field that holds the id.  [default: _id, else id, else made of the content]"),
-    click.option("--title-field", default="title", show_default=True, help="Field that holds the title."),
-    click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
+    click.option("--title-field", default="title", help="Field that holds the title."),
+    click.option("--text-field", default="text", help="Field that holds the text."),
 )  # fmt: skip
 READING = together(ON_ERROR, FILES, FIELDS)
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
-    click.option("--device", default="cpu", show_default=True, help="Device of the model."),
+    click.option("--device", default="cpu", help="Device of the model."),
     PRECISION,
     click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
@@ -107,19 +103,18 @@ VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet
 CUTTING = together(
     click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
     click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
-    click.option("--passage-overlap", default=0, show_default=True, help="Tokens shared with the passage before."),
+    click.option("--passage-overlap", default=0, help="Tokens shared with the passage before."),
     click.option("--late/--one-by-one", default=None,
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
 )  # fmt: skip
 MAKING = together(
     granularity("Vectors to make and to search."),
-    click.option("--index", default="auto", show_default=True, help="auto (chosen by size) or a FAISS factory string."),
+    click.option("--index", default="auto", help="auto (chosen by size) or a FAISS factory string."),
     click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
     storage_dtype("Type of the vectors on disk."),
     click.option(
         "--language",
         default="english",
-        show_default=True,
         help="Language of the words: its stemmer and stop words, or none.",
     ),
     CUTTING,

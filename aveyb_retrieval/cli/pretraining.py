@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,19 +15,21 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import MLM_RATES, CLMSettings, MLMSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from transformers import PreTrainedModel
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
-@click.option("--vocab-size", default=16384, show_default=True, help="Size of the vocabulary, special tokens included.")
+@click.option("--vocab-size", default=16384, help="Size of the vocabulary, special tokens included.")
 @TEXT_FIELD
 @click.option(
     "--capitals",
     type=click.Choice(["bytes", "marks"]),
     default="bytes",
-    show_default=True,
     help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
@@ -50,46 +53,22 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
     "--preset",
     type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
     default="mini",
-    show_default=True,
     help="Shape of a new model.",
 )
 @FIELDS
 @settings_options("settings", MLMSettings())
 @RUN
-def mlm(
-    source: TextSource,
-    vocabulary: str,
-    model: str | None,
-    preset: str,
-    fields: dict[str, Any],
-    settings: MLMSettings,
-    run: Run,
-) -> dict[str, float]:
+def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
     """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
 
     That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
     """
-    from aveyb_retrieval.training.loading import masked_model, open_vocabulary
-    from aveyb_retrieval.training.mlm import train_mlm
+    from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+    from aveyb_retrieval.training.loading import starting_model
 
-    options = run.prepare()
-    words = open_vocabulary(vocabulary)
-    texts, data = source.open()
     if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
         settings = replace(settings, learning_rate=MLM_RATES[preset])
-    figures = train_mlm(
-        masked_model(model, preset, words, seed=settings.seed, fields=fields),
-        words,
-        texts,
-        run.out,
-        data=data,
-        settings=settings,
-        **options,
-    )
-    for name, value in figures.items():
-        click.echo(f"held out {name}: {value:.4f}")
-    run.report()
-    return figures
+    return _pretrain(partial(starting_model, AveyBForMaskedLM, model, preset), "held out {}", settings, **arguments)
 
 
 @click.command()
@@ -98,39 +77,39 @@ def mlm(
     "--preset",
     type=click.Choice(["mini", "small", "medium", "large"]),
     default="mini",
-    show_default=True,
     help="Shape of a new model; small, medium and large are the paper's.",
 )
 @FIELDS
 @settings_options("settings", CLMSettings())
 @RUN
-def clm(
+def clm(settings: CLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
+    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
+    from aveyb_retrieval.training.loading import causal_model
+
+    return _pretrain(partial(causal_model, model, preset), "held out {}, as trained", settings, **arguments)
+
+
+def _pretrain(
+    make_model: Callable[..., PreTrainedModel],
+    measured: str,
+    settings: MLMSettings | CLMSettings,
+    *,
     source: TextSource,
     vocabulary: str,
-    model: str | None,
-    preset: str,
     fields: dict[str, Any],
-    settings: CLMSettings,
     run: Run,
 ) -> dict[str, float]:
-    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
-    from aveyb_retrieval.training.clm import causal_model, train_clm
+    """Train the model that `make_model` makes; print its figures, called as `measured` says, and return them."""
     from aveyb_retrieval.training.loading import open_vocabulary
+    from aveyb_retrieval.training.pretraining import pretrain
 
     options = run.prepare()
     words = open_vocabulary(vocabulary)
     texts, data = source.open()
-    figures = train_clm(
-        causal_model(model, preset, words, seed=settings.seed, fields=fields),
-        words,
-        texts,
-        run.out,
-        data=data,
-        settings=settings,
-        **options,
-    )
+    model = make_model(words, seed=settings.seed, fields=fields)
+    figures = pretrain(model, words, texts, run.out, data=data, settings=settings, **options)
     for name, value in figures.items():
-        click.echo(f"held out {name}, as trained: {value:.4f}")
+        click.echo(f"{measured.format(name)}: {value:.4f}")
     run.report()
     return figures
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aveyb_retrieval.cli.common import PRECISION, Command
+from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.server.addresses import LOOPBACK
 from aveyb_retrieval.server.limits import Limits, limits
@@ -26,18 +26,17 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
             f"--{limit.name.replace('_', '-')}",
             type=type(limit.default),
             default=limit.default,
-            show_default=True,
             metavar=limit.metadata["unit"],
             help=limit.metadata["meaning"],
         )(command)
     return command
 
 
-@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 @click.argument("indexes", nargs=-1, required=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
 @click.option(
     "--api-key-file",
     type=click.Path(path_type=Path),
@@ -62,7 +61,7 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Address of a proxy that says in X-Forwarded-For who asks. Repeatable.",
 )
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
-@click.option("--device", default="cpu", show_default=True, help="Device of the model and of the search.")
+@click.option("--device", default="cpu", help="Device of the model and of the search.")
 @PRECISION
 @_limit_options
 def main(

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import parse_filter, progress_bar, together
+from aveyb_retrieval.cli.common import filter_option, progress_bar
 from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granularity, storage_dtype
+from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.shards.encode import EncodeReport
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 
-RAY = together(
+RAY = gather(
+    "cluster",
+    dict,
     click.option("--ray", "address", metavar="ADDRESS", help="Encode by actors of Ray: local (this machine), auto (the "
                  "cluster that runs here), or HOST:PORT of a cluster's head."),
     click.option("--actors", type=int, metavar="N", help="Actors that encode at once.  [default: as many as fit]"),
@@ -38,7 +41,6 @@ RAY = together(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
     default="stop",
-    show_default=True,
     help="A malformed line or unreadable file: stop, or leave it out and count it.",
 )
 @FIELDS
@@ -49,10 +51,7 @@ def encode(
     out: str,
     share: str | None,
     of: int | None,
-    address: str | None,
-    actors: int | None,
-    cpus: float | None,
-    gpus: float | None,
+    cluster: dict[str, Any],
     quiet: bool,
     **arguments: Any,
 ) -> None:
@@ -65,7 +64,7 @@ def encode(
 
     if share is not None and of is not None:
         raise click.UsageError("give --shard I/N or --of N, not both")
-    arguments["ray"] = _ray(address, share, of, actors=actors, cpus=cpus, gpus=gpus)
+    arguments["ray"] = _ray(share, of, **cluster)
     shard, of = _share(share) if share is not None else (None, 1 if of is None else of)
     with progress_bar(not quiet) as progress:
         _print(
@@ -77,7 +76,7 @@ def encode(
 @click.command()
 @click.argument("directory", type=PATH)
 @click.option("-o", "--out", required=True, help="Folder or URL of the shards.", metavar="SHARDS")
-@click.option("--of", default=1, show_default=True, help="Write N shards.", metavar="N")
+@click.option("--of", default=1, help="Write N shards.", metavar="N")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that are there.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def export(directory: Path, out: str, of: int, overwrite: bool, quiet: bool) -> None:
@@ -119,19 +118,17 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 @click.command()
 @click.argument("ids", nargs=-1)
 @click.option("--to", required=True, metavar="URL", help="Collection.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Remove the documents that match this condition on the metadata."
-)
+@filter_option("Remove the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
-def unpublish(ids: tuple[str, ...], to: str, filter_text: str | None, missing_ok: bool) -> None:
+def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     """Remove documents from a collection by IDS or by a filter."""
     from aveyb_retrieval.indexes.search.publish import unpublish_documents
 
-    removed = unpublish_documents(to, ids, where=parse_filter(filter_text), missing_ok=missing_ok)
+    removed = unpublish_documents(to, ids, **options)
     click.echo(f"removed: {removed:,} documents")
 
 
-def _ray(address: str | None, share: str | None, of: int | None, **given: float | None) -> RayCluster | None:
+def _ray(share: str | None, of: int | None, *, address: str | None, **given: float | None) -> RayCluster | None:
     """Return the cluster that the options name; None: none."""
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 

@@ -31,10 +31,9 @@ _OURS = ("-o", "--out", "--resume", "--learning-rate", "--seed")
     multiple=True,
     type=click.FloatRange(min=0, min_open=True),
     default=(2e-5, 6e-5, 1e-4, 5e-4),
-    show_default=True,
     help="A learning rate. Repeatable; the defaults are the paper's.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="How many, from 0.")
+@click.option("--seeds", type=click.IntRange(min=1), default=10, help="How many, from 0.")
 @click.option("--metric", help="The figure that decides.  [default: the paper's for the objective; loss for mlm, clm]")
 @click.option(
     "--evaluate",

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import click
 
-from aveyb_retrieval.cli.common import Commands
-from aveyb_retrieval.cli.export import export
-from aveyb_retrieval.cli.fine_tuning import contrastive, distill, funnel, mine
+from aveyb_retrieval.cli.common import CONTEXT, Commands
+from aveyb_retrieval.cli.fine_tuning import contrastive, distill, export, funnel, mine
 from aveyb_retrieval.cli.heads import answer, classify, tag
 from aveyb_retrieval.cli.pretraining import clm, mlm, tokenizer
 from aveyb_retrieval.cli.sweep import sweep
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.

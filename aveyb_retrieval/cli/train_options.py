@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
-TEXT_FIELD = click.option("--field", default="text", show_default=True, help="Field of a JSON line with the text.")
+TEXT_FIELD = click.option("--field", default="text", help="Field of a JSON line with the text.")
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -127,7 +127,6 @@ RUN = gather(
         "--device",
         type=click.Choice(["auto", "cpu"]),
         default="auto",
-        show_default=True,
         help="auto: a GPU if there is one.",
     ),
     THREADS,

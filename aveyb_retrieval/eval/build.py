@@ -25,12 +25,14 @@ from aveyb_retrieval.eval.encoders import (
 )
 from aveyb_retrieval.eval.passage_systems import ExactPassages, VectorScorer, late_against_fixed
 from aveyb_retrieval.eval.passages import PassageScores, evaluate_passages
-from aveyb_retrieval.eval.progress import Track, no_progress
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import PAPER, Task
+from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from aveyb_retrieval.indexes.types import Progress
 
 NO_INDEX = "none"
 INDEX_TYPES = {"auto": "auto", "flat": "Flat", "hnsw": "HNSW32"}
@@ -63,7 +65,7 @@ def make_systems(
     folder: Path,
     *,
     reuse: bool = False,
-    track: Track = no_progress,
+    progress: Progress = silent,
 ) -> Iterator[System]:
     """Yield one system per named model, made when it is its turn, so that one model is in memory at a time.
 
@@ -73,14 +75,14 @@ def make_systems(
         ConfigError: options that contradict each other, or that a system cannot honor.
         ModelError: a model cannot be loaded.
     """
-    cache = VectorCache(folder, reuse=reuse, track=track)
+    cache = VectorCache(folder, reuse=reuse, progress=progress)
     for model in models:
         if model == "bm25":
             yield BM25System(task.corpus, task.protocol)
         elif is_index(model):
             yield _existing_index(model, task, options)
         elif _wants_index(model, task, options):
-            yield _built_index(model, task, options, folder, reuse=reuse, track=track)
+            yield _built_index(model, task, options, folder, reuse=reuse, progress=progress)
         else:
             yield _exact(model, task, options, cache)
 
@@ -119,7 +121,9 @@ def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
     return IndexSystem(path, mode=options.mode or DEFAULT_MODE, granularity=options.granularity, options=options.load)
 
 
-def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, track: Track) -> System:
+def _built_index(
+    model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, progress: Progress
+) -> System:
     """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
     from aveyb_retrieval.indexes.changes.build import build_index
 
@@ -132,8 +136,7 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
     key = fingerprint_of(parts)[:32]
     target = folder / "indexes" / key
     if not (reuse and is_index(str(target))):
-        documents = track(task.corpus, len(task.corpus), f"{embedder.model_name}: indexing")
-        rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in documents)
+        rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in task.corpus)
         build_index(
             rows,
             target,
@@ -141,6 +144,7 @@ def _built_index(model: str, task: Task, options: ModelOptions, folder: Path, *,
             index=kind,
             overwrite=True,
             restart=True,
+            progress=lambda stage, *counts: progress(f"{embedder.model_name}: {stage}", *counts),
         )
     mode = options.mode or DEFAULT_MODE
     return IndexSystem(
@@ -184,10 +188,10 @@ def passage_table(
     chunk_words: int,
     scope: str,
     folder: Path | None = None,
-    track: Track = no_progress,
+    progress: Progress = silent,
 ) -> list[PassageScores]:
     """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
-    cache = VectorCache(folder, track=track)
+    cache = VectorCache(folder, progress=progress)
     embedder: Any = None
 
     def make_encoder(chunker: Chunker | None) -> CorpusEncoder:

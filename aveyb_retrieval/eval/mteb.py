@@ -15,32 +15,20 @@ an empty name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mteb.models.model_meta import ModelMeta
 
+    from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.types import EmbedderLike
-
-
-class Searcher(Protocol):
-    """`Retriever`, or a stand-in: (id, score) pairs of several queries at once, higher is better."""
-
-    def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
-        """Return the `k` best (id, score) pairs of each query."""
-        ...
-
-
-Build = Callable[[Iterable[Mapping[str, str]], Path], Searcher]
-"""Builds an index of rows with `_id`, `title`, `text` in a folder and opens it."""
 
 
 class EmbedderModel:
@@ -78,16 +66,15 @@ class EmbedderModel:
 class IndexModel:
     """MTEB's `SearchProtocol`: the corpus becomes one of our indexes, queries are ranked by `Retriever`.
 
-    `build` may replace how the index is made and opened; by default it is `build_index` of the given type with the
-    embedder's model, in a temporary folder that lives as long as this object.
+    The indexes lie in a temporary folder that lives as long as this object.
     """
 
-    def __init__(self, embedder: EmbedderLike, *, index: str = "auto", build: Build | None = None) -> None:
+    def __init__(self, embedder: EmbedderLike, *, index: str = "auto") -> None:
         """Prepare to index with an embedder; `index` is the type of index."""
         self._meta = _meta(embedder.model_name, embedder.fingerprint, embedder.dim, suffix=f"-index-{index}")
-        self._build = build or _index_builder(embedder, index)
+        self._embedder, self._type = embedder, index
         self._folder = tempfile.TemporaryDirectory(prefix="aveyb-mteb-")
-        self._searcher: Searcher | None = None
+        self._retriever: Retriever | None = None
         self._builds = 0
 
     @property
@@ -97,9 +84,14 @@ class IndexModel:
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
         """Build an index of MTEB's corpus (rows with `id`, `text`, optionally `title`)."""
+        from aveyb_retrieval.indexes.changes.build import build_index
+        from aveyb_retrieval.indexes.search.retriever import Retriever
+
         rows = ({"_id": str(r["id"]), "title": r.get("title") or "", "text": r.get("text") or ""} for r in corpus)
         self._builds += 1
-        self._searcher = self._build(rows, Path(self._folder.name) / f"corpus-{self._builds}")
+        folder = Path(self._folder.name) / f"corpus-{self._builds}"
+        build_index(rows, folder, model=self._embedder, index=self._type)
+        self._retriever = Retriever.load(folder, model=self._embedder)
 
     def search(
         self, queries: Iterable[Mapping[str, Any]], *, top_k: int, top_ranked: Any = None, **_: Any
@@ -111,22 +103,11 @@ class IndexModel:
         """
         if top_ranked is not None:
             raise ConfigError("a reranking task gives the documents to order; an index searches the whole corpus")
-        if self._searcher is None:
+        if self._retriever is None:
             raise ConfigError("IndexModel.search was called before IndexModel.index")
         rows = [(str(row["id"]), str(row["text"])) for row in queries]
-        answers = self._searcher.rank([text for _, text in rows], top_k)
+        answers = self._retriever.rank([text for _, text in rows], top_k)
         return {query: dict(answer) for (query, _), answer in zip(rows, answers, strict=True)}
-
-
-def _index_builder(embedder: EmbedderLike, index: str) -> Build:
-    def build(rows: Iterable[Mapping[str, str]], folder: Path) -> Searcher:
-        from aveyb_retrieval.indexes.changes.build import build_index
-        from aveyb_retrieval.indexes.search.retriever import Retriever
-
-        build_index(rows, folder, model=embedder, index=index)
-        return Retriever.load(folder, model=embedder)
-
-    return build
 
 
 def _pairs(batch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

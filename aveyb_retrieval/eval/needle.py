@@ -39,22 +39,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 """Ways to search, as options of `Retriever.search`."""
 
 _SYLLABLES = (
-    "ba",
-    "cor",
-    "del",
-    "fen",
-    "gar",
-    "hol",
-    "im",
-    "jen",
-    "kel",
-    "lor",
-    "mi",
-    "nor",
-    "pel",
-    "ros",
-    "tav",
-    "wyn",
+    *("ba", "cor", "del", "fen", "gar", "hol", "im", "jen", "kel", "lor", "mi", "nor", "pel", "ros", "tav", "wyn"),
 )
 _WORDS = ("lantern", "walnut", "harvest", "velvet", "compass", "thunder", "marble", "saffron", "anchor", "willow")
 

@@ -11,8 +11,8 @@ retrieved and wrong. hit@k is the share of queries with any overlap.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -61,10 +61,6 @@ class PassageScores:
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serializable dictionary; `PassageScores(**value)` reads it back."""
-        return asdict(self)
-
 
 def merge(ranges: Sequence[Range]) -> list[Range]:
     """Return the union of character ranges as disjoint, sorted ranges; empty ranges vanish."""
@@ -100,7 +96,7 @@ def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Pas
 
 
 def evaluate_passages(
-    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document", name: str = ""
+    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document"
 ) -> PassageScores:
     """Score a system's passages for every judged query that has true spans.
 
@@ -122,7 +118,7 @@ def evaluate_passages(
                 per_query.setdefault(f"{measure}@{k}", {})[query] = value
     lengths = [end - start for passages in found.values() for _, start, end in passages]
     return PassageScores(
-        name=name or system.info.name,
+        name=system.info.name,
         scope=scope,
         queries=len(queries),
         mean_passage_characters=float(np.mean(lengths)) if lengths else 0.0,

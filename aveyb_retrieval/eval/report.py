@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.runner import RESULT_FORMAT, Result
 from aveyb_retrieval.indexes.store.files import write_atomic
@@ -207,7 +209,7 @@ def read_json(path: Path) -> list[Result]:
         InputError: the file is missing or of another format.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = msgspec.json.decode(path.read_bytes())  # refuses what no report holds: NaN, lone surrogates
     except FileNotFoundError:
         raise InputError(f"{path}: no such report") from None
     except (ValueError, RecursionError) as error:

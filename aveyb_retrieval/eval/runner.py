@@ -7,9 +7,10 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.fields import from_fields
 from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
 from aveyb_retrieval.indexes.store.files import write_atomic
@@ -68,8 +69,12 @@ class Result:
         Raises:
             InputError: it is not that; the message begins with `where`.
         """
-        fields = {key: value for key, value in data.items() if key != "format"} if isinstance(data, dict) else data
-        result = from_fields(cls, fields, where)
+        try:
+            result = msgspec.convert(data, cls, strict=True)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{where}: {error}") from None
+        if unknown := sorted(set(data) - set(result.to_json())):
+            raise InputError(f"{where}: a result has no field {unknown[0]!a}")
         if result.main_metric not in result.mean or set(result.mean) != set(result.per_query):
             raise InputError(f"{where}: the metrics of its means are not those of its queries")
         return result

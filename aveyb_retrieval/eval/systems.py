@@ -7,7 +7,6 @@ search, so that a result which is already known costs nothing.
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
-from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import CorpusEncoder, LoadOptions
-from aveyb_retrieval.eval.progress import Track, no_progress
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import (
     EncodedCorpus,
@@ -27,14 +25,16 @@ from aveyb_retrieval.eval.vectors import (
     search,
     write_corpus,
 )
+from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aveyb_retrieval.eval.datasets import Corpus
+    from aveyb_retrieval.eval.vectors import DocumentVectors
     from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EmbedderLike, Progress
 
 
 class BM25System:
@@ -95,12 +95,12 @@ class VectorCache:
     Whatever is found complete is used again when `reuse` is set; otherwise each corpus is encoded once per process.
     """
 
-    def __init__(self, folder: Path | None = None, *, reuse: bool = True, track: Track = no_progress) -> None:
-        """Keep vectors in `folder`; `track` shows the encoding of each corpus."""
+    def __init__(self, folder: Path | None = None, *, reuse: bool = True, progress: Progress = silent) -> None:
+        """Keep vectors in `folder`; `progress` shows the encoding of each corpus."""
         self._temporary = tempfile.TemporaryDirectory(prefix="aveyb-eval-") if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
         self._reuse = reuse
-        self._track = track
+        self._progress = progress
         self._open: dict[str, EncodedCorpus] = {}
 
     def encoded(self, encoder: CorpusEncoder, corpus: Corpus) -> EncodedCorpus:
@@ -109,16 +109,15 @@ class VectorCache:
         if key not in self._open:
             folder = self._folder / "vectors" / key
             if not (self._reuse and is_complete(folder)):
-                documents = self._track(corpus, len(corpus), f"{encoder.info.name}: encoding")
-                start = time.perf_counter()
-                write_corpus(
-                    folder,
-                    encoder.encode_corpus(documents),
-                    encoder.dim,
-                    lambda: (time.perf_counter() - start, encoder.cut_texts),
-                )
+                vectors = self._shown(encoder.encode_corpus(corpus), len(corpus), encoder.info.name)
+                write_corpus(folder, vectors, encoder.dim, lambda: encoder.cut_texts)
             self._open[key] = EncodedCorpus(folder)
         return self._open[key]
+
+    def _shown(self, vectors: Iterable[DocumentVectors], total: int, name: str) -> Iterator[DocumentVectors]:
+        for done, found in enumerate(vectors, start=1):
+            self._progress(f"{name}: encoding", done, total, 0)
+            yield found
 
 
 class DenseSystem:
@@ -289,40 +288,6 @@ class IndexSystem:
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
 
-class RRFSystem:
-    """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own `fusion` module."""
-
-    def __init__(self, systems: Sequence[System], *, depth: int = 100, name: str = "") -> None:
-        """Fuse two or more systems.
-
-        Raises:
-            ConfigError: fewer than two.
-        """
-        from aveyb_retrieval.indexes.search.fusion import RRF_K
-
-        if len(systems) < 2:
-            raise ConfigError(f"a fusion needs at least two systems, not {len(systems)}")
-        self._systems = systems
-        self.notices: list[str] = []
-        infos = [system.info for system in systems]
-        self.info = SystemInfo(
-            name=name or "RRF(" + ", ".join(info.name for info in infos) + ")",
-            kind="hybrid",
-            model=" + ".join(info.model for info in infos),
-            fingerprint=fingerprint_of([info_fingerprint(info) for info in infos]),
-            max_tokens=next((info.max_tokens for info in infos if info.max_tokens is not None), None),
-            prompts=next((info.prompts for info in infos if info.prompts), {}),
-            precision=next((info.precision for info in infos if info.precision), None),
-            settings={"fusion": "rrf", "constant": RRF_K, "depth": depth, "of": [info.name for info in infos]},
-        )
-
-    def search(self, queries: Mapping[str, str], k: int) -> Run:
-        """Return the `k` best documents per query by reciprocal ranks."""
-        runs = [system.search(queries, self.info.settings["depth"]) for system in self._systems]
-        self.notices = [notice for system in self._systems for notice in system.notices]
-        return {query: _fuse([run.get(query, {}) for run in runs], k) for query in queries}
-
-
 class HybridSystem:
     """The index's weighted fusion over exact vectors and the BM25 of bm25s, without what best passages add to it.
 
@@ -364,14 +329,3 @@ class HybridSystem:
             fused = weighted(near[query], words[query], background=background[query], weight=weight)
             run[query] = {doc: fused[doc] for doc in rank(fused)[:k]}
         return run
-
-
-def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
-    """Return the k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
-    from aveyb_retrieval.indexes.search.fusion import reciprocal_rank
-
-    numbers: dict[str, int] = {}
-    rankings = [[(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)] for scores in scored]
-    fused = reciprocal_rank(rankings)
-    by_id = {doc: fused[number] for doc, number in numbers.items()}
-    return {doc: by_id[doc] for doc in rank(by_id)[:k]}

@@ -126,31 +126,6 @@ def make_task(
     )
 
 
-def with_documents(task: Task, documents: int, *, seed: int = 0) -> Task:
-    """Cut the corpus to so many documents, drawn with the seed, and the queries to those whose answers are all kept.
-
-    A query's answers are the documents with its true spans where these are known, else the documents judged for it.
-    A corpus that is no larger stays whole.
-    """
-    if documents >= len(task.corpus):
-        return task
-    order = np.random.default_rng(seed).permutation(len(task.corpus))[:documents]
-    corpus = task.corpus.subset({task.corpus.ids[i] for i in order})
-    queries = {
-        query: text
-        for query, text in task.queries.items()
-        if all(doc in corpus for doc in task.spans.get(query) or task.judgements[query])
-    }
-    notice = f"{documents} of {plural(len(task.corpus), 'document')} drawn with seed {seed}"
-    return replace(
-        task,
-        corpus=corpus,
-        queries=queries,
-        judgements={query: task.judgements[query] for query in queries},
-        notices=(*task.notices, notice),
-    )
-
-
 def _standard_task(dataset: Dataset, split: str | None) -> Task:
     split, qrels = dataset.split(split)
     queries = {query: dataset.queries[query] for query in qrels.judgements}

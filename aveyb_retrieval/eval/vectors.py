@@ -47,7 +47,6 @@ class EncodedCorpus:
         passages: `[m, d]` float32.
         spans: `[m, 2]` int64, character offsets [start, end).
         offsets: `[n + 1]` int64, document i owns passage rows offsets[i] to offsets[i + 1].
-        seconds: Wall time of the encoding.
         cut_texts: Texts that were longer than the model's limit.
     """
 
@@ -60,7 +59,6 @@ class EncodedCorpus:
         self.passages = _map(folder / "passages.f32", np.float32, (m, self.dim))
         self.spans = _map(folder / "spans.i64", np.int64, (m, 2))
         self.offsets = _map(folder / "offsets.i64", np.int64, (n + 1,))
-        self.seconds: float = meta["seconds"]
         self.cut_texts: int = meta["cut_texts"]
 
     def __len__(self) -> int:
@@ -79,12 +77,10 @@ def is_complete(folder: Path) -> bool:
     return (folder / "meta.json").is_file()
 
 
-def write_corpus(
-    folder: Path, vectors: Iterable[DocumentVectors], dim: int, costs: Callable[[], tuple[float, int]]
-) -> None:
+def write_corpus(folder: Path, vectors: Iterable[DocumentVectors], dim: int, cut_texts: Callable[[], int]) -> None:
     """Write the vectors of all documents, in order; replaces what an interrupted run left behind.
 
-    `costs` is asked at the end for the seconds that encoding took and the number of texts that were not read whole.
+    `cut_texts` is asked at the end for the number of texts that were not read whole.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").unlink(missing_ok=True)
@@ -103,14 +99,12 @@ def write_corpus(
             spans.write(np.ascontiguousarray(item.spans, dtype=np.int64).tobytes())
             offsets.append(offsets[-1] + len(item.passages))
     np.array(offsets, dtype=np.int64).tofile(folder / "offsets.i64")
-    seconds, cut_texts = costs()
     meta = {
         "dim": dim,
         "documents": len(offsets) - 1,
         "passages": offsets[-1],
         "document_vectors": whole == len(offsets) - 1,
-        "seconds": seconds,
-        "cut_texts": cut_texts,
+        "cut_texts": cut_texts(),
     }
     write_atomic(folder / "meta.json", json.dumps(meta).encode())
 

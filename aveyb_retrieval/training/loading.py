@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from aveyb_retrieval.encoder.avey_config import AveyConfig
+from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
@@ -14,6 +16,7 @@ from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
+from aveyb_retrieval.training.packing import end_of_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,11 +26,19 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=PreTrainedModel)
 
-PRESETS = {
-    "mini": AveyBConfig.mini,
-    "paper-base": AveyBConfig.paper_base,
-    "paper-large": AveyBConfig.paper_large,
-    "released-base": AveyBConfig.released_base,
+PRESETS: dict[type[PreTrainedModel], dict[str, Callable[..., Any]]] = {
+    AveyBForMaskedLM: {
+        "mini": AveyBConfig.mini,
+        "paper-base": AveyBConfig.paper_base,
+        "paper-large": AveyBConfig.paper_large,
+        "released-base": AveyBConfig.released_base,
+    },
+    AveyForCausalLM: {
+        "mini": AveyConfig.mini,
+        "small": AveyConfig.small,
+        "medium": AveyConfig.medium,
+        "large": AveyConfig.large,
+    },
 }
 
 
@@ -36,16 +47,8 @@ def open_vocabulary(name: str) -> Tokenizer:
     return AveyBTokenizer.p50k_base() if name == "p50k_base" else read_vocabulary(name)
 
 
-def masked_model(
-    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any] | None = None
-) -> AveyBForMaskedLM:
-    """Return the model that masked-language modeling starts from (see `starting_model`)."""
-    return starting_model(AveyBForMaskedLM, PRESETS, model, preset, tokenizer, seed=seed, fields=fields)
-
-
 def starting_model(
     kind: type[M],
-    presets: Mapping[str, Callable[..., Any]],
     model: str | None,
     preset: str,
     tokenizer: Tokenizer,
@@ -56,10 +59,9 @@ def starting_model(
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
     Args:
-        kind: class of the model.
-        presets: makers of its configurations.
+        kind: class of the model, a key of `PRESETS`.
         model: a folder or a hub name; None: make a new one.
-        preset: a key of `presets`.
+        preset: what makes a new one's configuration.
         tokenizer: the vocabulary.
         seed: of a new model's parameters.
         fields: of a new model's configuration, in place of the preset's.
@@ -69,6 +71,7 @@ def starting_model(
         ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
+        presets = PRESETS[kind]
         if preset not in presets:
             raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
         defaults = presets[preset]()
@@ -81,6 +84,16 @@ def starting_model(
     loaded: M = kind.from_pretrained(model, dtype=torch.float32)
     tokenizer.check_embeddings(loaded.config.vocab_size, model)
     return loaded
+
+
+def causal_model(model: str | None, preset: str, tokenizer: Tokenizer, **options: Any) -> AveyForCausalLM:
+    """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training."""
+    made = starting_model(AveyForCausalLM, model, preset, tokenizer, **options)
+    if made.generation_config is None:
+        raise ModelError(f"{model or preset}: transformers made no generation configuration; update transformers")
+    made.generation_config.eos_token_id = end_of_text(tokenizer)
+    made.generation_config.pad_token_id = tokenizer.pad_id
+    return made
 
 
 def sentence_model(

@@ -15,47 +15,28 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from aveyb_retrieval.training.settings import RunSettings
 
-def parameter_groups(model: nn.Module, weight_decay: float, embedding_rate: float = 1.0) -> list[dict[str, Any]]:
-    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars.
 
-    A group's `rate` is its multiple of the learning rate: `embedding_rate` for token embeddings, else 1. Adam's step is
-    of the learning rate's size whatever the entries' is, and those of an embedding may be 20 times those of a matrix.
-    """
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)} if embedding_rate != 1 else ()
-    matrices = [p for p in trained if p.dim() >= 2]
-    groups = [
-        {"params": [p for p in matrices if id(p) not in tables], "weight_decay": weight_decay, "rate": 1.0},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0, "rate": 1.0},
-        {"params": [p for p in matrices if id(p) in tables], "weight_decay": weight_decay, "rate": embedding_rate},
+    return [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return groups if tables else groups[:2]
 
 
-def build_optimizer(
-    model: nn.Module,
-    name: str,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    embedding_rate: float = 1.0,
-) -> torch.optim.Optimizer:
-    """Build one of `OPTIMIZERS` over `parameter_groups`; whoever changes `lr` later multiplies it by a group's `rate`.
+def build_optimizer(groups: Iterable[dict[str, Any]], settings: RunSettings) -> torch.optim.Optimizer:
+    """Build the optimizer of a run over groups of parameters.
 
     Raises:
-        ConfigError: unknown name.
+        ConfigError: the settings name one that is not in `OPTIMIZERS`.
     """
-    groups = parameter_groups(model, weight_decay, embedding_rate)
-    for group in groups:
-        group["lr"] = lr * group["rate"]
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
-    if name == "stable_adamw":
-        return StableAdamW(groups, lr=lr, betas=betas, eps=eps)
-    raise ConfigError(f"optimizer is {name!r}; choose one of {', '.join(OPTIMIZERS)}")
+    kinds = {"adamw": torch.optim.AdamW, "stable_adamw": StableAdamW}
+    if settings.optimizer not in kinds:
+        raise ConfigError(f"optimizer is {settings.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+    return kinds[settings.optimizer](groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
 
 
 def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
@@ -142,41 +123,3 @@ class StableAdamW(torch.optim.Optimizer):
         rate = group["lr"] / max(1.0, ratio)
         parameter.mul_(1 - rate * group["weight_decay"])
         parameter.addcdiv_(mean / (1 - beta1**step), unbiased.sqrt() + eps, value=-rate)
-
-
-class Muon(StableAdamW):
-    """Momentum orthogonalized by Newton-Schulz for groups with `orthogonal`, StableAdamW for all others.
-
-    Jordan et al., 2024: an update of a matrix is its momentum with all singular values near 1, found by five steps of
-    a quintic polynomial; scaled by `0.2 sqrt(longer side)`, its size is that of Adam's (Liu et al., 2025), so one
-    learning rate serves both. `torch.optim.Muon` multiplies in bfloat16, which takes 30 times as long on processors
-    without it.
-    """
-
-    _MOMENTUM = 0.95
-    _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-    _STEPS = 5
-    _SCALE = 0.2
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        if not group.get("orthogonal"):
-            super()._update(parameter, group)
-            return
-        state, gradient = self.state[parameter], parameter.grad
-        assert gradient is not None
-        if not state:
-            state["momentum"] = torch.zeros_like(parameter)
-        state["momentum"].lerp_(gradient, 1 - self._MOMENTUM)
-        direction = self._orthogonal(gradient.lerp(state["momentum"], self._MOMENTUM))  # Nesterov's
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(direction, alpha=-group["lr"] * self._SCALE * math.sqrt(max(parameter.shape)))
-
-    def _orthogonal(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return `[M, N]` with the singular vectors of `matrix` and singular values between 0.7 and 1.2, about."""
-        a, b, c = self._COEFFICIENTS
-        x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-        x = x / x.norm().clamp_min(1e-7)
-        for _ in range(self._STEPS):
-            gram = x @ x.T
-            x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        return x.T if matrix.shape[0] > matrix.shape[1] else x

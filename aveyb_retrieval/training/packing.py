@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.wordpiece import Tokenizer
 
 IGNORED_LABEL = -100
+END_OF_TEXT = "<|endoftext|>"
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
+
+
+def end_of_text(tokenizer: Tokenizer) -> int:
+    """Return the token that closes a document of Avey: `<|endoftext|>` where the vocabulary has it, otherwise [SEP]."""
+    return tokenizer.special_tokens.get(END_OF_TEXT, tokenizer.sep_id)
 
 
 def pack_texts(
@@ -33,8 +39,8 @@ def pack_texts(
     train: Path,
     held_out: Path,
     *,
+    separator: int,
     every: int = 100,
-    separator: int | None = None,
 ) -> tuple[int, int]:
     """Tokenize `texts` into two int32 files; `train` appears last, when both are complete.
 
@@ -43,17 +49,16 @@ def pack_texts(
         tokenizer: gives their ids.
         train: file of the training documents.
         held_out: file of the others.
+        separator: the token that closes a document.
         every: every `every`-th document is held out (0: none).
-        separator: the token that closes a document; None: [SEP].
 
     Returns:
         Numbers of tokens written to each.
     """
     sizes = [0, 0]
-    end = np.int32(tokenizer.sep_id if separator is None else separator)
     with atomic_writer(train) as kept, atomic_writer(held_out) as aside:  # left in reverse: `train` is renamed last
         for number, text in enumerate(texts, start=1):
-            ids = np.append(tokenizer.encode_ids(text), end)
+            ids = np.append(tokenizer.encode_ids(text), np.int32(separator))
             which = int(bool(every) and number % every == 0)
             (kept, aside)[which].write(ids.astype("<i4").tobytes())
             sizes[which] += len(ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -11,8 +11,16 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.packing import IGNORED_LABEL, PackedSequences, pack_texts
+from aveyb_retrieval.training.packing import (
+    IGNORED_LABEL,
+    MaskedSequences,
+    NextTokens,
+    PackedSequences,
+    end_of_text,
+    pack_texts,
+)
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.settings import CLMSettings, MLMSettings
 from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
 if TYPE_CHECKING:
@@ -20,17 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.encoder.wordpiece import Tokenizer
-    from aveyb_retrieval.training.settings import PretrainSettings
 
 TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
-
-
-class OpenSequences(Protocol):
-    """Open a file of packed tokens as the samples of an objective."""
-
-    def __call__(self, file: Path, *, seed: int, samples: int | None) -> PackedSequences:
-        """Open `file`; `samples` as for `PackedSequences`."""
-        ...
 
 
 def pretrain(
@@ -38,27 +37,22 @@ def pretrain(
     tokenizer: Tokenizer,
     texts: Iterable[str],
     folder: str | Path,
-    open_sequences: OpenSequences,
     *,
-    title: str,
     data: dict[str, Any],
-    settings: PretrainSettings,
-    separator: int | None = None,
+    settings: MLMSettings | CLMSettings,
     resume: bool = False,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Train a model and save it in the run folder.
+    """Train a model and save it in the run folder; the settings say with which objective.
 
     Args:
-        model: takes `input_ids` and `labels`.
+        model: takes `input_ids` and `labels`: of masked tokens (`MLMSettings`), or the next ones (`CLMSettings`).
+            Avey's sequences are scored as trained: all positions of a split share its ranking (`avey_model.py`).
         tokenizer: of the model.
         texts: documents; tokenized once into the run folder.
         folder: the run folder (see `run_folder.py`).
-        open_sequences: makes the samples.
-        title: of the model card and the curves.
         data: fingerprints of what `texts` came from.
         settings: of the run.
-        separator: the token that closes a document; None: [SEP].
         resume: continue from the newest checkpoint; the run then equals one that was never stopped.
         device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
 
@@ -72,14 +66,16 @@ def pretrain(
     """
     _check(model, tokenizer, settings)
     arguments = _arguments(folder, settings, device)
+    masked = isinstance(settings, MLMSettings)
     with arguments.main_process_first(local=False, desc="packing the text"):
         run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
         if run.main and not (resume and train_file.exists()):
+            separator = tokenizer.sep_id if masked else end_of_text(tokenizer)
             every = settings.held_out_every
             pack_texts(texts, tokenizer, train_file, held_out_file, every=every, separator=separator)
 
-    held_out = open_held_out(run.path, settings, open_sequences)
+    held_out = open_held_out(run.path, tokenizer, settings)
     if settings.evaluate_every and held_out is None:
         raise InputError(
             f"{held_out_file} holds less than one sequence of {settings.length} tokens, evaluate_every is "
@@ -89,7 +85,9 @@ def pretrain(
     trainer = _Trainer(
         model=model,
         args=arguments,
-        train_dataset=open_sequences(train_file, seed=settings.seed, samples=settings.steps * settings.batch_size),
+        train_dataset=_open(
+            train_file, tokenizer, settings, seed=settings.seed, samples=settings.steps * settings.batch_size
+        ),
         eval_dataset=held_out,
         optimizers=optimizer_and_schedule(model, settings),
         callbacks=[callback],
@@ -104,16 +102,27 @@ def pretrain(
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
-        run.finish(title, figures)
+        run.finish("Masked-language modeling" if masked else "Next-token training", figures)
     return figures
 
 
-def open_held_out(run: Path, settings: PretrainSettings, open_sequences: OpenSequences) -> PackedSequences | None:
+def open_held_out(run: Path, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings) -> PackedSequences | None:
     """Open the held-out documents of a run folder, the same in every evaluation; None: less than one sequence."""
     file = run / HELD_OUT
     if file.stat().st_size // 4 < settings.length + 1:
         return None
-    return open_sequences(file, seed=settings.seed + 1, samples=None)
+    return _open(file, tokenizer, settings, seed=settings.seed + 1, samples=None)
+
+
+def _open(
+    file: Path, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings, *, seed: int, samples: int | None
+) -> PackedSequences:
+    """Open a file of packed tokens as the samples of the objective."""
+    length = settings.length
+    if isinstance(settings, CLMSettings):
+        return NextTokens(file, length=length, seed=seed, samples=samples)
+    mask_id, rate = tokenizer.mask_id, settings.mask_rate
+    return MaskedSequences(file, length=length, mask_id=mask_id, mask_rate=rate, seed=seed, samples=samples)
 
 
 @torch.inference_mode()
@@ -154,7 +163,7 @@ class _Trainer(CheckedSteps, Trainer):
         return figures
 
 
-def _arguments(folder: str | Path, settings: PretrainSettings, device: str | None) -> TrainingArguments:
+def _arguments(folder: str | Path, settings: MLMSettings | CLMSettings, device: str | None) -> TrainingArguments:
     arguments = TrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.micro_batch,
@@ -172,7 +181,7 @@ def _arguments(folder: str | Path, settings: PretrainSettings, device: str | Non
     return arguments
 
 
-def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: PretrainSettings) -> None:
+def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings) -> None:
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
         raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")

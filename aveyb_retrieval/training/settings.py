@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
-HEADS = ("linear", "rotation")
 PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
 
@@ -181,33 +180,6 @@ class DistillSettings(RunSettings):
     steps: int = 2000
     learning_rate: float = 5e-4
     schedule: str = "cosine"
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-
-
-@dataclass(frozen=True)
-class PackedSettings(RunSettings):
-    """Distillation from packed texts (see `packed_loop.py`); the weights of the loss are the embedded model's."""
-
-    head: str = setting(
-        "linear",
-        "From the student's vectors to the teacher's: learnt and dropped, or a rotation that stays as it starts.",
-        choices=HEADS,
-    )
-    token_weight: float = setting(0.0, "Weight of the loss on vectors of tokens; needs the rotation.")
-    batch_tokens: int = setting(0, "Tokens per step at most (0: no limit).")
-    similar: bool = setting(False, "Batches of texts that the teacher finds similar: hard to tell apart.")
-    embedding_rate: float = setting(1.0, "Learning rate of the token embedding, as a multiple of the others'.")
-    vector_weight: float = setting(10.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
-    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
-    pair_weight: float = setting(0.5, "Weight of InfoNCE over pairs.")
-    temperature: float = setting(0.15, "Temperature of the score distributions and of InfoNCE.")
-    steps: int = 2000
-    batch_size: int = 192
-    learning_rate: float = 5e-4
-    schedule: str = "cosine"
-    warmup: float = 0.05
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-8
     weight_decay: float = 0.01

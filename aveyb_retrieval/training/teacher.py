@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from aveyb_retrieval.indexes.store.files import rename, write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aveyb_retrieval.indexes.types import Progress
 
@@ -80,16 +80,6 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_siz
     return vectors.cpu().numpy()
 
 
-class TokenEncoder(Protocol):
-    """Encodes texts and their tokens in one pass (see `teacher_tokens.TokenLabels`)."""
-
-    vocabulary: str
-
-    def encode(self, teacher: Any, texts: Sequence[str], precision: str) -> dict[str, np.ndarray]:
-        """Return the arrays of a shard by what they hold, "vectors" last."""
-        ...
-
-
 def cache_vectors(
     texts: Sequence[str],
     folder: str | Path,
@@ -100,7 +90,8 @@ def cache_vectors(
     precision: str = "float32",
     shard_size: int = 2048,
     part: tuple[int, int] = (0, 1),
-    tokens: TokenEncoder | None = None,
+    encode: Callable[[Any, Sequence[str]], dict[str, np.ndarray]] | None = None,
+    vocabulary: str = "",
     progress: Progress | None = None,
 ) -> Path:
     """Encode what is missing; complete shards are kept.
@@ -114,7 +105,8 @@ def cache_vectors(
         precision: of its matrix products, "float32" or "bfloat16".
         shard_size: rows in a shard.
         part: (i, n) takes every n-th shard from the i-th, so that n processes, on any machines, can share the work.
-        tokens: encodes the tokens of each text, too; None: texts alone.
+        encode: makes the arrays of a shard by what they hold, "vectors" last; None: the vectors alone.
+        vocabulary: of the student, where `encode` makes vectors of its tokens, too.
         progress: called after each shard.
 
     Raises:
@@ -135,16 +127,16 @@ def cache_vectors(
         len(texts),
         texts_digest(texts),
         shard_size,
-        "" if tokens is None else tokens.vocabulary,
+        vocabulary,
     )
     _start_or_continue(folder, settings)
     for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
         number, chosen = start // shard_size, texts[start : start + shard_size]
         if not shard_path(folder, number).exists():
-            if tokens is None:
+            if encode is None:
                 arrays = {"vectors": encode_with(teacher, chosen, precision=precision).astype(np.float16)}
             else:
-                arrays = tokens.encode(teacher, chosen, precision)
+                arrays = encode(teacher, chosen)
             for what, array in arrays.items():  # vectors come last: with them, the shard is complete
                 _write_array(shard_path(folder, number, what), array)
         if progress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import ProgressCallback, Trainer
 
-from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
+from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
 
 if TYPE_CHECKING:
@@ -59,14 +59,7 @@ def optimizer_and_schedule(
     Raises:
         ConfigError: an unknown optimizer or schedule, or a warm-up outside 0 to 1.
     """
-    optimizer = build_optimizer(
-        trained,
-        settings.optimizer,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-    )
+    optimizer = build_optimizer(parameter_groups(trained, settings.weight_decay), settings)
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 

@@ -130,7 +130,9 @@ def prepare(work: Path, data: Path) -> AveyBTokenizer:
     if not (work / "train.bin").is_file():
         texts, _ = sample(data / "pretrain", EVERY)
         words = vocabulary(work / "vocabulary", VOCAB, texts)
-        pack_texts(texts, words, work / "train.bin", work / "held-out.bin", every=HELD_OUT_EVERY)
+        pack_texts(
+            texts, words, work / "train.bin", work / "held-out.bin", separator=words.sep_id, every=HELD_OUT_EVERY
+        )
     return AveyBTokenizer.load(work / "vocabulary")
 
 

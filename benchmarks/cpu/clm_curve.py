@@ -29,9 +29,8 @@ from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
 from aveyb_retrieval.eval.needle_lm import run_needles
 from aveyb_retrieval.eval.perplexity import perplexities
-from aveyb_retrieval.training.clm import train_clm
 from aveyb_retrieval.training.packing import NextTokens
-from aveyb_retrieval.training.pretraining import HELD_OUT, TRAIN
+from aveyb_retrieval.training.pretraining import HELD_OUT, TRAIN, pretrain
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
 from aveyb_retrieval.training.settings import CLMSettings
 
@@ -92,7 +91,7 @@ def main() -> None:
     model = AveyForCausalLM(AveyConfig.mini(vocab_size=tokenizer.vocab_size))
     if not (run / MODEL).is_dir():
         resume = (run / CHECKPOINTS).is_dir() and get_last_checkpoint(str(run / CHECKPOINTS)) is not None
-        train_clm(model, tokenizer, texts, run, data=data, settings=settings, resume=resume, device="cpu")
+        pretrain(model, tokenizer, texts, run, data=data, settings=settings, resume=resume, device="cpu")
         if not (run / MODEL).is_dir():
             raise SystemExit(130)
     model = AveyForCausalLM.from_pretrained(run / MODEL)

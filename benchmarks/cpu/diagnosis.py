@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ import numpy as np
 import torch
 from quality import RESULTS, minilm_folder
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "aveyb-small-en"))
+from heads import fit_head
+
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_peer
 from aveyb_retrieval.eval.loading import load_dataset
@@ -30,7 +34,6 @@ from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import BM25System, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
-from aveyb_retrieval.training.losses import fit_head
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

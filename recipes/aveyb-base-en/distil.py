@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import torch
 from figures import Judge
+from packed import vocabulary_hash
 from runs import Run, Saver, StepLoss, copy_run, newest_checkpoint
 from student import Batch, Teacher, layer_optimizer, new_student, run_pair
 from token_ids import Order, TokenIds
@@ -26,7 +27,6 @@ from aveyb_retrieval.encoder.loading import minilm_folder
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.losses import score_divergence
-from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.run_folder import SETTINGS
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from student import Teacher, checkpoint_weights, new_student
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.loading import minilm_folder
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.packed_loop import STATE
 from aveyb_retrieval.training.run_folder import SETTINGS
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -38,7 +37,7 @@ def main(run: Path, teacher: Path | None, out: Path) -> None:
             f"{run} was trained by {record['data']['teacher']}, this teacher is {loaded.fingerprint}: give the same one"
         )
     model = new_student(loaded, record["settings"]["pairs"], record["settings"]["expansion"], 0)
-    model.load_state_dict(checkpoint_weights(newest / STATE))
+    model.load_state_dict(checkpoint_weights(newest))
     export(model.eval(), folder, out)
     click.echo(f"{out}: {newest.name}")
 

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from distil import FOLDER, Settings, pooled, state_errors
 from figures import Judge, export
+from packed import vocabulary_hash
+from pairs import pair_loss
 from runs import Run, Saver, StepLoss
 from student import Batch, Teacher, check_student, layer_optimizer
 from token_ids import SPLIT, Order, TokenIds
@@ -31,9 +33,8 @@ from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import atomic_writer, hash_file
-from aveyb_retrieval.training.losses import pair_loss, score_divergence
+from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.optimizers import learning_rate_factor
-from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.run_folder import MODEL
 from aveyb_retrieval.training.texts import read_records
 
@@ -119,7 +120,7 @@ def question_loss(model: AveyBModel, batches: list[Batch], places: np.ndarray, s
     student, teacher = (vectors[:count] @ vectors[count:last].T for vectors in (own, wanted))
     answers = torch.eye(count, student.shape[1], dtype=torch.bool)
     loss = shares.sum() + shares[-1] + settings.chain.pooled_to * settings.chain.cosine_weight * (1 - cosine)
-    loss = loss + settings.pair_weight * pair_loss(student, teacher, settings.temperature, 0.0, answers)
+    loss = loss + settings.pair_weight * pair_loss(student, teacher, settings.temperature, answers)
     loss = loss + settings.score_weight * score_divergence(student, teacher, settings.temperature)
     return StepLoss(loss, (1 - shares.detach()).tolist(), cosine.item())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,17 +17,18 @@ from token_ids import groups
 from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from aveyb_retrieval.indexes.store.files import rename, write_atomic
-from aveyb_retrieval.training.packed_loop import restore_checkpoint, save_checkpoint
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, SETTINGS, RunFolder, check_loss
+from checkpoints import restore_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from muon import Muon
     from student import Batch, Teacher
 
     from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.training.optimizers import Muon
 
 BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # of /proc/cpuinfo: elsewhere it is slower than float32
 GROUP_TOKENS = 2048  # tokens that go through the layers together, with padding

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from muon import Muon
 from torch import nn
 from transformers import AutoModel
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.store.files import hash_file
-from aveyb_retrieval.training.optimizers import Muon
-from aveyb_retrieval.training.packed_loop import read_state
+from checkpoints import STATE, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import numpy as np
 
@@ -164,12 +166,12 @@ def layer_optimizer(model: AveyBModel, learning_rate: float, embedding_rate: flo
     return Muon(groups, lr=learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
 
 
-def checkpoint_weights(path: Path) -> dict[str, torch.Tensor]:
+def checkpoint_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """Return the student's tensors of a checkpoint.
 
     Raises:
         InputError: the file is cut short.
     """
     prefix = "weights.model."
-    found = read_state(path)
+    found = read_state(checkpoint / STATE)
     return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from make_texts import SPLIT, as_seen
+from packed import vocabulary_hash
+from teacher_tokens import label_tokens
 
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
-from aveyb_retrieval.training.packed import vocabulary_hash
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
-from aveyb_retrieval.training.teacher_tokens import TokenLabels
 from aveyb_retrieval.training.texts import read_texts
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def main() -> None:
         print(f"{stage}: {done:,} of {total:,} texts, {time.monotonic() - started:.0f} s", flush=True)
 
     texts = [as_seen(text) for text in read_texts([args.texts / "texts.jsonl"])]
-    tokens = None
+    tokens: dict[str, Any] = {}
     if args.tokens_of is not None:
         tokenizer = read_vocabulary(args.tokens_of)
 
@@ -54,7 +55,8 @@ def main() -> None:
             ids, offsets = tokenizer.encode(text)
             return ids[:SPLIT], offsets[:SPLIT]
 
-        tokens = TokenLabels(vocabulary_hash(args.tokens_of), tokenize)
+        encode = partial(label_tokens, tokenize=tokenize, precision=args.precision)
+        tokens = {"encode": encode, "vocabulary": vocabulary_hash(args.tokens_of)}
     cache_vectors(
         texts,
         args.texts / "teacher",
@@ -63,8 +65,8 @@ def main() -> None:
         precision=args.precision,
         shard_size=args.shard_size,
         part=tuple(args.part),
-        tokens=tokens,
         progress=show,
+        **tokens,
     )
 
 

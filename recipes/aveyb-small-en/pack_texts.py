@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from make_texts import SPLIT, as_seen
+from packed import STORAGE_DTYPES, PartWriter, vocabulary_hash
 
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
-from aveyb_retrieval.training.packed import STORAGE_DTYPES, PartWriter, vocabulary_hash
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 

@@ -15,9 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from packed import MANIFEST
 from pieces import LIST
-
-from aveyb_retrieval.training.packed import MANIFEST
 
 MIB = 2**20
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 import torch
+from packed import PackedTexts, vocabulary_hash
+from packed_loop import train_packed
+from packed_settings import PackedSettings
+from teacher_tokens import read_token_vectors
 
 from aveyb_retrieval.cli.settings import settings_options
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.packed import PackedTexts, vocabulary_hash
-from aveyb_retrieval.training.packed_loop import train_packed
-from aveyb_retrieval.training.settings import PackedSettings
-from aveyb_retrieval.training.teacher_tokens import read_token_vectors
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 

@@ -25,6 +25,10 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
 from make_texts import as_seen, before
+from packed import PackedTexts, padded
+from packed_loop import Head, PackedRun, StepLoss, token_vectors
+from packed_settings import PackedSettings
+from pairs import pair_loss
 from train_packed import FOLDER, check_vocabulary
 
 from aveyb_retrieval.cli.settings import settings_options
@@ -34,10 +38,7 @@ from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.encoder.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import hash_file
-from aveyb_retrieval.training.losses import pair_loss, score_divergence
-from aveyb_retrieval.training.packed import PackedTexts, padded
-from aveyb_retrieval.training.packed_loop import Head, PackedRun, StepLoss, token_vectors
-from aveyb_retrieval.training.settings import PackedSettings
+from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 
@@ -136,7 +137,7 @@ def windows_loss(
     wanted = torch.from_numpy(taught[lines]).float()
     asked = torch.from_numpy(taught[np.concatenate([window.lines for window in windows])]).float()
     student, teacher = queries @ passages.T, asked @ wanted.T
-    loss = settings.pair_weight * pair_loss(student, teacher, settings.temperature, 0.0, own_passages(windows))
+    loss = settings.pair_weight * pair_loss(student, teacher, settings.temperature, own_passages(windows))
     loss = loss + settings.score_weight * score_divergence(student, teacher, settings.temperature)
     cosines = [nn.functional.cosine_similarity(head(s), t).mean() for s, t in ((passages, wanted), (queries, asked))]
     return loss + settings.vector_weight * (1 - torch.stack(cosines).mean())

@@ -101,12 +101,12 @@ def test_the_rate_is_the_presets_unless_one_is_given(
     """The paper trains its large model at half the rate of its base model; fields of a new model can be set."""
     started: list[Any] = []
 
-    def train_mlm(model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any) -> Any:
+    def pretrain(model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any) -> Any:
         started.append((settings, model.config))
         (folder / "model").mkdir(parents=True, exist_ok=True)
         return {}
 
-    monkeypatch.setattr("aveyb_retrieval.training.mlm.train_mlm", train_mlm)
+    monkeypatch.setattr("aveyb_retrieval.training.pretraining.pretrain", pretrain)
     small = ("--set", "hidden_size=8", "--set", "num_hidden_layers=2", "--set", "mix_activation=none")
     common = ("mlm", text, "--vocabulary", vocabulary, "-o", tmp_path / "run", *small)
     for more, rate, steps in (

@@ -145,6 +145,7 @@ REPORT_DAMAGE = {
     "an unknown field": lambda body: body["results"][0].update(other=1),
     "a notice is no text": lambda body: body["results"][0].update(notices=[{}]),
     "a mean is null": lambda body: body["results"][0]["mean"].update({"mrr@10": None}),
+    "a mean is not a number": lambda body: body["results"][0]["mean"].update({"mrr@10": float("nan")}),
     "a metric without queries": lambda body: body["results"][0]["mean"].update({"map": 0.5}),
     "other metrics than its neighbour": lambda body: [body["results"][0][k].pop("mrr@10") for k in METRIC_FIELDS],
     "a surrogate": lambda body: body["results"][0].update(dataset="\ud800"),

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from passage_peers import FusedPassages, IndexPassages, WordScorer, indexed_rows
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.passage_systems import (
     ExactPassages,
-    FusedPassages,
-    IndexPassages,
     VectorScorer,
-    WordScorer,
     chunks_of,
-    indexed_rows,
     late_against_fixed,
 )
 from aveyb_retrieval.eval.passages import evaluate_passages, merge, score_passages

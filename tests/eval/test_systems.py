@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from passage_peers import IndexPassages, indexed_rows
+from rank_fusion import RRFSystem
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -15,9 +17,8 @@ from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import IndexPassages, indexed_rows
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, RRFSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
 from aveyb_retrieval.indexes.search import fusion, options, relevance
@@ -35,7 +36,7 @@ def _write(folder, counts, dim, rng, with_documents=True):
         document = rng.standard_normal(dim).astype(np.float32) if with_documents else None
         passages = rng.standard_normal((count, dim)).astype(np.float32)
         items.append(DocumentVectors(document, passages, np.zeros((count, 2), dtype=np.int64)))
-    write_corpus(folder, iter(items), dim, lambda: (0.0, 0))
+    write_corpus(folder, iter(items), dim, lambda: 0)
     return items, EncodedCorpus(folder)
 
 
@@ -81,7 +82,7 @@ def test_ties_do_not_depend_on_block_size(tmp_path, monkeypatch, granularity, bl
         DocumentVectors(np.array([x]), np.array([[x], [0.5]], np.float32), np.zeros((2, 2), dtype=np.int64))
         for x in levels
     ]
-    write_corpus(tmp_path, iter(items), 1, lambda: (0.0, 0))
+    write_corpus(tmp_path, iter(items), 1, lambda: 0)
     monkeypatch.setattr(vectors, "_ROWS", block)
     positions, scores = vectors.search(EncodedCorpus(tmp_path), np.ones((5, 1), np.float32), 20, granularity)
     expected = sorted(range(60), key=lambda i: (-levels[i], i))[:20]
@@ -275,8 +276,13 @@ def test_fusion_by_hand():
     hybrid = RRFSystem([a, b])
     hybrid.search({"q": ""}, 2)
     assert hybrid.notices == ["a speaks", "b speaks"]
-    with pytest.raises(ConfigError, match=r"at least two"):
-        RRFSystem([a])
+
+
+def test_every_encoded_document_is_reported(task):
+    seen = []
+    cache = VectorCache(progress=lambda *counts: seen.append(counts))
+    cache.encoded(EmbedderEncoder(ToyEmbedder()), task.corpus)
+    assert seen == [("toy: encoding", done, 5, 0) for done in (1, 2, 3, 4, 5)]
 
 
 def test_foreign_documents_and_silence_are_errors(task):

@@ -13,6 +13,9 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.vocabulary import train_vocabulary
 
+RECIPES = Path(__file__).parents[2] / "recipes"
+sys.path[:0] = [str(RECIPES / name) for name in ("aveyb-base-en", "aveyb-small-en", "aveyb-mini-en")]
+
 SUBJECTS = ("the heron", "a small boat", "the old miller", "our neighbour", "the red fox", "a tired clerk")
 VERBS = ("watches", "crosses", "remembers", "repairs", "avoids", "paints")
 OBJECTS = ("the river", "a wooden gate", "the winter barn", "an empty street", "the far hill", "a broken clock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -18,29 +19,30 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from muon import Muon
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from torch import nn
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.wordpiece import WordPieceTokenizer
+from aveyb_retrieval.training.optimizers import StableAdamW
 
 from ..wordpiece import save_teacher
-from .conftest import SENTENCES
+from .conftest import RECIPES, SENTENCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "aveyb-base-en"
+RECIPE = RECIPES / "aveyb-base-en"
 ASIDE = 28
 
 
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Import a module of the recipe; the last texts are kept aside."""
-    for name in ("aveyb-mini-en", "aveyb-small-en", "aveyb-base-en"):
-        monkeypatch.syspath_prepend(str(RECIPE.with_name(name)))
     monkeypatch.setattr(importlib.import_module("select_pairs"), "KEPT_ASIDE", ASIDE)
     for name in ("token_ids", "figures"):
         monkeypatch.setattr(importlib.import_module(name), "KEPT_ASIDE", ASIDE)
@@ -330,3 +332,27 @@ def test_the_run_is_started_held_and_stopped_by_one_script(tmp_path: Path) -> No
     assert log.count("saved") == 2
     assert f"--mirror {tmp_path / 'mirror'}/run" in log and log.endswith("saved\n") and "not running" in say("status")
     assert "run.sh pause" in say("nothing", code=2)
+
+
+def test_muon_orthogonalizes_matrices_and_leaves_the_rest_to_adam() -> None:
+    torch.manual_seed(0)
+    tall, wide, vector = (nn.Parameter(torch.randn(shape)) for shape in ((12, 5), (5, 12), (7,)))
+    twin = nn.Parameter(vector.detach().clone())
+    groups = [{"params": [tall, wide], "orthogonal": True}, {"params": [vector]}]
+    optimizer = Muon(groups, lr=0.1, weight_decay=0.0)
+    plain = StableAdamW([twin], lr=0.1, weight_decay=0.0)
+    before = [parameter.detach().clone() for parameter in (tall, wide)]
+    for parameter in (tall, wide, vector):
+        parameter.grad = torch.randn_like(parameter)
+    twin.grad = vector.grad.clone()
+    optimizer.step()
+    plain.step()
+    assert torch.equal(vector, twin)
+    for parameter, old in zip((tall, wide), before, strict=True):
+        step = (old - parameter.detach()) / (0.1 * 0.2 * math.sqrt(12))
+        values = torch.linalg.svdvals(step)
+        assert (values > 0.5).all() and (values < 1.3).all()
+        left, _, right = torch.linalg.svd(parameter.grad, full_matrices=False)
+        assert (step * (left @ right)).sum() / (step.norm() * (left @ right).norm()) > 0.97
+    state = optimizer.state_dict()["state"]
+    assert set(state[0]) == {"momentum"} and "exp_avg" in state[2]

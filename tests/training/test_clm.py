@@ -15,9 +15,10 @@ from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.clm import causal_model, end_of_text, train_clm
+from aveyb_retrieval.training.loading import causal_model
 from aveyb_retrieval.training.optimizers import learning_rate_factor
-from aveyb_retrieval.training.packing import NextTokens
+from aveyb_retrieval.training.packing import NextTokens, end_of_text
+from aveyb_retrieval.training.pretraining import pretrain
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import CLMSettings
 
@@ -64,7 +65,7 @@ def test_the_learning_rate_falls_to_its_floor(schedule: str) -> None:
 
 def test_learns_a_text_by_heart_and_goes_on_with_it(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     settings = replace(SETTINGS, steps=150, batch_size=8, micro_batch=8, learning_rate=1e-2, held_out_every=0)
-    train_clm(fresh(tokenizer), tokenizer, SENTENCES[:12:3], tmp_path, data=DATA, settings=settings, device="cpu")
+    pretrain(fresh(tokenizer), tokenizer, SENTENCES[:12:3], tmp_path, data=DATA, settings=settings, device="cpu")
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     losses = [line["loss"] for line in metrics if "loss" in line]
     assert losses[0] == pytest.approx(math.log(tokenizer.vocab_size), rel=0.1)
@@ -82,7 +83,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(tokenizer: AveyBToke
     weights = []
     for micro in (1, 4):
         model, settings = fresh(tokenizer), replace(SETTINGS, micro_batch=micro, held_out_every=5)
-        figures = train_clm(model, tokenizer, SENTENCES, tmp_path / str(micro), data=DATA, settings=settings,
+        figures = pretrain(model, tokenizer, SENTENCES, tmp_path / str(micro), data=DATA, settings=settings,
                             device="cpu")  # fmt: skip
         assert 0 < figures["loss"] < 10 and 0 <= figures["accuracy"] <= 1
         weights.append(model.embed.weight.detach())

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.mlm import held_out_sequences, train_mlm
-from aveyb_retrieval.training.pretraining import evaluate_labels
+from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import RunCallback, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 
@@ -44,7 +43,7 @@ def run(
     folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings = SETTINGS, **options: object
 ) -> AveyBForMaskedLM:
     model = options.pop("model", None) or fresh()
-    train_mlm(model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options)
+    pretrain(model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options)
     return model
 
 
@@ -93,7 +92,7 @@ def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> Non
     settings = replace(SETTINGS, steps=260, batch_size=8, micro_batch=8, log_every=10, save_every=1000, length=20,
                        mask_rate=0.1, held_out_every=0, warmup=0.05, learning_rate=1e-2)  # fmt: skip
     model = fresh(hidden_size=48)
-    train_mlm(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
+    pretrain(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
     losses = [m["loss"] for m in read_metrics(tmp_path / "metrics.jsonl") if "loss" in m]
     assert losses[0] > 3.0
     assert losses[-1] < 0.1
@@ -154,7 +153,7 @@ def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, 
     assert same(watched, run(tmp_path / "plain", tokenizer, replace(SETTINGS, held_out_every=5)))
     seen = [m for m in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "eval_loss" in m]
     assert [m["step"] for m in seen] == [4, 8]
-    last = evaluate_labels(watched, held_out_sequences(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
+    last = evaluate_labels(watched, open_held_out(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
     assert seen[-1]["eval_loss"] == pytest.approx(last["loss"], abs=1e-5)
     assert seen[-1]["eval_accuracy"] == pytest.approx(last["accuracy"])
     with pytest.raises(InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"):
@@ -197,7 +196,7 @@ def test_bad_settings(tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict, 
 
 def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one sequence needs 40"):
-        train_mlm(fresh(), tokenizer, ["short"], tmp_path / "a", data=DATA, settings=SETTINGS, device="cpu")
+        pretrain(fresh(), tokenizer, ["short"], tmp_path / "a", data=DATA, settings=SETTINGS, device="cpu")
     with pytest.raises(ConfigError, match="the model 300 embeddings"):
         run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed import BatchOrder, PackedTexts, PartWriter, quantize
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.packed import BatchOrder, PackedTexts, PartWriter, quantize
 
 DIM = 24
 GENERATOR = np.random.default_rng(0)

@@ -1,26 +1,29 @@
 """The plain loop: it learns, stops in time, and a killed run ends with the weights of an unbroken one."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import packed_loop
 import pytest
 import torch
+from heads import fit_head
+from packed import BatchOrder, PackedTexts
+from packed_loop import train_packed
+from packed_settings import PackedSettings
+from pairs import pair_loss
 from safetensors.torch import load_file
+from teacher_tokens import TokenVectors
+from torch import nn
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training import packed_loop
-from aveyb_retrieval.training.losses import fit_head, pair_loss
-from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
-from aveyb_retrieval.training.packed_loop import train_packed
 from aveyb_retrieval.training.run_folder import read_metrics
-from aveyb_retrieval.training.settings import PackedSettings
-from aveyb_retrieval.training.teacher_tokens import TokenVectors
 
-from .conftest import tiny_config
+from .conftest import RECIPES, tiny_config
 from .test_mlm import same
 from .test_packed import DIM, pack
 
@@ -124,7 +127,9 @@ def test_two_processes_agree_and_continue_as_they_began(tmp_path: Path) -> None:
     def train(name: str, minutes: str = "") -> None:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
         folders = (tmp_path / "model", tmp_path / "packed", tmp_path / name)
-        subprocess.run([*command, *map(str, folders), minutes], check=True, capture_output=True)
+        path = os.pathsep.join([str(RECIPES / "aveyb-small-en"), str(RECIPES.parent)])
+        environment = os.environ | {"PYTHONPATH": path}
+        subprocess.run([*command, *map(str, folders), minutes], check=True, capture_output=True, env=environment)
 
     train("whole")
     train("broken", "0.0")
@@ -159,6 +164,16 @@ def test_another_run_is_refused(texts: PackedTexts, tmp_path: Path) -> None:
     train_packed(fresh(), texts, tmp_path, settings=replace(SETTINGS, save_every=5, keep=1))
 
 
+def test_a_token_embedding_may_have_a_rate_of_its_own() -> None:
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2))
+    matrices, vectors, tables = packed_loop.rated_groups(model, replace(SETTINGS, embedding_rate=5.0))
+    assert tables["params"] == [model[0].weight] and matrices["params"] == [model[1].weight]
+    assert vectors["params"] == [model[1].bias]
+    assert [group["rate"] for group in (matrices, vectors, tables)] == [1.0, 1.0, 5.0]
+    assert [group["weight_decay"] for group in (matrices, vectors, tables)] == [0.01, 0.0, 0.01]
+    assert len(packed_loop.rated_groups(model, SETTINGS)) == 2
+
+
 def test_the_head_is_the_ridge_solution() -> None:
     generator = torch.Generator().manual_seed(0)
     students, true = torch.randn(200, 6, generator=generator), torch.randn(9, 6, generator=generator)
@@ -168,10 +183,9 @@ def test_the_head_is_the_ridge_solution() -> None:
 
 def test_a_passage_of_two_questions_is_no_negative() -> None:
     students, teachers = torch.eye(3), torch.eye(3)
-    common = {"temperature": 0.1, "margin": 0.0}
-    apart = pair_loss(students, teachers, **common)
+    apart = pair_loss(students, teachers, 0.1)
     teachers[0, 1] = 1.0  # the second passage is as near to the first question as its own
     students[0, 1] = 1.0
-    assert pair_loss(students, teachers, **common) == pytest.approx(apart.item(), abs=1e-4)
+    assert pair_loss(students, teachers, 0.1) == pytest.approx(apart.item(), abs=1e-4)
     teachers[0, 1] = 0.5
-    assert pair_loss(students, teachers, **common) > 0.2
+    assert pair_loss(students, teachers, 0.1) > 0.2

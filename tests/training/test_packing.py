@@ -12,7 +12,7 @@ from .conftest import SENTENCES
 
 @pytest.fixture
 def packed(tokenizer: AveyBTokenizer, tmp_path: Path) -> Path:
-    pack_texts(SENTENCES, tokenizer, tmp_path / "train", tmp_path / "held", every=10)
+    pack_texts(SENTENCES, tokenizer, tmp_path / "train", tmp_path / "held", separator=tokenizer.sep_id, every=10)
     return tmp_path / "train"
 
 

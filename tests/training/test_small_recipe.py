@@ -5,15 +5,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import packed_loop
 import pytest
 import torch
 import zstandard
 from click import Abort, UsageError
+from packed import MANIFEST, PackedTexts
 from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.embedder import Embedder
@@ -24,13 +27,11 @@ from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.wordpiece import Tokenizer, WordPieceTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import prefix_of
-from aveyb_retrieval.training import packed_loop
-from aveyb_retrieval.training.packed import MANIFEST, PackedTexts
 
 from ..wordpiece import save_vocabulary
-from .conftest import SENTENCES, tiny_config
+from .conftest import RECIPES, SENTENCES, tiny_config
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "aveyb-small-en"
+RECIPE = RECIPES / "aveyb-small-en"
 SPLIT = 32
 SETS = ("medquad", "scifact", "qmsum-long", "openstax-ccby-long", "cranfield", "nq-gold")
 SOURCES = (
@@ -41,15 +42,9 @@ HELD_OUT = "Nobody who trains a model may see this answer, for it belongs to a t
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch):
+def stage() -> Callable[[str], ModuleType]:
     """Import a stage of the recipe by its name."""
-    monkeypatch.syspath_prepend(str(RECIPE.with_name("aveyb-mini-en")))
-    monkeypatch.syspath_prepend(str(RECIPE))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return load
+    return importlib.import_module
 
 
 @pytest.fixture

@@ -1,17 +1,18 @@
 """The teacher's vectors of tokens: aligned by characters, cached in shards, refused for another vocabulary."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from teacher_tokens import encode_tokens, label_tokens, overlaps, read_token_vectors
 
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
-from aveyb_retrieval.training.teacher_tokens import TokenLabels, encode_tokens, overlaps, read_token_vectors
 
 from .conftest import SENTENCES, tiny_config
 
@@ -29,6 +30,9 @@ def characters(text: str) -> tuple[np.ndarray, np.ndarray]:
     """A student whose tokens are single characters."""
     places = np.arange(len(text))
     return np.array([ord(c) for c in text]), np.stack([places, places + 1], axis=1)
+
+
+ENCODE = partial(label_tokens, tokenize=characters, precision="float32")
 
 
 def test_overlaps_count_shared_characters() -> None:
@@ -64,7 +68,7 @@ def test_a_students_token_has_the_mean_of_what_the_teacher_says_there(
 
 
 def test_the_cache_goes_on_and_is_read_across_shards(teacher: str, tmp_path: Path) -> None:
-    options = {"tokens": TokenLabels("characters", characters), "model": teacher, "shard_size": 10}
+    options = {"encode": ENCODE, "vocabulary": "characters", "model": teacher, "shard_size": 10}
     for part in ((1, 2), (0, 2)):
         cache_vectors(TEXTS, tmp_path, part=part, **options)
     whole = read_token_vectors(tmp_path, vocabulary="characters")
@@ -80,12 +84,12 @@ def test_the_cache_goes_on_and_is_read_across_shards(teacher: str, tmp_path: Pat
 
 
 def test_other_words_and_damage_are_refused(teacher: str, tmp_path: Path) -> None:
-    options = {"model": teacher, "shard_size": 10}
-    cache_vectors(TEXTS, tmp_path, tokens=TokenLabels("characters", characters), **options)
+    options = {"encode": ENCODE, "model": teacher, "shard_size": 10}
+    cache_vectors(TEXTS, tmp_path, vocabulary="characters", **options)
     with pytest.raises(InputError, match="for the vocabulary characters, the texts were packed with words"):
         read_token_vectors(tmp_path, vocabulary="words")
     with pytest.raises(InputError, match="vocabulary"):
-        cache_vectors(TEXTS, tmp_path, tokens=TokenLabels("words", characters), **options)
+        cache_vectors(TEXTS, tmp_path, vocabulary="words", **options)
     np.save(tmp_path / "tokens-00000.npy", np.zeros((3, 48), np.int8))
     with pytest.raises(InputError, match=r"tokens-00000\.npy has shape \(3, 48\)"):
         read_token_vectors(tmp_path, vocabulary="characters")

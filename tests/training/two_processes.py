@@ -3,11 +3,11 @@
 import sys
 
 import torch
+from packed import PackedTexts
+from packed_loop import train_packed
+from packed_settings import PackedSettings
 
 from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.training.packed import PackedTexts
-from aveyb_retrieval.training.packed_loop import train_packed
-from aveyb_retrieval.training.settings import PackedSettings
 
 if __name__ == "__main__":
     model, packed, out, minutes = sys.argv[1:]

@@ -29,7 +29,7 @@ from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aveyb_retrieval.training.teacher_tokens import TokenVectors
+    from teacher_tokens import TokenVectors
 
 MANIFEST = "packed.json"
 STORAGE_DTYPES = ("int8", "float16")

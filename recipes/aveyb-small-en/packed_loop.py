@@ -6,7 +6,6 @@ alone, so it ends with the weights of a run that was never stopped.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import defaultdict
 from dataclasses import asdict
@@ -15,26 +14,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from heads import fit_head, fit_rotation, token_loss
+from packed import BatchOrder, PackedTexts
+from pairs import pair_loss
+from processes import Processes
+from safetensors.torch import save
 from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
-from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import rename, write_atomic
-from aveyb_retrieval.training.losses import distillation_loss, fit_head, fit_rotation, token_loss
-from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor
-from aveyb_retrieval.training.packed import BatchOrder, PackedTexts
-from aveyb_retrieval.training.processes import Processes
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.training.losses import batch_scores, distillation_loss
+from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
+from checkpoints import restore_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.training.settings import PackedSettings
+    from packed_settings import PackedSettings
 
-STATE = "state.safetensors"
+    from aveyb_retrieval.encoder.model import AveyBModel
+
 HEAD = "head.safetensors"  # beside the model: maps its vectors to the teacher's
 _HEAD_TEXTS = 4096  # on which the head is fitted before the first step
 _HEAD_BATCH = 64
@@ -92,15 +93,7 @@ class PackedRun:
         nn.Module.to(model, device).train()
         self.head = Head(model.config.hidden_size, texts.vectors.shape[1], learnt=settings.head == "linear").to(device)
         self.trained = nn.ModuleDict({"model": model, "head": self.head})
-        self.optimizer = build_optimizer(
-            self.trained,
-            settings.optimizer,
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-            embedding_rate=settings.embedding_rate,
-        )
+        self.optimizer = build_optimizer(rated_groups(self.trained, settings), settings)
         self.factor = learning_rate_factor(settings.schedule, steps, settings.warmup, settings.floor)
         self.step = 0
         if self.folder.checkpoint is None:
@@ -196,6 +189,21 @@ def _check_tokens(settings: PackedSettings, texts: PackedTexts) -> None:
         )
 
 
+def rated_groups(trained: nn.Module, settings: PackedSettings) -> list[dict[str, Any]]:
+    """Return the groups of a run's parameters; `rate` is a group's multiple of the learning rate.
+
+    Token embeddings have `embedding_rate`: Adam's step is of the learning rate's size whatever the entries' is, and
+    those of an embedding may be 20 times those of a matrix.
+    """
+    groups = parameter_groups(trained, settings.weight_decay)
+    if settings.embedding_rate != 1:
+        tables = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
+        own = [p for p in groups[0]["params"] if id(p) in tables]
+        groups[0]["params"] = [p for p in groups[0]["params"] if id(p) not in tables]
+        groups.append({"params": own, "weight_decay": settings.weight_decay, "rate": settings.embedding_rate})
+    return [{"rate": 1.0} | group for group in groups]
+
+
 class Head(nn.Module):
     """Maps the student's vectors to the teacher's: `W s`. The teacher's tokens come the other way: `scale W^T h`."""
 
@@ -235,15 +243,13 @@ def batch_loss(
     """Compute the loss of a batch of rows int64 `[B, 1 or 2]`; questions are not padded to the length of passages."""
     with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
         found = [token_vectors(model, *texts.padded(column)) for column in rows.T]
-    loss = distillation_loss(
-        [nn.functional.normalize(means, dim=-1) for _, means in found],
-        [torch.from_numpy(texts.vectors[column]).to(model.device).float() for column in rows.T],
-        head,
-        vector_weight=settings.vector_weight,
-        score_weight=settings.score_weight,
-        pair_weight=settings.pair_weight,
-        temperature=settings.temperature,
-    )
+    students = [nn.functional.normalize(means, dim=-1) for _, means in found]
+    teachers = [torch.from_numpy(texts.vectors[column]).to(model.device).float() for column in rows.T]
+    weights = {"vector_weight": settings.vector_weight, "score_weight": settings.score_weight}
+    loss = distillation_loss(students, teachers, head, **weights, temperature=settings.temperature)
+    if settings.pair_weight and len(students) == 2:
+        pairs = pair_loss(batch_scores(students), batch_scores(teachers), settings.temperature)
+        loss = loss + settings.pair_weight * pairs
     if settings.token_weight:
         targets = [head.targets(torch.from_numpy(texts.padded_tokens(column)).to(model.device)) for column in rows.T]
         losses = [token_loss(tokens, wanted) for (tokens, _), wanted in zip(found, targets, strict=True)]
@@ -265,67 +271,3 @@ def fit_start(head: Head, model: AveyBModel, texts: PackedTexts, settings: Packe
     if texts.tokens is not None:
         wanted = torch.stack([torch.from_numpy(texts.padded_tokens([row])[0].mean(0)) for row in rows])
         head.scale.copy_(means.norm() / (wanted @ head.weight.cpu()).norm())
-
-
-def save_checkpoint(
-    checkpoints: Path, step: int, trained: nn.Module, optimizer: torch.optim.Optimizer, keep: int
-) -> None:
-    """Write a checkpoint, whole or not at all, and delete all but the newest."""
-    work = checkpoints / f".checkpoint-{step}"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    tensors = {f"weights.{name}": value for name, value in trained.state_dict().items()}
-    for number, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {"step": str(step)})
-    write_atomic(work / STATE, data)
-    target = checkpoints / f"checkpoint-{step}"
-    if target.exists():  # written again by a run whose newest checkpoint it is: the same bytes
-        shutil.rmtree(work)
-    else:
-        rename(work, target)
-    found = sorted(checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
-    for old in found[:-keep]:
-        shutil.rmtree(old)
-
-
-def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint's file.
-
-    Raises:
-        InputError: it is missing or cut short.
-    """
-    try:
-        tensors: dict[str, torch.Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}): delete its folder to go on from an earlier checkpoint, or copy it again"
-        ) from error
-    return tensors
-
-
-def restore_checkpoint(checkpoint: Path, trained: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint; return its step.
-
-    Raises:
-        InputError: its weights are those of a model of other sizes, or it is damaged.
-    """
-    tensors = read_state(checkpoint / STATE)
-    weights = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
-    shapes = {name: tuple(value.shape) for name, value in trained.state_dict().items()}
-    for name in sorted({*shapes, *weights}):
-        found = tuple(weights[name].shape) if name in weights else None
-        if found != shapes.get(name):
-            raise InputError(
-                f"{checkpoint / STATE}: {name} has the shape {found}, the model to train {shapes.get(name)}: the "
-                "checkpoint belongs to a model of other sizes; continue with the one that the run started with"
-            )
-    trained.load_state_dict(weights)
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            number, _, key = rest.partition(".")
-            state.setdefault(int(number), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return int(checkpoint.name.partition("-")[2])

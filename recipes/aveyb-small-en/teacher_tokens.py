@@ -41,21 +41,17 @@ def overlaps(student: np.ndarray, teacher: np.ndarray) -> np.ndarray:
     return np.maximum(ends - starts, 0).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class TokenLabels:
-    """Labels the tokens of a student; for `teacher.cache_vectors`.
+def label_tokens(teacher: Any, texts: Sequence[str], *, tokenize: Tokenize, precision: str) -> dict[str, np.ndarray]:
+    """Return the three arrays of a shard, as `teacher.cache_vectors` takes them.
 
-    vocabulary: identifies the student's vocabulary. tokenize: returns the student's ids `[T]` and character offsets
-    `[T, 2]` of a text, cut as in training.
+    Args:
+        teacher: a SentenceTransformer.
+        texts: of the shard.
+        tokenize: returns the student's ids `[T]` and character offsets `[T, 2]` of a text, cut as in training.
+        precision: of the teacher's matrix products.
     """
-
-    vocabulary: str
-    tokenize: Tokenize
-
-    def encode(self, teacher: Any, texts: Sequence[str], precision: str) -> dict[str, np.ndarray]:
-        """Return the three arrays of a shard."""
-        found = encode_tokens(teacher, texts, self.tokenize, precision)
-        return {"scales": found.scales, "tokens": found.tokens, "vectors": found.texts}
+    found = encode_tokens(teacher, texts, tokenize, precision)
+    return {"scales": found.scales, "tokens": found.tokens, "vectors": found.texts}
 
 
 @dataclass(frozen=True)
