@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import is_released, read_object
 from aveyb_retrieval.errors import ModelError
-from aveyb_retrieval.wording import first_line
+from aveyb_retrieval.wording import first_line, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -214,8 +214,8 @@ def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
     """Raise `ModelError` if a checkpoint does not fill every parameter, or holds tensors that have no place."""
     if missing:
         raise ModelError(
-            f"{name}: the checkpoint lacks {len(missing)} parameters, first {min(missing)!r}; they would be random, so "
-            "use a complete checkpoint, or the model class that this one was saved from"
+            f"{name}: the checkpoint lacks {plural(len(missing), 'parameter')}, first {min(missing)!r}; it would be "
+            "random, so use a complete checkpoint, or the model class that this one was saved from"
         )
     if extra := {key for key in unexpected if _ENCODER_NAME.match(key)}:
         raise ModelError(

@@ -5,7 +5,7 @@
 
 TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters, eight make a document.
 Vectors are given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search
-costs what is printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row
+costs what is printed and the encoding of its query. Sizes that are not asked for keep their results. Every search asks for ten, 100 questions each: eight words in a row
 of a passage, and its vector with noise. Each size runs in a process of its own.
 """
 
@@ -36,6 +36,7 @@ LENGTH = 560  # characters of a passage
 QUESTIONS = 100
 ADDS = 1000
 K = 10
+PEERS = ("FAISS", "Lance", "tantivy", "LanceDB")
 SIZES = (10_000, 100_000, 1_000_000)
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -419,7 +420,7 @@ def lancedb_alone(
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def run(paths: list[Path], count: int, peers: bool) -> dict[str, Any]:
+def run(paths: list[Path], count: int, peers: list[str]) -> dict[str, Any]:
     """All systems at one size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -427,13 +428,16 @@ def run(paths: list[Path], count: int, peers: bool) -> dict[str, Any]:
         questions = Questions(paths, count, vectors)
         found = {"ours": ours(paths, count, vectors, questions, folder)}
         shutil.rmtree(folder / "ours")
-        if peers:
+        if "FAISS" in peers:
             from aveyb_retrieval.indexes.nearest.faiss_index import choose_factory
 
             factory = choose_factory("auto", count, DIM)
             found["FAISS"] = faiss_alone(count, vectors, questions, folder, factory)
+        if "Lance" in peers:
             found["Lance"] = lance_alone(paths, count, vectors, questions, folder)
+        if "tantivy" in peers:
             found["tantivy"] = tantivy_alone(paths, count, questions, folder)
+        if "LanceDB" in peers:
             found["LanceDB"] = lancedb_alone(paths, count, vectors, questions, folder)
     return found
 
@@ -494,7 +498,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", type=Path)
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--reader", nargs=2, type=Path, help=argparse.SUPPRESS)
@@ -503,17 +507,20 @@ def main() -> None:
         read(*arguments.reader)
         return
     if arguments.one:
-        print(json.dumps(run(sorted(arguments.texts), arguments.one, not arguments.no_peers)))
+        print(json.dumps(run(sorted(arguments.texts), arguments.one, arguments.peers)))
         return
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}."
-    results: dict[str, Any] = {"machine": machine, "sizes": {}}
+    kept = arguments.out / "growth.json"
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {"sizes": {}}
+    results["machine"] = machine
     for size in arguments.sizes:
         command = [sys.executable, __file__, *map(str, arguments.texts), "--one", str(size)]
-        command += ["--no-peers"] if arguments.no_peers else []
+        command += ["--peers", *arguments.peers]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         results["sizes"][str(size)] = json.loads(done.stdout.splitlines()[-1])
         arguments.out.mkdir(exist_ok=True, parents=True)
-        (arguments.out / "growth.json").write_text(json.dumps(results, indent=1) + "\n")
+        results["sizes"] = dict(sorted(results["sizes"].items(), key=lambda item: int(item[0])))
+        kept.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "growth.md").write_text(table(results))
         plot(results, arguments.out / "growth.png")
     print(table(results))

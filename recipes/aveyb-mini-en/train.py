@@ -9,38 +9,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from pair_distillation import PairDistillationLoss
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from sources import PROMPT
 from token_embeddings import token_embeddings_from_teacher
 from tokenizers import Tokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
-from pairs import pair_loss
-
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.training.distill import DistillationLoss
-from aveyb_retrieval.training.losses import batch_scores
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import RunSettings
 from aveyb_retrieval.training.teacher import load_teacher, read_vectors
 from aveyb_retrieval.training.texts import fingerprint, read_records
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HELD_OUT = 60  # one pair in so many is kept aside, whatever else is in the data, to compare settings
 WORDS = 4  # of single words, the whole model sees one in so many: the token embedding alone has learnt them all
@@ -55,38 +47,6 @@ KIN = {  # batch-mates are the negatives of a pair, and those from afar are too 
     "windows": ["ms_cpp_docs", "ms_powershell_docs", "ms_win32", "ms_windows_driver_docs"],
     "open source": ["ethereum_eips", "kubernetes_keps", "php_manual", "python_peps", "rust_rfcs"],
 }
-
-
-class PairDistillationLoss(DistillationLoss):
-    """The loss of `aveyb-train distill`, and that of `pairs.py` over the pairs of a batch.
-
-    Args:
-        model, teacher_vectors, weights: as for `DistillationLoss`.
-        pair_weight: weight of the pairs.
-        head: `[D_teacher, D_student]`, where W starts; None: at random.
-    """
-
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        teacher_vectors: np.ndarray,
-        *,
-        pair_weight: float,
-        head: np.ndarray | None = None,
-        **weights: float,
-    ) -> None:
-        super().__init__(model, teacher_vectors, **weights)
-        self.pair_weight = pair_weight
-        if head is not None:
-            with torch.no_grad():
-                self.head.weight.copy_(torch.from_numpy(head))
-
-    def terms(self, students: Sequence[torch.Tensor], teachers: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Add the pairs; single texts have no such term."""
-        loss = super().terms(students, teachers)
-        if self.pair_weight and len(students) == 2:
-            loss = loss + self.pair_weight * pair_loss(batch_scores(students), batch_scores(teachers), self.temperature)
-        return loss
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], obj
 
 def test_a_lost_parameter(folder: Path, refusal: Callable[[Path], str]) -> None:
     change_tensors(folder, lambda tensors: tensors.pop("layers.1.fuser.bias"))
-    assert "lacks 1 parameters, first" in refusal(folder)
+    assert "lacks 1 parameter, first" in refusal(folder)
 
 
 def test_a_layer_too_many(folder: Path, refusal: Callable[[Path], str]) -> None:
@@ -158,7 +158,7 @@ def test_an_encoder_alone_fills_a_model_whose_head_is_tied(tmp_path: Path) -> No
     again = AveyBModel.from_pretrained(tmp_path / "both")
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True))
     change_config(tmp_path / "encoder", tie_word_embeddings=False)
-    with pytest.raises(ModelError, match=r"lacks 1 parameters, first 'lm_head.weight'"):
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'lm_head.weight'"):
         AveyBForMaskedLM.from_pretrained(tmp_path / "encoder")
 
 

@@ -75,7 +75,7 @@ def test_released_loss_and_every_gradient_are_met(released: tuple[Any, dict[str,
 def test_a_released_checkpoint_that_lacks_part_of_the_head(shared: Path) -> None:
     tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
     stored = {n.removeprefix("tc5.weights."): t for n, t in tensors.items() if n.startswith("tc5.weights.")}
-    with pytest.raises(ModelError, match=r"lacks 1 tensors, first 'classifier\.bias'"):
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'classifier\.bias'"):
         without = {n: t for n, t in stored.items() if n != "classifier.bias"}
         AveyBForTokenClassification.from_released(without, **config, num_labels=5)
     with pytest.raises(ModelError, match=r"classifier.\w+ has shape \(5.*, its settings say \(4"):

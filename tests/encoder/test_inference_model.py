@@ -74,7 +74,7 @@ def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="damaged or cut short"):
         InferenceModel.load(tmp_path)
     save_file({name: tensor for name, tensor in tensors.items() if name != "ranker.down_proj"}, path)
-    with pytest.raises(ModelError, match=r"lacks 1 parameters, first 'ranker.down_proj'"):
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'ranker.down_proj'"):
         InferenceModel.load(tmp_path)
     save_file({**tensors, "layers.9.fuser.weight": torch.zeros(1)}, path)
     with pytest.raises(ModelError, match="no place in the model"):

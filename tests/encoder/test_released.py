@@ -95,7 +95,7 @@ def test_a_folder_in_the_authors_format_loads_with_from_pretrained(small: Fixtur
 def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, tmp_path: Path) -> None:
     tensors, config = small
     stored = weights(tensors)
-    with pytest.raises(ModelError, match=r"lacks 1 parameters, first 'layers.2.spatial_proj'"):
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'layers.2.spatial_proj'"):
         AveyBModel.from_released({n: t for n, t in stored.items() if n != "layers.2.spatial_proj"}, **config)
     with pytest.raises(ModelError, match="no place in the model"):
         AveyBModel.from_released(stored, **{**config, "n_layers": 3})

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pair_distillation import PairDistillationLoss
 from token_embeddings import token_embeddings_from_teacher
-from train import PairDistillationLoss
 
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError

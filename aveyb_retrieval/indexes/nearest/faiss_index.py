@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.indexes.nearest import faiss_structure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import faiss
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
@@ -27,6 +30,7 @@ AUTO = "auto"
 # longer to build. Lists would have to be searched by the quarter for the same recall, so they only pay in large files.
 EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
+MANY = 8  # queries, from which on FAISS shares them among threads
 ANY_TYPE = "set AVEYB_FAISS_TYPES=any"  # in messages
 _HNSW = re.compile(r"HNSW(\d+)")
 
@@ -144,6 +148,18 @@ def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
         raise ConfigError(
             f"the index cannot take {len(ids):,} vectors: {reason(error)}; use another one, or --index auto"
         ) from error
+
+
+@contextmanager
+def threads_for(queries: int) -> Iterator[None]:
+    """Search for few queries with one thread: others would wait for it actively, and take processors from Lance's."""
+    faiss = import_faiss()
+    before = faiss.omp_get_max_threads()  # of the calling thread alone
+    faiss.omp_set_num_threads(before if queries >= MANY else 1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def innermost(index: faiss.Index) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, innermost
+from aveyb_retrieval.indexes.nearest.faiss_index import import_faiss, innermost, threads_for
 from aveyb_retrieval.indexes.store.numbering import number_range
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ class FaissSearcher:
             else:
                 sift, ask = True, sifted
         k = min(ask, count)
-        scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
+        with threads_for(len(queries)):
+            scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
         gone = (numbers < 0) | np.isnan(scores)
         if sift and among is not None:
             places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
