@@ -5,8 +5,8 @@
 
 TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters, eight make a document.
 Vectors are given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search
-costs what is printed and the encoding of its query. Sizes that are not asked for keep their results. Every search asks for ten, 100 questions each: eight words in a row
-of a passage, and its vector with noise. Each size runs in a process of its own.
+costs what is printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row
+of a passage, and its vector with noise. Each size runs in a process of its own; others keep their results.
 """
 
 from __future__ import annotations
