@@ -36,6 +36,8 @@ def finish(
     transaction.whole = whole
     if transaction.base is None or reindex:
         progress("indexing words", 0, None, 0)
+        for dataset in tables.all.values():
+            dataset.merge()  # a build leaves a fragment for each batch, and a row is looked for in all of them
         for dataset, column in ((tables.documents, "id"), (tables.texts, WORDS), (tables.passages, WORDS)):
             dataset.index(column)
     else:

@@ -1,9 +1,9 @@
 """How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
 
 A text becomes a list of words: runs of letters and digits in lower case (accents put together with their letters
-    first), stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no
-    spaces between their words, become their characters and all pairs of neighbors. Engines store the words with spaces
-    between them and look for words as they are, so all of them find the same.
+first), stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no
+spaces between their words, become their characters and all pairs of neighbors. Engines store the words with spaces
+between them and look for words as they are, so all of them find the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 PLAIN = "none"
+STEMS_KEPT = 200_000  # words whose stems are remembered, in about 30 MB
 LANGUAGES = (
     ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
     "portuguese", "romanian", "russian", "spanish", "swedish", "turkish", PLAIN,
@@ -91,7 +92,24 @@ def language(name: str) -> Language:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
     import Stemmer
 
-    return Language(name, _stop_words(name), Stemmer.Stemmer(name).stemWords)
+    return Language(name, _stop_words(name), _Stems(Stemmer.Stemmer(name, 0).stemWord).of)
+
+
+class _Stems(dict[str, str]):
+    """The stems of words, remembered: most words of a text have been seen before."""
+
+    def __init__(self, stem: Callable[[str], str]) -> None:
+        self._stem = stem
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= STEMS_KEPT:
+            self.clear()
+        self[word] = stem = self._stem(word)
+        return stem
+
+    def of(self, words: list[str]) -> list[str]:
+        """The stems of words."""
+        return [self[word] for word in words]
 
 
 def _stop_words(name: str) -> frozenset[str]:
