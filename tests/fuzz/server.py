@@ -125,10 +125,15 @@ def _body(rng: random.Random) -> bytes:
 
 def _nested(rng: random.Random) -> Any:
     found: Any = {text(rng): value(rng)}
+    size = len(json.dumps(found))
     for _ in range(rng.choice((1, 5, 19, 21, 60))):
         key = rng.choice(("$not", "$and", "$or", "a", "$in", "$contains", "$elemMatch"))
-        found = {key: [found] * rng.choice((1, 2)) if key in ("$and", "$or", "$in") else found}
-    return found if len(json.dumps(found)) < 1 << 20 else {}
+        times = rng.choice((1, 2)) if key in ("$and", "$or", "$in") else 0
+        size = size * max(times, 1) + len(key) + 8
+        if size > 1 << 20:  # sixty levels of two each are more than any memory holds
+            break
+        found = {key: [found] * times if times else found}
+    return found
 
 
 def _post(rng: random.Random, body: bytes) -> bytes:
