@@ -34,15 +34,14 @@ def finish(
     """
     state, tables = transaction.state, transaction.tables
     transaction.whole = whole
-    if transaction.base is None or reindex:
-        progress("indexing words", 0, None, 0)
+    new = transaction.base is None
+    if new or not reindex:  # indexes of words that are made again may be damaged, so nothing merges these before
         for dataset in tables.all.values():
-            dataset.merge()  # a build leaves a fragment for each batch, and a row is looked for in all of them
+            dataset.settle(whole=whole or new)  # a build leaves a fragment for each batch
+    if new or reindex:
+        progress("indexing words", 0, None, 0)
         for dataset, column in ((tables.documents, "id"), (tables.texts, WORDS), (tables.passages, WORDS)):
             dataset.index(column)
-    else:
-        for dataset in tables.all.values():
-            dataset.settle(whole=whole)
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=rebuild)
     if retune and state.recall is not None:

@@ -331,10 +331,6 @@ class Dataset:
             done = True
         return self._merge_fragments(whole=whole) or done
 
-    def merge(self) -> None:
-        """Make one fragment of all, of a million rows at most."""
-        self._merge_fragments(whole=True)
-
     def _unindexed(self, indexes: Sequence[Any]) -> list[int]:
         """Rows of the fragments that no index covers yet."""
         covered = set[int]()
