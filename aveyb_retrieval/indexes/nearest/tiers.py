@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.nearest.exact import search as search_exactly
 from aveyb_retrieval.indexes.nearest.exact import top
 from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
 from aveyb_retrieval.indexes.nearest.memory import Memory, between
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, number_range
+from aveyb_retrieval.indexes.store.numbering import END, PASSAGE_BITS, number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-END = 1 << 42  # above the number of any document
 MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
 READ = 100  # codes that are scanned while one vector is read
 BLOCK = 8192  # vectors read at once by their numbers

@@ -120,7 +120,7 @@ def read_part(data: bytes, name: str, encoding: Encoding, folder: str) -> tuple[
     start, stop, headings, norms, passages = lists.flatten().flatten()
     spans = np.stack([start.to_numpy(), stop.to_numpy()], axis=1)
     norms = norms.to_numpy(zero_copy_only=False)
-    units, vectors = matrix(pa.chunked_array([passages])), matrix(table["vector"])
+    units, vectors = _matrix(passages), _matrix(table["vector"].combine_chunks())
     off, off_passages = _off_unit(vectors), _off_unit(units)
     ends, headings = lists.offsets.to_numpy() - lists.offsets[0].as_py(), headings.to_pylist()
     records = []
@@ -192,9 +192,7 @@ def _damaged(name: str, what: str) -> InputError:
     return InputError(f"{name}: {what}; encode this shard again, or restore the file from a copy")
 
 
-def matrix(column: pyarrow.ChunkedArray) -> FloatArray:
-    """Vectors `[n, d]` float32 of a column of fixed-size lists."""
-    width = column.type.list_size
-    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    flat = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    return flat.reshape(-1, width).astype(np.float32, copy=False)
+def _matrix(rows: pyarrow.FixedSizeListArray) -> FloatArray:
+    """Vectors `[n, d]` float32 of lists of d numbers."""
+    flat: FloatArray = rows.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return flat.reshape(-1, rows.type.list_size)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
+END = 1 << 42  # above the number of any document
 
 
 def id_digest(document_id: str) -> bytes:

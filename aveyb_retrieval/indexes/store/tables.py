@@ -28,7 +28,7 @@ from aveyb_retrieval.indexes.store.dataset import VECTOR, WORDS, Dataset
 from aveyb_retrieval.indexes.store.filters import ALL, compile_filter, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.mapped import LAYOUT
-from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.store.numbering import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -225,10 +225,11 @@ class Tables:
 
     # --- passages ----------------------------------------------------------------------------------------------------
 
-    def numbers(self, kind: Kind) -> IntArray:
-        """Numbers of all documents or passages, ascending."""
+    def numbers(self, kind: Kind, first: int = 0, stop: int = END) -> IntArray:
+        """Numbers of the documents in `[first, stop)`, or of their passages, ascending."""
         docs, counts = self.documents.held
-        return docs if kind == "document" else expand_passages(np.stack([docs, counts], axis=1))
+        part = slice(*np.searchsorted(docs, [first, stop]))
+        return docs[part] if kind == "document" else expand_passages(np.stack([docs[part], counts[part]], axis=1))
 
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.store.numbering import number_range
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,8 +28,7 @@ class StoredVectors:
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
-        numbers = self.tables.numbers(self.kind)
-        numbers = numbers[slice(*np.searchsorted(numbers, number_range(self.kind, first, stop)))]
+        numbers = self.tables.numbers(self.kind, first, stop)
         for start in range(0, len(numbers), rows):
             yield self.live(numbers[start : start + rows])
 
