@@ -18,9 +18,10 @@ from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
+from checkpoints import restore_checkpoint, save_checkpoint
+
 from aveyb_retrieval.indexes.store.files import rename, write_atomic
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, SETTINGS, RunFolder, check_loss
-from checkpoints import restore_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

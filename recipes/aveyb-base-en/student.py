@@ -13,13 +13,14 @@ from torch import nn
 from transformers import AutoModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
+from checkpoints import STATE, read_state
+
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.model import AveyBModel
 from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.store.files import hash_file
-from checkpoints import STATE, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from checkpoints import restore_checkpoint, save_checkpoint
 from heads import fit_head, fit_rotation, token_loss
 from packed import BatchOrder, PackedTexts
 from pairs import pair_loss
@@ -27,7 +28,6 @@ from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.losses import batch_scores, distillation_loss
 from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
-from checkpoints import restore_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
