@@ -32,10 +32,10 @@ background() { # the log, then a command
         echo "already running: $(cat "$pid")" >&2
         exit 1
     fi
-    setsid nohup nice -n 19 "$@" >>"$log" 2>&1 </dev/null &
-    echo $! >"$pid"
     # Linux may share processors by sessions, and then `nice` counts only within one: this one gives way, too
-    if [ -w "/proc/$!/autogroup" ]; then echo 19 >"/proc/$!/autogroup"; fi
+    setsid nohup bash -c '[ ! -w /proc/$$/autogroup ] || echo 19 >/proc/$$/autogroup; exec nice -n 19 "$@"' _ "$@" \
+        >>"$log" 2>&1 </dev/null &
+    echo $! >"$pid"
     echo "running: $!; $log"
 }
 
