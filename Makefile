@@ -49,8 +49,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy aveyb_retrieval
 
+# The command reference, and the site in docs/_build; a warning or a dead link of the site is an error.
 docs: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

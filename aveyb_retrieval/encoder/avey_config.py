@@ -34,7 +34,7 @@ class AveyConfig(BaseConfig):
         similarity_eps: epsilon of the contextualizer's and the ranker's norms.
         max_split_weight: bound on a retrieved split's weight.
 
-    Initialization (of a model to be trained):
+    Initialization:
         initializer_range: standard deviation of embedding and linear maps; V starts Xavier normal.
 
     Raises:

@@ -95,15 +95,15 @@ class AveyBConfig(BaseConfig):
         layer_pattern: "static", "dynamic" or "coupled" for each layer; None alternates, static first. Coupled layers
             are Avey's (eq. 2): a learned matrix times the cosines as they are.
 
-    Choices (paper | released code):
-        enricher_activation: "relu2" | "gelu".
+    Choices:
+        enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
         mix_activation: sigma after mixing, "relu" | "none".
         mix_bias: a learned bias per token position after mixing, True | False (optional in the paper).
         enriched_order: columns of the enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass".
         fuser_order: columns of the fuser's input, "bypass_context" | "context_bypass".
-        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum |S|, 1e-12); also
-            the paper's other candidates (table 6), in plain torch on every device: "none"; "rms", S / (rms S + eps);
-            "softmax"; "scaled_softmax", the softmax of S / sqrt(m).
+        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12);
+            also the paper's other candidates (table 6), in plain torch on every device: "none"; "rms",
+            S / (rms S + eps); "softmax"; "scaled_softmax", the softmax of S / sqrt(m).
         learned_residual: the residual is scaled by a learned scalar per layer, False | True.
         final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
         weight_norm: a retrieved split is weighted by score / highest | score / lowest among the chosen.
@@ -124,7 +124,7 @@ class AveyBConfig(BaseConfig):
         max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as
             that one nears zero; the score ratios of trained models stay far below this bound.
 
-    Initialization (of a model to be trained):
+    Initialization:
         weight_init: embeddings and linear maps start "normal" | "xavier" normal (the paper gives none); the compressor
             starts Xavier normal in any case.
         initializer_range: the standard deviation of "normal".
@@ -132,7 +132,7 @@ class AveyBConfig(BaseConfig):
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`local_matrix`).
 
-    Funnel (`funnel.py`; None: the funnel's usual value, or no funnel):
+    Funnel:
         funnel_after: how many layers see every token; behind them neighbouring tokens of a split are pooled.
         funnel_factor: how many tokens become one row, 2; it divides `split_size`. 1 pools nothing.
         funnel_pool: "mean" | "max" (the Funnel paper's).
