@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import add_documents, build_index, delete_documents, upsert_documents
+from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store import manifest as manifest_module
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
-from tests.fuzz.indexes import listed, seal, use, version
+from tests.fuzz.indexes import interrupted, listed, seal, use, version
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -265,6 +265,11 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "tiers are null": lambda m: m.update(tiers=None),
     "counts of text": lambda m: m.update(counts={"documents": "many"}),
     "a negative count": lambda m: m["counts"].update(documents=-1),
+    "a count beyond 64 bits": lambda m: m["counts"].update(words=1 << 63),
+    "a tier of absurd size": lambda m: m["tiers"][0].update(count=1 << 62),
+    "numbers of documents that have run out": lambda m: m.update(next_doc=1 << 43),
+    "a table of a version beyond 64 bits": lambda m: m["tables"].update(texts=1 << 64),
+    "half a character": lambda m: m["files"].update({"\ud800": OTHER}),
     "another build": lambda m: m.update(build="../../.."),
     "a number of text": lambda m: m.update(number="1"),
     "a job of null": lambda m: m.update(job=None),
@@ -278,6 +283,46 @@ def test_a_hostile_manifest_is_refused(index: Path, what: str) -> None:
         use(index)
     with suppress(IndexFormatError):
         assert verify_index(index).problems
+
+
+def test_deleted_rows_that_claim_to_be_endless_are_refused(index: Path) -> None:
+    """Lance takes the memory that the list asks for, and ends the process where there is none."""
+    names = listed(index, "/_deletions/")
+    assert names
+    for name in names:
+        path = index / name
+        data = path.read_bytes()
+        place = data.rindex(b"\xff" * 8)  # the length of the last buffer, -1: as it is
+        path.write_bytes(data[:place] + (1 << 57).to_bytes(8, "little") + data[place + 8 :])
+        seal(index)
+        with pytest.raises(IndexFormatError, match=r"_deletions|\.lance: files of the version"):
+            use(index)
+        assert verify_index(index).problems
+        path.write_bytes(data)
+    seal(index)
+    use(index)
+
+
+JOURNALS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a table is missing": lambda j: j["tables"].pop("texts"),
+    "a table of a negative version": lambda j: j["tables"].update(texts=-3),
+    "a negative count": lambda j: j["counts"].update(documents=-1),
+    "numbers of documents that have run out": lambda j: j.update(next_doc=1 << 60),
+}
+
+
+@pytest.mark.parametrize("what", JOURNALS)
+def test_a_journal_that_cannot_be_is_begun_again(what: str, tmp_path: Path) -> None:
+    root = interrupted(tmp_path)
+    path = root / "journal.json"
+    journal = json.loads(path.read_bytes())
+    JOURNALS[what](journal)
+    path.write_text(json.dumps(journal))
+    added = make_documents(20, seed=5, first=40)
+    assert add_documents(added, root, model=FakeEmbedder()).resumed is False
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        assert {document["_id"] for document in added} <= {document.id for document in retriever.documents()}
+    assert verify_index(root, deep=True).problems == []
 
 
 def test_a_manifest_that_is_huge_deep_or_no_json_is_refused(index: Path) -> None:

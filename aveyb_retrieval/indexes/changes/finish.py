@@ -55,7 +55,7 @@ def finish(
 def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, *, rebuild: bool) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
-    live = state.counts.of(kind)
+    live = len(transaction.tables.of(kind))
     due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
     if not due:
         if rebuild:  # what is left is searched exactly

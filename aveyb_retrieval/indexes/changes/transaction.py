@@ -38,6 +38,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     Counts,
     Manifest,
     Tier,
+    problem,
     rejected_name,
 )
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
@@ -97,6 +98,25 @@ class State:
     def name(self) -> str:
         """The name of the version that it will be."""
         return version_name(self.number, self.build)
+
+    def manifest(self, tables: dict[str, int], listed: dict[str, FileInfo]) -> Manifest:
+        """The manifest of the version, of these tables and files."""
+        return Manifest(
+            number=self.number,
+            build=self.build,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            package=package_version(),
+            encoding=self.encoding,
+            index=self.index,
+            recall=self.recall,
+            next_doc=self.next_doc,
+            counts=self.counts,
+            changes=self.changes,
+            tables=tables,
+            tiers=self.tiers,
+            files=listed,
+            job=self.job,
+        )
 
 
 class Transaction:
@@ -172,9 +192,11 @@ class Transaction:
         try:
             data = files.read_bounded(self.index_dir.journal, 64 << 20)
             state = msgspec.convert(json.loads(data), State, strict=True)
+            if wrong := problem(state.manifest(state.tables, {})):
+                raise ValueError(wrong)
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             logger.warning(
                 "%s: unreadable journal of an interrupted change (%s); starting again", self.index_dir.journal, error
             )
@@ -313,22 +335,7 @@ class Transaction:
             made_of.add(rejected_name(state.name))
         self._flush(made_of)
         listed = {name: self._synced[name] or files.hash_file(self.root / name) for name in sorted(made_of)}
-        manifest = Manifest(
-            number=state.number,
-            build=state.build,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            package=package_version(),
-            encoding=state.encoding,
-            index=state.index,
-            recall=state.recall,
-            next_doc=state.next_doc,
-            counts=state.counts,
-            changes=state.changes,
-            tables=self.tables.versions,
-            tiers=state.tiers,
-            files=listed,
-            job=state.job,
-        )
+        manifest = state.manifest(self.tables.versions, listed)
         path = self.index_dir.manifest(manifest.name)
         path.parent.mkdir(exist_ok=True)
         manifest.write(path)

@@ -85,6 +85,7 @@ class Dataset:
         self._lance = opened
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
+        self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
 
     @classmethod
     def open(cls, path: Path, version: int, key: str, before: Dataset | None = None) -> Dataset:
@@ -96,8 +97,19 @@ class Dataset:
         import lance
 
         with damage(path):
-            opened = lance.dataset(str(path), version=version, session=session(path, version))
-        return cls(path, key, opened, before)
+            opened = cls(path, key, lance.dataset(str(path), version=version, session=session(path, version)), before)
+            opened._check_deletions()
+        return opened
+
+    def _check_deletions(self) -> None:
+        """Read the lists of deleted rows: one that lies about its size ends the process in Lance, and raises here."""
+        fragments = [each for each in self._lance.get_fragments() if each.metadata.deletion_file is not None]
+        named = {self.path / "_deletions" / Path(str(each.deletion_file())).name for each in fragments}
+        for file in named - self._deletions:
+            if file.suffix == ".arrow":
+                with pa.memory_map(str(file)) as source:
+                    pa.ipc.open_file(source).read_all().validate(full=True)
+        self._deletions = frozenset(named)
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema, key: str) -> Dataset:

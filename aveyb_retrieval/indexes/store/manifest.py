@@ -14,6 +14,7 @@ from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec 
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory, is_version, version_name
 from aveyb_retrieval.indexes.store.files import FileInfo  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.store.numbering import END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ TABLES = ("documents", "texts", "passages")
 
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
+_MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 FOLDERS = (*(f"{table}.lance" for table in TABLES), FAISS, REJECTED)  # all but the folder of manifests
 _OURS = re.compile(rf"({'|'.join(map(re.escape, FOLDERS))})(/[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,200}}){{1,4}}")
@@ -210,46 +212,44 @@ def _parse(data: bytes, path: Path) -> Manifest:
         raise _bad(path, "its checksum does not fit its contents")
     try:
         manifest = msgspec.convert(body, Manifest, strict=True)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
         raise _bad(path, str(error)) from error
-    if wrong := _problem(manifest):
+    if wrong := problem(manifest) or _file_problem(manifest):
         raise _bad(path, wrong)
     return manifest
 
 
-def _problem(m: Manifest) -> str | None:
-    """What of a manifest cannot be, or None."""
+def problem(m: Manifest) -> str | None:
+    """What of a manifest's numbers cannot be, or None."""
     if not is_version(m.name):
         return f"the version {m.name!r}"
     if not 1 <= m.encoding.dim <= _MAX_DIM:
         return f"dimension {m.encoding.dim}"
-    if set(m.tables) != set(TABLES) or min(m.tables.values()) < 1:
+    if set(m.tables) != set(TABLES) or not all(1 <= version < _MOST for version in m.tables.values()):
         return f"the tables {m.tables}"
-    if min(dataclasses.astuple(m.counts)) < 0 or min(dataclasses.astuple(m.changes)) < 0 or m.next_doc < 1:
-        return "a negative count"
+    counted = (*dataclasses.astuple(m.counts), *dataclasses.astuple(m.changes), *(tier.count for tier in m.tiers))
+    if not all(0 <= count < _MOST for count in counted) or not 1 <= m.next_doc <= END:
+        return "a count that is negative, or larger than any index"
+    for kind in ("document", "passage"):
+        stop = 0
+        for tier in m.tiers_of(kind):
+            fits = stop <= tier.first < tier.stop <= m.next_doc and tier.count >= tier.dead >= 0
+            if not fits or kind not in m.encoding.kinds:
+                return f"the range of {tier.file[:100]!r}"
+            stop = tier.stop
+    return None
+
+
+def _file_problem(m: Manifest) -> str | None:
+    """What of the model and the files that a manifest names cannot be, or None."""
     model = m.encoding.model
     if model is not None and not all(isinstance(model.get(key), str) for key in ("name", "fingerprint")):
         return "the description of the model"
     for name, file in m.files.items():
         if not _OURS.fullmatch(name) or file.bytes < 0:
             return f"it lists {name[:100]!r}, which is no file of an index"
-    return _tier_problem(m)
-
-
-def _tier_problem(m: Manifest) -> str | None:
-    """What of the FAISS files cannot be, or None."""
-    for kind in ("document", "passage"):
-        stop = 0
-        for tier in m.tiers_of(kind):
-            if (
-                not (stop <= tier.first < tier.stop <= m.next_doc and tier.count >= tier.dead >= 0)
-                or kind not in m.encoding.kinds
-            ):
-                return f"the range of {tier.file[:100]!r}"
-            if tier.file not in m.files:
-                return f"it does not list {tier.file[:100]!r}"
-            stop = tier.stop
-    return None
+    unlisted = next((tier.file for tier in m.tiers if tier.file not in m.files), None)
+    return None if unlisted is None else f"it does not list {unlisted[:100]!r}"
 
 
 def check_files(
