@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import unicodedata
 from typing import TYPE_CHECKING
 
@@ -160,3 +161,20 @@ def test_a_query_gives_each_word_once_without_stop_words() -> None:
     assert rules.words("the of") == ["the", "of"]
     assert rules.words("?! ...") == []
     assert rules.stored("a 书面b") == " a 书 面 书面 b "
+
+
+def test_made_up_words_do_not_fill_the_memory() -> None:
+    language.cache_clear()
+    rules = language("english")
+    long = [f"{number:05}{'running' * 1000}" for number in range(3000)]
+    tracemalloc.start()
+    try:
+        for word in long:
+            assert rules.words(word) == [word.removesuffix("ning")]
+        for number in range(60_000):
+            rules.words(f"w{number}ing")
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 12 << 20
+    assert rules.words("running runs") == ["run"]

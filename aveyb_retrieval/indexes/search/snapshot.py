@@ -21,7 +21,7 @@ from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
-from aveyb_retrieval.indexes.store.words import Language, language
+from aveyb_retrieval.indexes.store.words import LONGEST_KEPT, Language, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,13 +268,15 @@ class Snapshot:
         return counts, np.array(held, dtype=bool).reshape(len(words), len(passages))
 
     def _count_holding(self, word: str) -> int:
-        if word not in self._holding:
-            counts = self.manifest.counts
-            found = self.tables.passages.holding(word, counts.words / max(counts.passages, 1))
+        if word in self._holding:
+            return self._holding[word]
+        counts = self.manifest.counts
+        found = self.tables.passages.holding(word, counts.words / max(counts.passages, 1))
+        if len(word) <= LONGEST_KEPT:
             if len(self._holding) >= WORDS_KEPT:
                 self._holding = {}
             self._holding[word] = found
-        return self._holding[word]
+        return found
 
     @property
     def mean_passage_length(self) -> float:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 PLAIN = "none"
-STEMS_KEPT = 200_000  # words whose stems are remembered, in about 30 MB
+STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB
+LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
     ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
     "portuguese", "romanian", "russian", "spanish", "swedish", "turkish", PLAIN,
@@ -102,9 +103,11 @@ class _Stems(dict[str, str]):
         self._stem = stem
 
     def __missing__(self, word: str) -> str:
-        if len(self) >= STEMS_KEPT:
-            self.clear()
-        self[word] = stem = self._stem(word)
+        stem = self._stem(word)
+        if len(word) <= LONGEST_KEPT:
+            if len(self) >= STEMS_KEPT:
+                self.clear()
+            self[word] = stem
         return stem
 
     def of(self, words: list[str]) -> list[str]:
