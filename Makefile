@@ -50,8 +50,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy aveyb_retrieval
 
 # The command reference, and the site in docs/_build; a warning or a dead link of the site is an error.
-docs: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
 
@@ -65,6 +64,10 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 $(VENV)/.installed-engines: $(VENV)/.installed-dev

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
-from aveyb_retrieval.indexes.store.words import LONGEST_KEPT, Language, language
+from aveyb_retrieval.indexes.store.words import Language, RememberedWords, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,6 @@ class Snapshot:
         self.info = _info(root, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
-        self._holding: dict[str, int] = {}
         # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
         self._release = weakref.finalize(self, hold_version(IndexDirectory(root).manifest(manifest.name)).close)
         try:
@@ -85,6 +84,9 @@ class Snapshot:
             old = before if same else None
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
             self.tables = Tables.open(root, manifest.tables, old.tables if old else None)
+            words = manifest.counts.words / max(manifest.counts.passages, 1)
+            # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
+            self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=words), WORDS_KEPT)
             self.tokens = StoredTokens(self.tables, encoding) if encoding.token_codec is not None else None
             self._nearest = {
                 kind: Nearest.open(
@@ -259,24 +261,13 @@ class Snapshot:
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
         words, dataset = self.language.words(text), self.tables.passages
-        counts = np.array([self._count_holding(word) for word in words], dtype=np.int64)
+        counts = np.array([self._holding[word] for word in words], dtype=np.int64)
         stored = dataset.take(passages, [WORDS])[WORDS]
         if len(stored) != len(passages):
             raise IndexFormatError(f"{self.root}: passages that the index refers to are not stored; {self.info.remedy}")
         texts = stored.to_pylist()
         held = [[f" {word} " in text for text in texts] for word in words]
         return counts, np.array(held, dtype=bool).reshape(len(words), len(passages))
-
-    def _count_holding(self, word: str) -> int:
-        if word in self._holding:
-            return self._holding[word]
-        counts = self.manifest.counts
-        found = self.tables.passages.holding(word, counts.words / max(counts.passages, 1))
-        if len(word) <= LONGEST_KEPT:
-            if len(self._holding) >= WORDS_KEPT:
-                self._holding = {}
-            self._holding[word] = found
-        return found
 
     @property
     def mean_passage_length(self) -> float:

@@ -12,13 +12,15 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+V = TypeVar("V")
 
 PLAIN = "none"
 STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB
@@ -93,26 +95,25 @@ def language(name: str) -> Language:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
     import Stemmer
 
-    return Language(name, _stop_words(name), _Stems(Stemmer.Stemmer(name, 0).stemWord).of)
+    stems = RememberedWords(Stemmer.Stemmer(name, 0).stemWord, STEMS_KEPT)
+    return Language(name, _stop_words(name), lambda words: [stems[word] for word in words])
 
 
-class _Stems(dict[str, str]):
-    """The stems of words, remembered: most words of a text have been seen before."""
+class RememberedWords(dict[str, V]):
+    """What is made of words, remembered: most words of a text have been seen before."""
 
-    def __init__(self, stem: Callable[[str], str]) -> None:
-        self._stem = stem
+    def __init__(self, make: Callable[[str], V], most: int) -> None:
+        """Remember what `make` gives for up to `most` words."""
+        self._make = make
+        self._most = most
 
-    def __missing__(self, word: str) -> str:
-        stem = self._stem(word)
+    def __missing__(self, word: str) -> V:
+        made = self._make(word)
         if len(word) <= LONGEST_KEPT:
-            if len(self) >= STEMS_KEPT:
+            if len(self) >= self._most:
                 self.clear()
-            self[word] = stem
-        return stem
-
-    def of(self, words: list[str]) -> list[str]:
-        """The stems of words."""
-        return [self[word] for word in words]
+            self[word] = made
+        return made
 
 
 def _stop_words(name: str) -> frozenset[str]:
