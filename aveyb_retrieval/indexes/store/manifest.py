@@ -228,8 +228,10 @@ def problem(m: Manifest) -> str | None:
     if set(m.tables) != set(TABLES) or not all(1 <= version < _MOST for version in m.tables.values()):
         return f"the tables {m.tables}"
     counted = (*dataclasses.astuple(m.counts), *dataclasses.astuple(m.changes), *(tier.count for tier in m.tiers))
-    if not all(0 <= count < _MOST for count in counted) or not 1 <= m.next_doc <= END:
-        return "a count that is negative, or larger than any index"
+    if min(counted) < 0 or m.next_doc < 1:
+        return "a negative count"
+    if max(counted) >= _MOST or m.next_doc > END:
+        return "a count larger than any index"
     for kind in ("document", "passage"):
         stop = 0
         for tier in m.tiers_of(kind):
