@@ -19,7 +19,7 @@ from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store import manifest as manifest_module
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
-from tests.fuzz.indexes import interrupted, listed, seal, use, version
+from tests.fuzz.indexes import interrupted, listed, seal, use, version, write_sealed
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -317,7 +317,21 @@ def test_a_journal_that_cannot_be_is_begun_again(what: str, tmp_path: Path) -> N
     path = root / "journal.json"
     journal = json.loads(path.read_bytes())
     JOURNALS[what](journal)
+    write_sealed(path, journal)
+    check_begun_again(root)
+
+
+def test_a_journal_that_was_changed_is_begun_again(tmp_path: Path) -> None:
+    """A count that could be, but is not what the datasets hold."""
+    root = interrupted(tmp_path)
+    path = root / "journal.json"
+    journal = json.loads(path.read_bytes())
+    journal["counts"]["tokens"] += 1
     path.write_text(json.dumps(journal))
+    check_begun_again(root)
+
+
+def check_begun_again(root: Path) -> None:
     added = make_documents(20, seed=5, first=40)
     assert add_documents(added, root, model=FakeEmbedder()).resumed is False
     with Retriever.load(root, model=FakeEmbedder()) as retriever:

@@ -77,11 +77,15 @@ def seal(root: Path, change: Callable[[dict[str, Any]], Any] = lambda body: body
     """Change the manifest, give it the hashes that its files now have, and itself the checksum that fits."""
     path = version(root)
     body = json.loads(path.read_bytes())
-    body.pop("checksum")
     for name in body["files"]:
         data = (root / name).read_bytes()
         body["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    body = change(body)
+    write_sealed(path, change(body))
+
+
+def write_sealed(path: Path, body: dict[str, Any]) -> None:
+    """Write a manifest or a journal with the checksum that fits it."""
+    body.pop("checksum", None)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     path.write_text(json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **body}))
 
@@ -178,13 +182,24 @@ def pointer(rng: random.Random, folder: Path) -> None:
 
 
 def journal(rng: random.Random, folder: Path) -> None:
-    """Of a change that was interrupted: what it continues must be what it was, and the visible version stays."""
+    """Of a change that was interrupted: what it continues must be what it was, and the visible version stays.
+
+    A journal with a checksum that fits was written to deceive, like a manifest: it may do no more than end the change.
+    """
     with damaged(folder, rng, interrupted(folder)) as root:
         path = root / "journal.json"
-        if rng.random() < 0.8:
-            path.write_text(json.dumps(mutate.mutate_json(rng, json.loads(path.read_bytes()))))
-        else:
+        written = json.loads(path.read_bytes())
+        how = rng.random()
+        if how < 0.4:
+            path.write_text(json.dumps(mutate.mutate_json(rng, written)))
+        elif how < 0.6:
             path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
+        else:
+            changed = mutate.mutate_json(rng, written)
+            if isinstance(changed, dict):
+                write_sealed(path, changed)
+            attempt(lambda: add_documents(_ADDED, root, model=FakeEmbedder()), lambda: use(root))
+            return
         before = version(root)
         with contextlib.suppress(AveyBError), mock.patch.object(ingest, "BATCH_DOCUMENTS", 7):
             add_documents(_ADDED, root, model=FakeEmbedder())

@@ -40,6 +40,8 @@ from aveyb_retrieval.indexes.store.manifest import (
     Tier,
     problem,
     rejected_name,
+    sealed,
+    take_checksum,
 )
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -191,7 +193,10 @@ class Transaction:
 
         try:
             data = files.read_bounded(self.index_dir.journal, 64 << 20)
-            state = msgspec.convert(json.loads(data), State, strict=True)
+            body = json.loads(data)
+            if not isinstance(body, dict) or not take_checksum(body):
+                raise ValueError("its checksum does not fit its contents")
+            state = msgspec.convert(body, State, strict=True)
             if wrong := problem(state.manifest(state.tables, {})):
                 raise ValueError(wrong)
         except FileNotFoundError:
@@ -261,7 +266,7 @@ class Transaction:
         """Make all that was done so far durable: the same command continues from here."""
         self._flush(self.tables.files())
         self.state.tables = self.tables.versions
-        files.write_atomic(self.index_dir.journal, json.dumps(dataclasses.asdict(self.state)).encode())
+        files.write_atomic(self.index_dir.journal, sealed(dataclasses.asdict(self.state)))
         self._journaled = True
 
     def add(self, made: Sequence[Made]) -> None:

@@ -159,9 +159,7 @@ class Manifest:
         """Write it, atomically, with a checksum of itself."""
         import msgspec
 
-        body = msgspec.to_builtins(self)
-        data = json.dumps({"checksum": _checksum(body), **body}, ensure_ascii=False, separators=(",", ":"))
-        files.write_atomic(path, data.encode())
+        files.write_atomic(path, sealed(msgspec.to_builtins(self)))
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -208,7 +206,7 @@ def _parse(data: bytes, path: Path) -> Manifest:
             f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT}; open the index with "
             "the version that made it, or build it again"
         )
-    if body.pop("checksum", None) != _checksum(body):
+    if not take_checksum(body):
         raise _bad(path, "its checksum does not fit its contents")
     try:
         manifest = msgspec.convert(body, Manifest, strict=True)
@@ -290,6 +288,16 @@ def _content_problem(path: Path, info: FileInfo) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None if same else "its contents do not fit the sha256 in the manifest"
+
+
+def sealed(body: Mapping[str, Any]) -> bytes:
+    """Return an object as JSON, with a checksum of itself."""
+    return json.dumps({"checksum": _checksum(body), **body}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def take_checksum(body: dict[str, Any]) -> bool:
+    """Take the checksum out of an object that `sealed` wrote: whether it fits the rest."""
+    return body.pop("checksum", None) == _checksum(body)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
