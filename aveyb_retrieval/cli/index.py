@@ -162,9 +162,9 @@ def tune(directory: Path, recall: float, restart: bool) -> None:
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
-    from aveyb_retrieval.indexes.changes.verify import verify_index
+    from aveyb_retrieval.indexes.changes.verify import verify_apart
 
-    verdict = verify_index(directory, repair=repair, deep=deep)
+    verdict = verify_apart(directory, repair=repair, deep=deep)
     if as_json:
         click.echo(json.dumps(asdict(verdict), ensure_ascii=False))
     else:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest as manifest_module
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
@@ -301,6 +302,23 @@ def test_deleted_rows_that_claim_to_be_endless_are_refused(index: Path) -> None:
         path.write_bytes(data)
     seal(index)
     use(index)
+
+
+def test_a_process_that_reading_ends_is_a_finding(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lance aborts on some files that were made to harm; which, changes with its versions, so here a script does."""
+    assert verify_apart(index, deep=True).problems == []
+    dies = tmp_path / "dies"
+    dies.write_text("#!/bin/sh\nkill -ABRT $$\n")
+    dies.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dies))
+    (problem,) = verify_apart(index).problems
+    assert str(index) in problem
+    assert "SIGABRT" in problem
+
+
+def test_another_process_tells_what_verify_raises(tmp_path: Path) -> None:
+    with pytest.raises(AveyBError, match="no index"):
+        verify_apart(tmp_path)
 
 
 JOURNALS: dict[str, Callable[[dict[str, Any]], object]] = {

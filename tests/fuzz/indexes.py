@@ -13,7 +13,7 @@ from unittest import mock
 from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
-from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
@@ -210,7 +210,10 @@ def journal(rng: random.Random, folder: Path) -> None:
 
 
 def lance_file(rng: random.Random, folder: Path) -> None:
-    """Any file of Lance's: rows, versions, indexes, deletions."""
+    """Any file of Lance's: rows, versions, indexes, deletions.
+
+    One that was made to harm may end the process that reads it first: `aveyb-index verify` uses one for that.
+    """
     with damaged(folder, rng, sound(folder)) as root:
         part = rng.choice((".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/"))
         path = root / rng.choice(listed(root, part))
@@ -220,7 +223,8 @@ def lance_file(rng: random.Random, folder: Path) -> None:
         else:
             changed = path.read_bytes() != (sound(folder) / path.relative_to(root)).read_bytes()
             assert verify_index(root).problems or not changed, "a change without its hash was not found"
-        attempt(lambda: use(root), lambda: change(root), lambda: verify_index(root, deep=rng.random() < 0.5))
+        if not verify_apart(root, deep=True).problems:
+            attempt(lambda: use(root), lambda: change(root), lambda: verify_index(root))
 
 
 def faiss_file(rng: random.Random, folder: Path) -> None:

@@ -1,9 +1,19 @@
-"""`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from the rest."""
+"""`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from the rest.
+
+    python -m aveyb_retrieval.indexes.changes.verify ROOT REPAIR DEEP
+
+is the other process of `verify_apart`: it prints the verdict, or the error, as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +81,28 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
         return Verdict([*filter(None, [pointer]), *problems], repaired=bool(pointer) and not problems)
     repaired = _rebuild(index_dir, damaged, progress)
     return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
+
+
+def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) -> Verdict:
+    """Check an index in another process: Lance trusts what it reads, and a file made to harm can end its process.
+
+    Raises:
+        AveyBError: there is nothing to verify, or the repair failed.
+    """
+    command = [sys.executable, "-m", __name__, str(root), str(int(repair)), str(int(deep))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUST_BACKTRACE": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # this module
+    if done.returncode:
+        code = done.returncode
+        how = (
+            signal.Signals(-code).name if code < 0 else (done.stderr.strip().splitlines() or [f"exit code {code}"])[-1]
+        )
+        return Verdict([f"{root}: reading it ends the process ({how}); do not open it, restore it from a copy"])
+    sys.stderr.write(done.stderr)
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise AveyBError(answer["error"])
+    return Verdict(**answer)
 
 
 def _pointer_problem(index_dir: IndexDirectory) -> str | None:
@@ -221,3 +253,17 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
 def _can_be_made_again(name: str) -> bool:
     """Whether an index can do without this file."""
     return name.startswith((f"{FAISS}/", f"{REJECTED}/")) or "/_indices/" in name
+
+
+def main() -> None:
+    """Verify in this process."""
+    root, repair, deep = sys.argv[1:]
+    try:
+        answer = asdict(verify_index(root, repair=repair == "1", deep=deep == "1"))
+    except AveyBError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -51,6 +51,9 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
     texts = {row["doc"]: row for row in tables.texts.take(numbers, ["title", "text", WORDS]).to_pylist()}
     found = tables.read_documents(docs)
+    by_id = tables.find(row["id"] for row in about.values())
+    if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
+        yield f"{tables.documents.path}: an id leads to another document, or to none"
     numbers = tables.passage_numbers(numbers)
     passages: dict[int, list[dict[str, Any]]] = {}
     for row in tables.passages.take(numbers, ["start", "stop", "heading", WORDS]).to_pylist():
