@@ -8,12 +8,14 @@ installed), and a fuzzer that writes bytes into connections: heads and framing t
 fields of any type, paths and parameters of any bytes, bodies that end early. Beside them, `/health` is asked every five
 seconds, and the server's resident memory noted. What was counted is written as JSON; the exit code is 1 where there was
 a finding: a status of 500, an answer that did not come within the time of a request, a health check that was not
-answered, memory that grew by more than a tenth after the first fifth of ten minutes or more, or a server that ended.
+answered, a server that ended, or, in ten minutes or more, memory that grew by more than a tenth behind the first fifth,
+which begins with the largest requests that the server takes: what these need is kept by allocators.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import re
@@ -43,6 +45,8 @@ TIMEOUT = 20.0  # seconds that the server gives a request; the head of one may t
 HEAD = 2.0
 HANG = TIMEOUT + 20  # seconds after which an answer that did not come is a finding
 FUZZERS = 3
+CLIENTS = 8  # that ask for as much as they may
+DEMAND = 90.0  # seconds in which they do
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 GROWTH = 1.1  # times as much memory at the end as after the first fifth, of a run of LONG minutes or more:
 LONG = 10.0  # in a shorter one there are threads that have not worked yet
@@ -163,6 +167,13 @@ def _framed(rng: random.Random) -> bytes:
     )
 
 
+LARGEST = {
+    "/search": {"query": ["valve"] * 900, "k": 10, "text": True, "passages": 10, "context": 5, "candidates": 1000},
+    "/v1/embeddings": {"input": ["the valve of a pump " * 200] * 64, "model": "aveyb-small-en"},
+    "/v1/rerank": {"query": "valve", "documents": ["the valve of a pump " * 200] * 64},
+}
+
+
 # --- many of them -----------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +210,24 @@ def fuzz(address: tuple[str, int], seed: int, first: int, deadline: float, seen:
         if status in ("hang", "500") or "Error" in status:
             seen.findings.append({"what": status, "seed": seed, "number": number, "sent": repr(sent[:400])})
         number += FUZZERS
+
+
+def demand(address: tuple[str, int], deadline: float) -> None:
+    """Ask for as much as may be asked for, from several clients at once, until the deadline."""
+
+    def ask_on() -> None:
+        for path, fields in itertools.cycle(LARGEST.items()):
+            if time.monotonic() > deadline:
+                return
+            body = json.dumps(fields).encode()
+            headers = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+            ask(address, _head("POST", path, *headers) + body, is_whole=True)
+
+    threads = [threading.Thread(target=ask_on) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def watch(url: str, deadline: float, seen: Seen) -> None:
@@ -239,6 +268,8 @@ def attack(index: Path, minutes: float, seed: int, folder: Path) -> dict[str, An
         reader = threading.Thread(target=lambda: log.extend(stderr), daemon=True)
         reader.start()  # or its log fills the pipe
         host, port = server.url.removeprefix("http://").split(":")
+        if minutes >= LONG:
+            demand((host, int(port)), time.monotonic() + DEMAND)
         deadline = time.monotonic() + 60 * minutes
         threads = [threading.Thread(target=watch, args=(server.url, deadline, seen))]
         threads += [
