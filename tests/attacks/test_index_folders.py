@@ -321,6 +321,17 @@ def test_another_process_tells_what_verify_raises(tmp_path: Path) -> None:
         verify_apart(tmp_path)
 
 
+def test_a_manifest_that_counts_no_words_ends_no_search(index: Path) -> None:
+    """The number of rows that hold a word comes from a score and the mean length of rows."""
+
+    def change(body: dict[str, Any]) -> dict[str, Any]:
+        body["counts"]["words"] = 0
+        return body
+
+    seal(index, change)
+    use(index)
+
+
 JOURNALS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a table is missing": lambda j: j["tables"].pop("texts"),
     "a table of a negative version": lambda j: j["tables"].update(texts=-3),

@@ -139,7 +139,8 @@ def _problems(
         return problems, set(damaged)  # what follows compares with these files
     try:
         tables = Tables.open(root, manifest.tables)
-        problems += _count_problems(tables, manifest)
+        if differing := list(_count_problems(tables, manifest)):
+            return problems + differing, set(damaged)  # what follows compares rows with rows
         if deep and not damaged:
             progress("checking texts", 0, manifest.counts.documents, 0)
             problems += content_problems(tables, manifest)

@@ -244,7 +244,7 @@ class Dataset:
         words = found[WORDS][0].as_py().split()
         tf = words.count(word)
         share = tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / max(lengths, 1e-9)))
-        ratio = float(np.expm1(found["_score"][0].as_py() / share))
+        ratio = float(np.expm1(min(found["_score"][0].as_py() / share, 700.0)))  # a count that lies makes it endless
         return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
