@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from aveyb_retrieval.eval.latency import Latency
-    from aveyb_retrieval.eval.needle import Cell as NeedleCell
-    from aveyb_retrieval.eval.needle_lm import Cell
+    from aveyb_retrieval.eval.needle import Cell
     from aveyb_retrieval.eval.passages import PassageScores
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
@@ -147,25 +146,7 @@ def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> No
     console.print(table)
 
 
-def print_needles(cells: Sequence[Cell], seeds: int, console: Console) -> None:
-    """Print a table of each task, lengths by depths: the share found, and the time to the first token."""
-    from rich.table import Table
-
-    depths = sorted({cell.depth for cell in cells})
-    for task in dict.fromkeys(cell.task for cell in cells):
-        own = [cell for cell in cells if cell.task == task]
-        table = Table(title=f"{task}: share found of {seeds}, by depth")
-        for name in ("tokens", *(f"{depth} %" for depth in depths), "first token"):
-            table.add_column(name, justify="right")
-        for length in sorted({cell.length for cell in own}):
-            row = {cell.depth: cell for cell in own if cell.length == length}
-            shares = [f"{row[depth].found:.2f}" for depth in depths]
-            seconds = sorted(cell.first_token_seconds for cell in row.values())[len(row) // 2]
-            table.add_row(f"{length:,}", *shares, f"{seconds:.3f} s")
-        console.print(table)
-
-
-def heat_maps(cells: Sequence[NeedleCell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
+def heat_maps(cells: Sequence[Cell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
     """Arrange cells as maps: a title, the depths, and the shares found at them by length.
 
     Each way to search has two maps: the right document first of the corpus, and its needle in the first passage.
@@ -183,7 +164,7 @@ def heat_maps(cells: Sequence[NeedleCell]) -> list[tuple[str, list[int], dict[in
     return maps
 
 
-def print_found_needles(cells: Sequence[NeedleCell], seeds: int, console: Console) -> None:
+def print_found_needles(cells: Sequence[Cell], seeds: int, console: Console) -> None:
     """Print a table of each way to search, lengths by depths: shares of the needles found."""
     from rich.table import Table
 

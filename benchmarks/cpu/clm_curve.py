@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from mlm_curve import HELD_OUT_EVERY, sample, vocabulary
+from needle_lm import run_needles
+from perplexity import perplexities
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-from aveyb_retrieval.eval.needle_lm import run_needles
-from aveyb_retrieval.eval.perplexity import perplexities
 from aveyb_retrieval.training.packing import NextTokens
 from aveyb_retrieval.training.pretraining import HELD_OUT, TRAIN, pretrain
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics

@@ -4,19 +4,19 @@ import json
 import math
 from pathlib import Path
 
+import needle_lm
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from language_model import main
+from needle_lm import TASKS, answer_greedily, make_needle, run_needles
+from perplexity import perplexities, token_stream
 
-from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.encoder.avey_config import AveyConfig
 from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval import needle_lm
-from aveyb_retrieval.eval.needle_lm import TASKS, answer_greedily, make_needle, run_needles
-from aveyb_retrieval.eval.perplexity import perplexities, token_stream
 
 BYTES = [bytes([i]) for i in range(256)]
 TEXT = "a heron, two boats; the mill's old wheel. Sixty letters here"
@@ -117,7 +117,7 @@ def test_the_commands(model: AveyForCausalLM, tokenizer: AveyBTokenizer, tmp_pat
     tokenizer.save(tmp_path)
     text = tmp_path / "text.txt"
     text.write_text(" ".join(HAYSTACK) * 5)
-    call = ["needle-lm", str(tmp_path), "--length", "300", "--depth", "50", "--seeds", "1"]
+    call = ["needles", str(tmp_path), "--length", "300", "--depth", "50", "--seeds", "1"]
     result = CliRunner().invoke(main, [*call, "--task", "niah-2", "--haystack", str(text), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["cells"][0]["task"] == "niah-2"
@@ -128,5 +128,5 @@ def test_the_commands(model: AveyForCausalLM, tokenizer: AveyBTokenizer, tmp_pat
     scored = ["perplexity", str(tmp_path), "--texts", str(text), "--length", "32", "--positions", "4"]
     result = CliRunner().invoke(main, scored)
     assert result.exit_code == 0 and "strict, sampled" in result.output
-    result = CliRunner().invoke(main, ["needle-lm", str(tmp_path / "none")])
+    result = CliRunner().invoke(main, ["needles", str(tmp_path / "none")])
     assert result.exit_code == 2 and "no such model folder" in result.output
