@@ -106,10 +106,8 @@ def _search_problems(dataset: Dataset) -> Iterator[str]:
     """Words that a search finds in other rows than a look at all of them does."""
     rows = dataset.scan([dataset.key, WORDS])
     numbers, words = rows[dataset.key].to_numpy(), rows[WORDS]
-    sampled: dict[str, None] = {}
-    for text in words.to_pylist()[:: max(1, len(words) // _SAMPLED)]:
-        sampled.update(dict.fromkeys(text.split()[:3]))
-    for word in list(sampled)[:_SAMPLED]:
+    sampled = sorted({word for text in words.to_pylist()[:: max(1, len(words) // _SAMPLED)] for word in text.split()})
+    for word in sampled[:: max(1, len(sampled) // _SAMPLED)]:
         there = np.sort(numbers[pc.match_substring(words, f" {word} ").to_numpy()])
         found, scores = dataset.by_words([word], max(len(numbers), 1))
         if not np.array_equal(np.sort(found), there) or not np.isfinite(scores).all():
