@@ -43,8 +43,7 @@ def granularity(meaning: str) -> Callable[[Any], Any]:
     return click.option(
         "--granularity",
         type=click.Choice(["document", "passage", "both"]),
-        default="both",
-        help=meaning,
+        help=f"{meaning}  [default: both]",
     )
 
 
@@ -53,8 +52,7 @@ def storage_dtype(meaning: str) -> Callable[[Any], Any]:
     return click.option(
         "--storage-dtype",
         type=click.Choice(["float32", "float16"]),
-        default="float32",
-        help=meaning,
+        help=f"{meaning}  [default: float32]",
     )
 
 
@@ -100,10 +98,12 @@ WRITING = together(
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, or a folder or URL of shards.")
+# No defaults: what is not given is as in the model, or the shards, that an index is made of.
 CUTTING = together(
     click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
     click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
-    click.option("--passage-overlap", default=0, help="Tokens shared with the passage before."),
+    click.option("--passage-overlap", type=int, metavar="N",
+                 help="Tokens shared with the passage before.  [default: 0]"),
     click.option("--late/--one-by-one", default=None,
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
 )  # fmt: skip
@@ -114,8 +114,7 @@ MAKING = together(
     storage_dtype("Type of the vectors on disk."),
     click.option(
         "--language",
-        default="english",
-        help="Language of the words: its stemmer and stop words, or none.",
+        help="Language of the words: its stemmer and stop words, or none.  [default: english]",
     ),
     CUTTING,
     click.option(

@@ -52,13 +52,13 @@ class PassageSize:
     """How long passages are.
 
     tokens: at most so many tokens in a passage (16 to 8,192), most have between half and all of it.
-    overlap: a passage begins with the last whole sentences of the one before, up to so many tokens (with its last lines
-        or words where a sentence is longer); at most half of `tokens`.
+    overlap (`passage_overlap` of `build_index`): a passage begins with the last whole sentences of the one before, up
+        to so many tokens (with its last lines or words where a sentence is longer); at most half of `tokens`.
     late: encode passages within their document (True), or one by one (False); None: as the model usually does.
     titled: read the title again at the head of every split (`repeat_title`); None: where the model has splits.
 
     Raises:
-        ConfigError: one of the two is out of range.
+        ConfigError: `tokens` or `overlap` is out of range.
     """
 
     tokens: int = DEFAULT_TOKENS
@@ -68,6 +68,9 @@ class PassageSize:
 
     def __post_init__(self) -> None:
         """Check every field."""
+        for name, value in (("passage_tokens", self.tokens), ("passage_overlap", self.overlap)):
+            if not isinstance(value, int):
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of tokens")
         if not SMALLEST <= self.tokens <= LARGEST:
             raise ConfigError(f"passage_tokens is {self.tokens}; it must be from {SMALLEST} to {LARGEST:,}")
         if not 0 <= self.overlap <= self.tokens // 2:

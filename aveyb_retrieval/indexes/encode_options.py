@@ -1,9 +1,9 @@
-"""The options that changes share, by name: how a corpus is read, and how its documents are encoded."""
+"""The options that builds, shards and changes share, by name: how a corpus is read, and how documents are encoded."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.model import Model
     from aveyb_retrieval.indexes.types import EmbedderLike, Progress
 
+Given = TypeVar("Given", bound="Mapping[str, Any]")
 Vectors = str | Path | npt.NDArray[np.floating]
 """Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
 
@@ -56,7 +57,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class EncodeOptions(TypedDict, total=False):
-    """How documents are encoded.
+    """How documents are encoded, where an index or shards are made; later changes take it from the index.
 
     Attributes:
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
@@ -70,7 +71,8 @@ class EncodeOptions(TypedDict, total=False):
         max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
         passage_tokens: Passages are runs of whole sentences of at most this many tokens, 16 to 8,192. None is what the
             model was loaded with, 256 by default.
-        passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens.
+        passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens, 0 to half of
+            `passage_tokens`. None is what the model was loaded with, 0 by default.
         late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
             with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
         funnel: Pool neighbouring tokens of documents in pairs behind the model's first N layers, to encode them in less
@@ -87,7 +89,7 @@ class EncodeOptions(TypedDict, total=False):
     storage_dtype: str
     max_tokens: int | None
     passage_tokens: int | None
-    passage_overlap: int
+    passage_overlap: int | None
     late: bool | None
     funnel: int | None
     language: str
@@ -130,27 +132,29 @@ class InsertOptions(ReadOptions, total=False):
     progress: Progress
 
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
+_CHOICES: dict[str, tuple[str, ...]] = {
     "granularity": tuple(GRANULARITIES),
     "storage_dtype": tuple(STORAGE_DTYPES),
     "on_error": ON_ERROR,
-    "token_vectors": (None, *STORAGES),
+    "token_vectors": tuple(STORAGES),
 }
 
 
-def check_options(options: Mapping[str, Any], known: type, function: str) -> None:
-    """Check the names of options, and the values of those that have only some.
+def check_options(options: Given, known: type, function: str) -> Given:
+    """Check the names of options, and the values of those that have only some; return those that are given, not None.
 
     Raises:
         ConfigError: an option is unknown, or has a value that it cannot have.
     """
     names = sorted(known.__annotations__)
-    for name, value in options.items():
+    given = {name: value for name, value in options.items() if value is not None or name not in names}
+    for name, value in given.items():
         if name not in names:
             raise ConfigError(no_option(function, name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
-    check_recall(options.get("recall"))
+    check_recall(given.get("recall"))
+    return cast("Given", given)
 
 
 def check_recall(recall: float | None) -> None:
@@ -188,7 +192,7 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
         batch_tokens=batch_tokens,
     )
     embedder = cut_as_asked(
-        embedder, options.get("passage_tokens"), options.get("passage_overlap", 0), options.get("late")
+        embedder, options.get("passage_tokens"), options.get("passage_overlap"), options.get("late")
     )
     embedder = pooling(embedder, options.get("funnel"))
     encoding = Encoding.of_model(

@@ -134,8 +134,13 @@ class Encoding:
         return values
 
     def differences(self, other: Encoding, *, but: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Return what another one says otherwise, by name: (ours, theirs); the names in `but` are not compared."""
+        """Return what another one says otherwise, by name: (ours, theirs); the names in `but` are not compared.
+
+        Models of one fingerprint are the same, whatever they are called.
+        """
         ours, theirs = self.comparable(), other.comparable()
+        if self.fingerprint == other.fingerprint:
+            theirs["model"] = ours["model"]
         return {
             name: (value, theirs[name]) for name, value in ours.items() if name not in but and theirs[name] != value
         }

@@ -65,7 +65,7 @@ class Index(Retriever):
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             ConfigError: `path` is the address of an engine, or an option is wrong.
         """
-        check_options(options, BuildOptions, "Index.open")
+        options = check_options(options, BuildOptions, "Index.open")
         if IndexDirectory(path).current() is None and create:
             options["allow_empty"] = True
             build_index([], path, **options)

@@ -87,16 +87,17 @@ def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
     return model
 
 
-def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int, late: bool | None) -> EmbedderLike:
+def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int | None, late: bool | None) -> EmbedderLike:
     """Return the same model with the passages that were asked for; what was not asked for stays.
 
     Raises:
         ConfigError: the model has no such choice, or a size is out of range.
     """
-    if tokens is None and not overlap and late is None:
+    asked = {"tokens": tokens, "overlap": overlap, "late": late}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if not asked:
         return model
-    own = getattr(model, "passage_size", None) or DEFAULT_SIZE
-    return cutting(model, replace(own, tokens=own.tokens if tokens is None else tokens, overlap=overlap, late=late))
+    return cutting(model, replace(getattr(model, "passage_size", None) or DEFAULT_SIZE, **asked))
 
 
 def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:

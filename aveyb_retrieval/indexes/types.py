@@ -27,8 +27,8 @@ Kind = Literal["document", "passage"]
 class Encoded(Protocol):
     """One encoded document.
 
-    Members: `vector` `[d]` float32, unit length (zeros for a text without tokens); `passages` `[n_splits, d]` float32
-    unit rows; `spans` `[n_splits, 2]` int64, character offsets `[start, end)` into the text; `n_tokens` read and
+    Members: `vector` `[d]` float32, unit length (zeros for a text without tokens); `passages` `[n, d]` float32 unit
+    rows; `spans` `[n, 2]` int64, character offsets `[start, end)` into the text; `n_tokens` read and
     `n_cut` dropped by the model's length limit.
     """
 

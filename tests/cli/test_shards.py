@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.indexes.store.manifest import read_manifest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -31,6 +31,29 @@ def test_two_shards_become_an_index_and_come_back(tmp_path: Path) -> None:
     assert "6 documents" in run("build", "--vectors", shards, "-o", root, "--quiet")
     assert "d4" in run("search", root, "notice period 4 months", "-k", 1)
     assert "shards all of 1: 6 documents," in run("export", root, "-o", tmp_path / "again", "--quiet")
+
+
+def test_an_index_of_shards_is_as_they_are_where_nothing_else_is_asked_for(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"_id": "a", "text": "Der Vertrag endet. Die Pumpen stehen still. Niemand kommt."}')
+    options = (
+        "--granularity",
+        "passage",
+        "--passage-tokens",
+        32,
+        "--passage-overlap",
+        16,
+        "--storage-dtype",
+        "float16",
+    )
+    run("build", corpus, "-o", tmp_path / "ix", *options, "--language", "german", "--quiet")
+    run("export", tmp_path / "ix", "-o", tmp_path / "shards", "--quiet")
+    for name, more in (("plain", ()), ("named", ("--model", ROOT / "aveyb_retrieval" / "models" / "aveyb-small-en"))):
+        run("build", "--vectors", tmp_path / "shards", "-o", tmp_path / name, *more, "--quiet")
+        ours, theirs = (read_manifest(tmp_path / each).encoding for each in (name, "ix"))
+        assert ours.differences(theirs) == {}
+    output = run("build", "--vectors", tmp_path / "shards", "-o", tmp_path / "x", "--passage-overlap", 0, code=2)
+    assert "encoded with 16; leave it out" in output
 
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.encoder.outline import outline
 from aveyb_retrieval.errors import OptionalDependencyError
 from aveyb_retrieval.indexes.input.documents import FieldNames, Rejected
 from aveyb_retrieval.indexes.input.readers import formats, process
@@ -104,6 +105,8 @@ def test_html_loses_what_surrounds_the_text_and_keeps_its_headings(read: Callabl
     assert found.text == (
         "# Pumps\n\nClose the valve,\nthen wait & see.\n\n- one\n- two\n\na | b\n1 | 2\n\n  x\n    y".strip()
     )
+    manual = read("c.html", b"<body><h1>Install</h1><pre># become root\nsudo -i</pre>").text
+    assert [words for _, words in outline(manual).headings] == ["Install"]
     inside = read("b.html", b"<body><p>around<main><header><p>kept</header><p>text</main>")
     assert inside.text == "kept\n\ntext"
 

@@ -18,11 +18,14 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.store.manifest import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+
+    from aveyb_retrieval.indexes.encode_options import BuildOptions
 
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
 
@@ -98,8 +101,20 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
     assert describe(default)["passage_tokens"] == DEFAULT_SIZE.tokens
     with pytest.raises(ConfigError, match="passage_tokens is 3"):
         build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
+    for wrong in (0.5, "10%"):
+        with pytest.raises(ConfigError, match=r"passage_overlap is (0\.5|'10%'); it must be a whole number"):
+            build_index(rows, tmp_path / "bad", model=folder, passage_overlap=wrong)  # type: ignore[typeddict-item]
     with pytest.raises(ConfigError, match="late=False"):
         build_index(rows, tmp_path / "bad", model=folder, late=False)
+
+
+def test_what_is_not_asked_for_is_as_the_model_was_loaded(folder: Path, tmp_path: Path) -> None:
+    rows, model = [{"_id": "log", "text": LOG}], Embedder.load(folder, passage_size=PassageSize(64, 16, late=True))
+    asked: tuple[BuildOptions, ...] = ({"passage_tokens": 90}, {"passage_overlap": 0})
+    for number, (options, made) in enumerate(zip(asked, ((90, 16, True), (64, 0, True)), strict=True)):
+        build_index(rows, tmp_path / f"ix{number}", model=model, **options)
+        encoding = read_manifest(tmp_path / f"ix{number}").encoding
+        assert (encoding.passage_tokens, encoding.passage_overlap, encoding.late) == made
 
 
 def test_a_model_that_cuts_in_its_own_way_does_so_in_later_changes_too(folder: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Batch:
         self._steps.append(change.apply)
 
     def _insert(self, mode: Literal["add", "upsert"], documents: Source, options: dict[str, Any]) -> None:
-        check_options(options, InsertOptions, mode)
+        options = check_options(options, InsertOptions, mode)
         reading, on_error = reading_of(options), options.get("on_error", "auto")
 
         def step(transaction: Transaction) -> None:

@@ -56,7 +56,7 @@ def build_index(
         InputError: the corpus holds something that is no document, or no documents at all.
         IndexLockedError: another process is writing to `out`.
     """
-    check_options(options, BuildOptions, "build_index")
+    options = check_options(options, BuildOptions, "build_index")
     reading = reading_of(options)
     index_dir, overwrite = IndexDirectory(out), options.get("overwrite", False)
     _check_target(index_dir, overwrite)
@@ -133,7 +133,9 @@ def _encoding_of_shards(shards: EncodedShards, named: Encoding | None, options: 
     chosen = {name: options[name] for name in ("granularity", "storage_dtype") if name in options}
     if "language" in options:
         chosen["language"] = language(options["language"]).name
-    return replace(named or made, **{"language": made.language, **chosen})
+    if named is not None:
+        chosen |= {"model": named.model, "model_source": named.model_source}
+    return replace(made, **chosen)
 
 
 def describe_job(

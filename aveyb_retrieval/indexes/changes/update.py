@@ -106,7 +106,7 @@ def insert(
 
     With `allow_empty` a corpus without documents changes nothing; otherwise it is an InputError.
     """
-    check_options(options, InsertOptions, f"{mode}_documents")
+    options = check_options(options, InsertOptions, f"{mode}_documents")
     encoding = read_manifest(root).encoding
     reading, on_error, progress = reading_of(options), options.get("on_error", "auto"), options.get("progress", silent)
     vectors = options.get("vectors")

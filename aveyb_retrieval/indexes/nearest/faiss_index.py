@@ -1,7 +1,7 @@
 """Make FAISS indexes: which one for how many vectors, training, filling.
 
 All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
-itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the shards are for).
+itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the datasets are for).
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def encode_corpus(
         EngineError: the cluster does not answer, or its workers die again and again.
         OptionalDependencyError: `ray` is given and Ray is not installed.
     """
-    check_options(options, ShardOptions, "encode_corpus")
+    options = check_options(options, ShardOptions, "encode_corpus")
     progress, started = options.pop("progress", silent), time.monotonic()
     job = EncodeJob(corpus, str(out), of, options)
     if ray is not None:

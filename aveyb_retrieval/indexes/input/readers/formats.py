@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path, PurePath
 
+# Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",
     ".xlsx": "spreadsheet", ".xlsm": "spreadsheet", ".xls": "spreadsheet", ".ods": "spreadsheet",
@@ -50,7 +51,7 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "spreadsheet": ("python_calamine", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
     **{name: (language.package, "code") for name, language in LANGUAGES.items()},
 }  # fmt: skip
-PLAIN = ("markdown", "text")  # their bytes are their text
+AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
 
 
 class FileKind(NamedTuple):
@@ -86,7 +87,7 @@ def read_file(
     digest = hashlib.sha256(data).hexdigest()
     if kind.compression:
         data = _unpack(data, path, kind.compression, longest)
-    if kind.name in PLAIN:
+    if kind.name in AS_LONG:
         _check_length(len(data), longest)
     found = _parse(kind.name, data, encoding, longest)
     _check_length(len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")), longest)

@@ -31,6 +31,7 @@ _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a cla
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
 _EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE)  # XHTML's short form
+_COMMENT = re.compile(r"^(?=#)", re.MULTILINE)  # of a program, in <pre>: no heading where it is indented
 _LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
 
@@ -148,7 +149,7 @@ class _Writer:
     def add(self, text: str) -> None:
         """Write text."""
         if self.preformatted:
-            text = text if self._parts else text.lstrip("\n")
+            text = _COMMENT.sub("    ", text if self._parts else text.lstrip("\n"))
             if text:
                 self._start()
                 self._parts.append(text)
