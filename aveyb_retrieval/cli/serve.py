@@ -42,6 +42,11 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path),
     help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
 )
+@click.option(
+    "--write-key-file",
+    type=click.Path(path_type=Path),
+    help="File of keys that may also change documents.  [default: nobody may]",
+)
 @click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name that the server is reached by. Repeatable."
@@ -69,6 +74,7 @@ def main(
     host: str,
     port: int,
     api_key_file: Path | None,
+    write_key_file: Path | None,
     no_key: bool,
     hosts: tuple[str, ...],
     cors_origins: tuple[str, ...],
@@ -98,7 +104,8 @@ def main(
 
     log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
-    keys = read_keys(api_key_file) if api_key_file else Keys()
+    reading, writing = (read_keys(path) if path else () for path in (api_key_file, write_key_file))
+    keys = Keys(reading, writing)
     local = host in LOOPBACK
     if not (local or keys or no_key):
         raise ConfigError(f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that")

@@ -54,6 +54,7 @@ def create_app(
         limits=limits,
         searching=Work("search", limits.threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
+        writing=Work("write", 1, limits.max_waiting),
         metrics=counters,
         openapi=to_json(openapi.document(limits, has_keys=bool(keys))),
     )
@@ -95,4 +96,5 @@ async def _follow(indexes: Indexes) -> None:
 def _close(server: Context) -> None:
     server.searching.close()
     server.encoding.close()
+    server.writing.close()
     server.indexes.close()

@@ -33,7 +33,6 @@ LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more ar
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
 PART_OF_QUERIES = 16_384  # characters of queries in one turn
-_TEXTS = ("query", "index")  # parameters of a URL that are never JSON
 _LONGEST = 1 << 40  # characters
 
 
@@ -104,7 +103,7 @@ async def search(request: Request) -> Response:
     if request.method == "POST":
         _, _, given = await read_json(request)
     else:
-        given = read_parameters(request, _TEXTS)
+        given = read_parameters(request)
     if unknown := given.keys() - search_fields(limits).keys():
         raise ConfigError(unknown_option(min(unknown)))
     asked = fields.take_fields(given, search_fields(limits))
@@ -156,7 +155,7 @@ async def document(request: Request) -> Response:
     """Return one document, or the characters `start` to `stop` of it."""
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
-    asked = fields.take_fields(read_parameters(request, _TEXTS), document_parameters(server.limits))
+    asked = fields.take_fields(read_parameters(request), document_parameters(server.limits))
     name, retriever = server.indexes.named(asked["index"])
     start, stop = asked["start"], asked["stop"]
     if stop is None:
