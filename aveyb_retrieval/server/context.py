@@ -27,6 +27,7 @@ class Context:
         writing: Where indexes are changed, one change after the other.
         metrics: What is counted.
         openapi: The document of /openapi.json.
+        originals: Whether files are given out that documents were read from.
     """
 
     indexes: Indexes
@@ -36,6 +37,7 @@ class Context:
     writing: Work
     metrics: Metrics
     openapi: bytes
+    originals: bool
 
 
 def context(request: Request) -> Context:

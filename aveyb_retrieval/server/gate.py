@@ -51,10 +51,7 @@ class Keys:
 
     def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
         self._digests = [_digest(key.encode()) for key in (*writing, *keys)]
-        self._read, self.writing = len(keys), len(writing)  # how many; those that may write come first
-
-    def __bool__(self) -> bool:
-        return self._read > 0
+        self.reading, self.writing = len(keys), len(writing)  # how many; those that may write come first
 
     def which(self, authorization: str) -> int | None:
         """Return which of the keys a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
@@ -174,7 +171,7 @@ class Gate:
         changes = method in CHANGES
         if changes and not self._keys.writing:
             return error_response(path, 403, "this server takes no changes; start it with --write-key-file")
-        if key is None and (changes or (self._keys and not is_open)):
+        if key is None and (changes or (self._keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
             return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
         if key is not None and changes and key >= self._keys.writing:

@@ -131,7 +131,7 @@ class Operation:
         _, brace, name = self.path.rstrip("}").partition("{")
         within = {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
         found: list[Schema] = [within] if brace else []
-        for fields in (writing.index_field,) if self.method in CHANGES else self.fields:
+        for fields in (search.index_field,) if self.method in CHANGES else self.fields:
             for name, field in fields(limits).items():
                 shown = {"schema": field.schema}
                 how: Schema = {"content": {"application/json": shown}} if name == "filter" else shown
@@ -147,6 +147,7 @@ OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
     Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
     Operation("GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,)),
+    Operation("GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream"),
     Operation("PUT", "/documents", writing.put_documents, _CHANGED),
     Operation("PATCH", "/documents/{id}", writing.change_metadata, _CHANGED, (writing.metadata_fields,)),
     Operation("DELETE", "/documents/{id}", writing.delete_document, _CHANGED),
@@ -237,7 +238,7 @@ def _schemas() -> dict[str, Schema]:
         "Result": _closed(result),
         "Found": _closed({"index": _TEXT, **result}),
         "FoundForEach": _closed({"index": _TEXT, "results": _list(_reference("Result"))}),
-        "Document": _closed({**document, "length": _WHOLE}),
+        "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
         "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
         "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),

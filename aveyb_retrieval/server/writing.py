@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
@@ -15,7 +14,7 @@ from aveyb_retrieval.server.answers import json_answer, to_json
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.reading import JSON, JSON_LINES, read_body, read_json, read_parameters
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.search import search_fields
+from aveyb_retrieval.server.search import index_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
 
 
-def index_field(limits: Limits) -> fields.Fields:
-    """The field of every change, in the URL."""
-    return {"index": search_fields(limits)["index"]}
-
-
-@cache
 def metadata_fields(limits: Limits) -> fields.Fields:
     """The fields of `PATCH /documents/{id}`."""
     return {
@@ -92,11 +85,7 @@ async def change_metadata(request: Request) -> Response:
 
 
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
-    """Change an index, and search its new version from now on; say what was changed.
-
-    Raises:
-        Refusal: 404 where there is no such index or document; 409 where another process writes to the index.
-    """
+    """Change an index, and search its new version from now on; say what was changed."""
     server, document_id = context(request), request.path_params.get("id")
     asked = fields.take_fields(read_parameters(request), index_field(server.limits))
     name, retriever = server.indexes.named(asked["index"])

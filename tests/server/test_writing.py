@@ -93,7 +93,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body", "status", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("method", "path", "body", "status", "message"), REFUSED, ids=[row[-1] for row in REFUSED])
 def test_a_change_that_is_none_changes_nothing(open_client, index, method, path, body, status, message):
     limits = Limits(max_body=4000, max_batch=3)
     client = open_client({"words": index}, keys=Keys(writing=["writer"]), limits=limits)
