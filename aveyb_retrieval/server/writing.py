@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.index import Index
-    from aveyb_retrieval.indexes.input.documents import Item
     from aveyb_retrieval.server.limits import Limits
 
 COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
@@ -56,9 +55,9 @@ async def put_documents(request: Request) -> Response:
     return await _change(request, change)
 
 
-def _documents(data: bytes, most: int) -> list[Item]:
+def _documents(data: bytes, most: int) -> list[Any]:
     """Read the documents of a body; one that is none refuses them all."""
-    found: list[Item] = []
+    found: list[Any] = []
     for item in json_lines.read_json([data], "the body", Reading()):
         if isinstance(item, Rejected):
             raise InputError(f"{item.location}: {item.reason}; nothing was changed")
