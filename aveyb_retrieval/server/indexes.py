@@ -109,8 +109,9 @@ class Indexes:
     def writer(self, name: str) -> Index:
         """Return an index to be changed, by one thread at a time."""
         if name not in self._writers:
-            model = self.model.model if self.model is not None else None
-            self._writers[name] = Index.open(self.retrievers[name].path, model=model)
+            path = self.retrievers[name].path
+            model = self.model.model if self.model is not None and describe(path)["model"] else None
+            self._writers[name] = Index.open(path, model=model)
         return self._writers[name]
 
     def reopen(self, name: str) -> None:

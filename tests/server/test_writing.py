@@ -6,12 +6,16 @@ import json
 import shutil
 
 import httpx2
+import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.gate import Keys
+from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits
 from tests.server.conftest import running
 
@@ -142,19 +146,19 @@ def test_while_another_process_writes_a_change_is_refused_and_searches_go_on(wri
     assert writer.put("/documents", json=NEW).status_code == 200
 
 
-def test_a_document_of_an_index_of_vectors_cannot_be_encoded(open_client, tmp_path, model):
-    import numpy as np
-
+def test_a_document_of_an_index_of_vectors_cannot_be_encoded(handbook, tmp_path):
     documents = [{"_id": "a", "text": "one"}, {"_id": "b", "text": "two"}]
     path = tmp_path / "vectors"
-    build_index(documents, path, vectors=np.eye(2, 16, dtype=np.float32), granularity="document")
-    client = open_client({"vectors": path}, keys=Keys(writing=["writer"]))
-    refused = client.put("/documents", json=NEW, headers=WRITER)
+    build_index(documents, path, vectors=np.eye(2, 3, dtype=np.float32), granularity="document")
+    indexes = Indexes.open({"handbook": handbook, "vectors": path})  # the model is that of the other index
+    client = TestClient(create_app(indexes, keys=Keys(writing=["writer"])), raise_server_exceptions=False)
+    refused = client.put("/documents?index=vectors", json=NEW, headers=WRITER)
     assert (refused.status_code, refused.json()["error"].partition(";")[0]) == (
         422,
         "vectors: made from ready-made vectors",
     )
-    assert client.delete("/documents/a", headers=WRITER).json()["documents"] == 1
+    assert client.delete("/documents/a?index=vectors", headers=WRITER).json()["documents"] == 1
+    indexes.close()
 
 
 def test_a_running_server_takes_changes_with_a_key_of_its_file(handbook, tmp_path):
