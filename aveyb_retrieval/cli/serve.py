@@ -42,6 +42,8 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path),
     help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
 )
+@click.option("--write-key-file", type=click.Path(path_type=Path), help="File of keys that may also change documents.")
+@click.option("--originals", is_flag=True, help="Also give out the files that documents were read from, if unchanged.")
 @click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name that the server is reached by. Repeatable."
@@ -69,6 +71,8 @@ def main(
     host: str,
     port: int,
     api_key_file: Path | None,
+    write_key_file: Path | None,
+    originals: bool,
     no_key: bool,
     hosts: tuple[str, ...],
     cors_origins: tuple[str, ...],
@@ -98,12 +102,12 @@ def main(
 
     log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
-    keys = read_keys(api_key_file) if api_key_file else Keys()
+    reading, writing = (read_keys(path) if path else () for path in (api_key_file, write_key_file))
     local = host in LOOPBACK
-    if not (local or keys or no_key):
+    if not (local or reading or no_key):
         raise ConfigError(f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that")
     names = {*LOOPBACK, *(name.lower() for name in hosts)} if local or hosts else None
-    if names is None and not keys:
+    if names is None and not reading:
         click.echo(
             f"--host {host} --no-key: a page that somebody in this network visits can ask this server too, by a name "
             "of its own; name what users type with --allow-host",
@@ -115,7 +119,9 @@ def main(
     opened = Indexes.open(
         named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
     )
-    app = create_app(opened, limits=allowed, keys=keys, origins=origins, counters=counters)
+    app = create_app(
+        opened, limits=allowed, keys=Keys(reading, writing), origins=origins, counters=counters, originals=originals
+    )
     address = f"[{host}]" if ":" in host else host
     started = _announcer(opened, address, listener.getsockname()[1])
     serve(app, listener, limits=allowed, proxies=proxies, started=started)

@@ -161,6 +161,13 @@ class AveyBVectorStore(VectorStore):
         """Return the best documents."""
         return [_document(hit) for hit in self._search(query, k, **options)]
 
+    def max_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **options: Any
+    ) -> list[Document]:
+        """Return documents whose best passages, of `fetch_k`, resemble each other little: by 1 - `lambda_mult`."""
+        asked = {"unit": "passage", "per_document": 1, "candidates": max(k, fetch_k), "diversity": 1 - lambda_mult}
+        return self.similarity_search(query, k, **asked, **options)
+
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **options: Any
     ) -> list[tuple[Document, float]]:

@@ -37,6 +37,7 @@ def create_app(
     keys: Keys | None = None,
     origins: Origins | None = None,
     counters: Metrics | None = None,
+    originals: bool = False,
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
@@ -46,21 +47,24 @@ def create_app(
         keys: What opens it; none: it is open to everybody who reaches it.
         origins: Names that it answers to, and which browsers' pages may ask; None: any name, only its own page.
         counters: Where it counts.
+        originals: Whether it gives out the files that documents were read from.
     """
-    limits, counters = limits or Limits(), counters or Metrics()
+    limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
     counters.watch(indexes)
     server = Context(
         indexes=indexes,
         limits=limits,
         searching=Work("search", limits.threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
+        writing=Work("write", 1, limits.max_waiting),
         metrics=counters,
-        openapi=to_json(openapi.document(limits, has_keys=bool(keys))),
+        originals=originals,
+        openapi=to_json(openapi.document(limits, has_keys=keys.reading > 0)),
     )
     gate = Middleware(
         Gate,
         limits=limits,
-        keys=keys or Keys(),
+        keys=keys,
         origins=origins or Origins(),
         metrics=counters,
         is_open=lambda path: path in _OPEN,
@@ -95,4 +99,5 @@ async def _follow(indexes: Indexes) -> None:
 def _close(server: Context) -> None:
     server.searching.close()
     server.encoding.close()
+    server.writing.close()
     server.indexes.close()

@@ -24,16 +24,20 @@ class Context:
         searching: Where searches run.
         encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
             there, and searches do not wait for them.
+        writing: Where indexes are changed, one change after the other.
         metrics: What is counted.
         openapi: The document of /openapi.json.
+        originals: Whether files are given out that documents were read from.
     """
 
     indexes: Indexes
     limits: Limits
     searching: Work
     encoding: Work
+    writing: Work
     metrics: Metrics
     openapi: bytes
+    originals: bool
 
 
 def context(request: Request) -> Context:

@@ -42,17 +42,16 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
 _NO_STORE = "no-store"  # answers may hold what only the owner of a key may see
 
 
 class Keys:
-    """The keys that open a server; none open it to everybody."""
+    """The keys that open a server; none open it to everybody. Only those in `writing` open it to changes."""
 
-    def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
+    def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
+        self._digests = [_digest(key.encode()) for key in (*writing, *keys)]
+        self.reading, self.writing = len(keys), len(writing)  # how many; those that may write come first
 
     def which(self, authorization: str) -> int | None:
         """Return which of the keys a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
@@ -62,7 +61,7 @@ class Keys:
         return fitting.index(True) if scheme.lower() == "bearer" and any(fitting) else None
 
 
-def read_keys(path: Path) -> Keys:
+def read_keys(path: Path) -> list[str]:
     """Read keys from a file, one on each line; empty lines and those that begin with # do not count.
 
     Raises:
@@ -78,7 +77,7 @@ def read_keys(path: Path) -> Keys:
     for number, key in enumerate(keys, start=1):
         if not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigError(f"{path}: key {number} must be printable ASCII without blanks")
-    return Keys(keys)
+    return keys
 
 
 def _digest(key: bytes) -> bytes:
@@ -91,7 +90,7 @@ class Gate:
     Args:
         app: What is behind it.
         limits: What a request may take.
-        keys: One of these is needed, but for paths that `is_open`.
+        keys: One of these is needed, but for paths that `is_open`; for changes one that may write.
         origins: Which browsers' pages may ask, and by which names.
         metrics: Where requests are counted.
         is_open: Whether a path needs no key (to be read).
@@ -142,7 +141,7 @@ class Gate:
         ticket = scope.setdefault("state", {})["ticket"] = Ticket(client, self._pool, self._limits, receive)
         self._metrics.running.inc()
         try:
-            refusal = self._refusal(scope, request_headers, has_key=key is not None)
+            refusal = self._refusal(scope, request_headers, key)
             await (refusal or self._app)(scope, receive, send_safely)
         except ClientDisconnect:
             status = 499  # it left while it sent its body; nobody is there to be answered
@@ -159,7 +158,7 @@ class Gate:
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope, headers: Headers, *, has_key: bool) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers, key: int | None) -> Response | None:
         path, method = scope["path"], scope["method"]
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
             message = "Content-Length beside Transfer-Encoding; send one of them"
@@ -169,9 +168,14 @@ class Gate:
             return error_response(path, *refused)
         if self._origins.is_preflight(headers, method):
             return Response(status_code=204)  # browsers send no key with it
-        if self._keys and not is_open and not has_key:
+        changes = method in CHANGES
+        if changes and not self._keys.writing:
+            return error_response(path, 403, "this server takes no changes; start it with --write-key-file")
+        if key is None and (changes or (self._keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
             return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
+        if key is not None and changes and key >= self._keys.writing:
+            return error_response(path, 403, "this key may only read; changes need one of --write-key-file")
         return None
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.info import describe
@@ -33,6 +35,8 @@ class Indexes:
         self.retrievers = retrievers
         self.model = model
         self.failures: dict[str, str] = {}
+        self._writers: dict[str, Index] = {}
+        self._moving = threading.Lock()
 
     @classmethod
     def open(
@@ -102,12 +106,25 @@ class Indexes:
             raise Refusal(404, "no model is served: the indexes were made from vectors; start the server with --model")
         return self.model
 
+    def writer(self, name: str) -> Index:
+        """Return an index to be changed, by one thread at a time."""
+        if name not in self._writers:
+            path = self.retrievers[name].path
+            model = self.model.model if self.model is not None and describe(path)["model"] else None
+            self._writers[name] = Index.open(path, model=model)
+        return self._writers[name]
+
+    def reopen(self, name: str) -> None:
+        """Move an index to its newest version."""
+        with self._moving:  # or the slower of two would move it back
+            self.retrievers[name].reopen()
+
     def follow(self) -> None:
         """Move every index to its newest version; one that cannot be opened stays as it is and says why."""
         for name, retriever in self.retrievers.items():
             try:
                 if retriever.is_stale:
-                    retriever.reopen()
+                    self.reopen(name)
                     _log.info("%s: version %s is open", name, retriever.version)
                 self.failures.pop(name, None)
             except (AveyBError, OSError) as error:
@@ -119,7 +136,7 @@ class Indexes:
         """Let go of the model and of all files."""
         if self.model is not None:
             self.model.close()
-        for retriever in self.retrievers.values():
+        for retriever in (*self.retrievers.values(), *self._writers.values()):
             retriever.close()
 
 

@@ -29,7 +29,7 @@ class Limits:
     max_body: int = _limit(8 << 20, "BYTES", "Largest body of a request.")
     max_answer: int = _limit(32 << 20, "BYTES", "Largest answer.")
     max_held: int = _limit(128 << 20, "BYTES", "Bodies that arrive and answers that leave, together.")
-    max_batch: int = _limit(1024, "N", "Queries, inputs or texts of one request.")
+    max_batch: int = _limit(1024, "N", "Queries, inputs, texts or documents of one request.")
     max_query: int = _limit(8192, "N", "Characters of a query.")
     max_text: int = _limit(1 << 20, "N", "Characters of a text to embed.")
     max_rerank_text: int = _limit(1 << 16, "N", "Characters of a text to rerank.")

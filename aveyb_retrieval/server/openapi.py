@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.server import cohere, openai, search, tei
+from aveyb_retrieval.server import cohere, openai, search, tei, writing
 from aveyb_retrieval.server.answers import json_answer
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.fields import NEEDED, Fields, Schema, object_schema, schema_of
+from aveyb_retrieval.server.gate import CHANGES
 from aveyb_retrieval.server.metrics import metrics
+from aveyb_retrieval.server.reading import JSON, JSON_LINES
 from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
 _REASONS = {
     400: "The request is not HTTP, or a path is not valid",
     401: "No key, or a wrong one",
-    403: "A page of another origin asks",
+    403: "A page of another origin asks, or the key may only read",
     404: "No such index, document or model",
+    409: "Another process is writing to the index",
     413: "More than a limit allows",
     415: "The body does not say that it is JSON",
     421: "The server has another name",
     422: "A field is missing, unknown or out of range",
     429: "Too many requests run and wait",
-    500: "An index cannot be read, or a bug",
+    500: "An index cannot be read or written, or a bug",
     503: "It took too long",
 }
 
@@ -59,6 +62,8 @@ _NUMBER: Schema = {"type": "number"}
 _WHOLE: Schema = {"type": "integer", "minimum": 0}
 _OBJECT: Schema = {"type": "object"}
 _SPAN: Schema = {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2}
+_FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
+_DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
 
 
 def _list(items: Schema) -> Schema:
@@ -85,11 +90,11 @@ class Operation:
     """One thing that can be asked.
 
     Attributes:
-        method: GET or POST.
+        method: GET, POST, or one that changes something.
         path: Where; a part in braces may hold slashes.
         endpoint: What answers; its docstring begins with what it does.
         answer: The schema of the answer.
-        fields: What is asked with, in the URL or in the body, one of some sets.
+        fields: What is asked with, one of some sets: in the URL of GET, in the body of POST and PATCH.
         kind: The type of the answer.
         is_open: Whether it needs no key.
     """
@@ -110,19 +115,23 @@ class Operation:
             "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
             | {str(status): {"description": reason, "content": error} for status, reason in _REASONS.items()},
         }
-        if self.is_open:
-            described["security"] = []
-        if self.method == "GET":
-            return {**described, "parameters": self._parameters(limits)}
-        bodies = [schema_of(fields(limits)) for fields in self.fields]
-        schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
-        return {**described, "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+        if self.is_open or self.method in CHANGES:
+            described["security"] = [] if self.is_open else [{"key": []}]
+        if self.method != "POST":
+            described["parameters"] = self._parameters(limits)
+        bodies = [schema_of(fields(limits)) for fields in self.fields if self.method != "GET"]
+        bodies += [_DOCUMENT, _list(_DOCUMENT)] if self.method == "PUT" else []
+        if bodies:
+            content = {JSON: {"schema": bodies[0] if len(bodies) == 1 else {"anyOf": bodies}}}
+            content |= {JSON_LINES: {"schema": _TEXT}} if self.method == "PUT" else {}
+            described["requestBody"] = {"required": True, "content": content}
+        return described
 
     def _parameters(self, limits: Limits) -> list[Schema]:
         _, brace, name = self.path.rstrip("}").partition("{")
         within = {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
         found: list[Schema] = [within] if brace else []
-        for fields in self.fields:
+        for fields in (search.index_field,) if self.method in CHANGES else self.fields:
             for name, field in fields(limits).items():
                 shown = {"schema": field.schema}
                 how: Schema = {"content": {"application/json": shown}} if name == "filter" else shown
@@ -131,12 +140,17 @@ class Operation:
 
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
+_CHANGED = _reference("Changed")
 _COSINES, _VECTORS = _list(_NUMBER), _list(_list(_NUMBER))
 _RERANKED, _RANKS, _TOKENS = _reference("Reranked"), _list(_reference("Rank")), _list(_list(_reference("Token")))
 OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
     Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
     Operation("GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,)),
+    Operation("GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream"),
+    Operation("PUT", "/documents", writing.put_documents, _CHANGED),
+    Operation("PATCH", "/documents/{id}", writing.change_metadata, _CHANGED, (writing.metadata_fields,)),
+    Operation("DELETE", "/documents/{id}", writing.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
     Operation("POST", "/v1/embeddings", openai.embeddings, _reference("Embeddings"), (openai.embeddings_fields,)),
     Operation("GET", "/v1/models", openai.models, _reference("Models")),
@@ -157,10 +171,11 @@ OPERATIONS = (
 
 def routes() -> list[Route]:
     """Make the routes of all operations."""
-    paths: dict[str, list[Operation]] = {}
+    methods: dict[tuple[str, Callable[[Any], Any]], list[str]] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path.replace("}", ":path}"), []).append(operation)
-    return [Route(path, some[0].endpoint, methods=[each.method for each in some]) for path, some in paths.items()]
+        path = operation.path.replace("}", ":path}")
+        methods.setdefault((path, operation.endpoint), []).append(operation.method)
+    return [Route(path, endpoint, methods=some) for (path, endpoint), some in methods.items()]
 
 
 def document(limits: Limits, *, has_keys: bool = False) -> Schema:
@@ -223,7 +238,8 @@ def _schemas() -> dict[str, Schema]:
         "Result": _closed(result),
         "Found": _closed({"index": _TEXT, **result}),
         "FoundForEach": _closed({"index": _TEXT, "results": _list(_reference("Result"))}),
-        "Document": _closed({**document, "length": _WHOLE}),
+        "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
+        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
         "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),
         "Model": _closed({"id": _TEXT, "object": {"const": "model"}, "created": _WHOLE, "owned_by": _TEXT}),

@@ -2,7 +2,7 @@
 
 A browser sends requests in the name of any page that somebody visits, also to a server that only this machine reaches.
 It says where the page comes from: in Origin (every request that is not a plain GET), in Sec-Fetch-Site (all requests to
-HTTPS and to this machine). Programs send neither, and are not held up. Content-Type: see `reading.read_json`.
+HTTPS and to this machine). Programs send neither, and are not held up. Content-Type: see `reading.read_body`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Origins:
         }
         if "access-control-request-method" in headers:
             allowed |= {
-                "Access-Control-Allow-Methods": "GET, POST",
+                "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
                 "Access-Control-Allow-Headers": "Authorization, Content-Type",
                 "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
             }

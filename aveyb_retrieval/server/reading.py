@@ -12,40 +12,51 @@ from aveyb_retrieval.server.fields import kind_of
 from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from starlette.requests import Request
 
     from aveyb_retrieval.server.context import Context
     from aveyb_retrieval.server.ticket import Ticket
+
+JSON, JSON_LINES = "application/json", "application/x-ndjson"
+_TEXTS = ("query", "index")  # parameters of a URL that are never JSON
 
 
 async def read_json(request: Request) -> tuple[Context, Ticket, dict[str, Any]]:
     """Read a body that is a JSON object; also return the server that was asked, and the request's ticket.
 
     Raises:
-        Refusal: 413 where the body is too large, 415 if it does not say that it is JSON, 429 if too many bodies arrive
-            at once, 503 if it does not arrive in time.
+        Refusal: as `read_body`.
         InputError: it is not a JSON object.
     """
-    server, ticket = context(request), request.state.ticket
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a page of another site can send other kinds without asking first
-        raise Refusal(415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: application/json")
-    try:
-        data = await asyncio.wait_for(_read_body(request, server.limits.max_body, ticket), ticket.left)
-    except asyncio.TimeoutError:
-        raise ticket.expire() from None
+    data = await read_body(request, JSON)
     try:
         content = json.loads(data, parse_constant=_no_such_number)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise InputError(f"the body is a JSON {kind_of(content)}; an object is needed")
-    return server, ticket, content
+    return context(request), request.state.ticket, content
 
 
-async def _read_body(request: Request, most: int, ticket: Ticket) -> bytes:
+async def read_body(request: Request, *kinds: str) -> bytes:
+    """Read a body of one of some kinds.
+
+    Raises:
+        Refusal: 413 where the body is too large, 415 if it does not say that it is of one of them, 429 if too many
+            bodies arrive at once, 503 if it does not arrive in time.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in kinds:  # a page of another site can send other kinds without asking first
+        wanted = " or ".join(kinds)
+        raise Refusal(415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: {wanted}")
+    ticket = request.state.ticket
+    try:
+        return await asyncio.wait_for(_read(request, context(request).limits.max_body, ticket), ticket.left)
+    except asyncio.TimeoutError:
+        raise ticket.expire() from None
+
+
+async def _read(request: Request, most: int, ticket: Ticket) -> bytes:
     too_large = Refusal(413, f"the body is larger than the {most:,} bytes that are allowed; send less at once")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:
@@ -60,8 +71,8 @@ async def _read_body(request: Request, most: int, ticket: Ticket) -> bytes:
     return b"".join(parts)
 
 
-def read_parameters(request: Request, texts: Collection[str] = ()) -> dict[str, Any]:
-    """Read the parameters of a URL: those named in `texts` as they are, others as JSON where they are JSON.
+def read_parameters(request: Request) -> dict[str, Any]:
+    """Read the parameters of a URL: queries and names as they are, others as JSON where they are JSON.
 
     Raises:
         InputError: a parameter is given twice.
@@ -70,7 +81,7 @@ def read_parameters(request: Request, texts: Collection[str] = ()) -> dict[str, 
     for name, value in request.query_params.multi_items():
         if name in found:
             raise InputError(f"{name} is given twice")
-        found[name] = value if name in texts else _json_or_text(value)
+        found[name] = value if name in _TEXTS else _json_or_text(value)
     return found
 
 

@@ -25,6 +25,7 @@ _KINDS = {
     403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",
+    409: "Conflict",
     413: "Validation",
     415: "Validation",
     421: "Misdirected",
@@ -56,7 +57,7 @@ def refuse(request: Request, error: Exception) -> Response:
         return error_response(request.url.path, 422, str(error))
     _log.error("%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000))
     # what went wrong inside may name folders of this machine
-    return error_response(request.url.path, 500, "the index cannot be read; the server's log says why")
+    return error_response(request.url.path, 500, "the index cannot be read or written; the server's log says why")
 
 
 def error_response(

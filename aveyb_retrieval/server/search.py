@@ -1,18 +1,20 @@
-"""`/search`, `/documents/{id}` and `/indexes`: what `Retriever` does, over HTTP."""
+"""`/search`, `/documents/{id}`, `/originals/{id}` and `/indexes`: what `Retriever` does, over HTTP."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
+from aveyb_retrieval.indexes.store.files import read_bounded
 from aveyb_retrieval.server import fields
 from aveyb_retrieval.server.answers import joined, json_answer, to_json
 from aveyb_retrieval.server.context import context
@@ -22,9 +24,9 @@ from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.server.limits import Limits
     from aveyb_retrieval.server.ticket import Ticket
 
@@ -33,7 +35,6 @@ LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more ar
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
 PART_OF_QUERIES = 16_384  # characters of queries in one turn
-_TEXTS = ("query", "index")  # parameters of a URL that are never JSON
 _LONGEST = 1 << 40  # characters
 
 
@@ -104,7 +105,7 @@ async def search(request: Request) -> Response:
     if request.method == "POST":
         _, _, given = await read_json(request)
     else:
-        given = read_parameters(request, _TEXTS)
+        given = read_parameters(request)
     if unknown := given.keys() - search_fields(limits).keys():
         raise ConfigError(unknown_option(min(unknown)))
     asked = fields.take_fields(given, search_fields(limits))
@@ -152,11 +153,16 @@ def _result(
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 
 
+def index_field(limits: Limits) -> fields.Fields:
+    """The field that says which index is meant, where that is all."""
+    return {"index": search_fields(limits)["index"]}
+
+
 async def document(request: Request) -> Response:
     """Return one document, or the characters `start` to `stop` of it."""
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
-    asked = fields.take_fields(read_parameters(request, _TEXTS), document_parameters(server.limits))
+    asked = fields.take_fields(read_parameters(request), document_parameters(server.limits))
     name, retriever = server.indexes.named(asked["index"])
     start, stop = asked["start"], asked["stop"]
     if stop is None:
@@ -178,12 +184,53 @@ async def document(request: Request) -> Response:
             "text": shown,
             "span": [first, max(first, last)],
             "length": length,
+            "original": server.originals and found[0].origin is not None,
         }
         return to_json(content)
 
     written = await server.searching.run(work, ticket)
     ticket.answer(len(written))
     return json_answer(written)
+
+
+async def original(request: Request) -> Response:
+    """Give the file that a document was read from, byte by byte as it was read."""
+    server, ticket = context(request), request.state.ticket
+    document_id = request.path_params["id"]
+    asked = fields.take_fields(read_parameters(request), index_field(server.limits))
+    name, retriever = server.indexes.named(asked["index"])
+
+    def work() -> bytes:
+        found = retriever.get([document_id], missing_ok=True) if server.originals else []
+        data = _read_original(found[0], server.limits.max_answer) if found else None
+        if data is None:
+            why = "it has changed, is too large, or --originals is not given"
+            raise Refusal(404, f"index {name!r}: no file of {document_id!r} is given out: {why}")
+        return data
+
+    data = await server.searching.run(work, ticket)
+    ticket.answer(len(data))
+    # to be kept, not shown: a page among them would be one of this server's
+    return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+
+
+def _read_original(document: Document, most: int) -> bytes | None:
+    """Read a document's file of at most so many bytes, without following links; None where it is not as it was read.
+
+    An index may come from anybody and name any file of this machine: only one whose hash it has is given out.
+    """
+    if (origin := document.origin) is None:
+        return None
+    folder = Path(origin.folder)
+    for path in (folder / document.id, folder / Path(document.id).name):  # the latter of a file that was named itself
+        try:
+            inside = path.is_relative_to(folder) and path.resolve() == path
+            data = read_bounded(path, most) if inside else b""
+        except (OSError, ValueError, IndexFormatError):
+            continue
+        if hashlib.sha256(data).hexdigest() == origin.sha256:
+            return data
+    return None
 
 
 async def indexes(request: Request) -> JSONResponse:

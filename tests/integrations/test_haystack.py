@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -206,3 +207,11 @@ def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> N
     retriever = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"})
     (found,) = retriever.run("where do visitors sign in?")["documents"]
     assert (found.meta["page"], found.meta["page_label"]) == (2, "i")
+
+
+def test_copies_by_pickle_open_the_same_index(tmp_path: Path) -> None:
+    store = AveyBDocumentStore(str(tmp_path / "store"))
+    store.write_documents([Document(content="one gate")])
+    retriever = AveyBRetriever(store, top_k=1)
+    assert pickle.loads(pickle.dumps(store)).filter_documents() == store.filter_documents()
+    assert pickle.loads(pickle.dumps(retriever)).run("gate") == retriever.run("gate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,3 +168,30 @@ def test_an_index_refuses_other_embeddings_than_those_that_made_it(tmp_path: Pat
 def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
     (found,) = AveyBRetriever(path=str(pdf_index), model=embedder, k=1).invoke("where do visitors sign in?")
     assert (found.metadata["page"], found.metadata["page_label"], found.metadata["title"]) == (2, "i", "Rules")
+
+
+def test_mmr_finds_documents_that_differ(tmp_path: Path, embedder: Embedder) -> None:
+    store = AveyBVectorStore(tmp_path / "index", model=embedder)
+    texts = [
+        "Either party may end the contract with three months' notice.",
+        "Each party can end the contract at three months' notice.",
+        "Close the valve before you open the filter housing.",
+    ]
+    store.add_texts(texts, ids=["a", "b", "c"])
+    question = "how much notice ends the contract?"
+    found = {}
+    for share in (1.0, 0.2):
+        retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 2, "lambda_mult": share})
+        found[share] = [each.id for each in retriever.invoke(question)]
+    assert set(found[1.0]) == {"a", "b"}
+    assert (found[0.2][0], found[0.2][1]) == (found[1.0][0], "c")
+    assert store.max_marginal_relevance_search(question, k=1, filter={"none": 1}) == []
+
+
+def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> None:
+    question = "how long is the notice period?"
+    retriever = AveyBRetriever(path=str(index), k=2, search_options={"mode": "dense"})
+    assert pickle.loads(pickle.dumps(retriever)).invoke(question) == retriever.invoke(question)
+    store = AveyBVectorStore(tmp_path / "store")
+    store.add_texts(["close the valve"], ids=["a"])
+    assert pickle.loads(pickle.dumps(store)).similarity_search("valve") == store.similarity_search("valve")

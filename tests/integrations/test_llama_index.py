@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,3 +207,12 @@ async def test_embeddings_are_those_of_the_model(embedder: Embedder) -> None:
 def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
     (found,) = AveyBRetriever(pdf_index, 1, model=embedder).retrieve("where do visitors sign in?")
     assert (found.node.metadata["page"], found.node.metadata["page_label"]) == (2, "i")
+
+
+def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> None:
+    retriever = AveyBRetriever(index, 2)
+    copy = pickle.loads(pickle.dumps(retriever))
+    assert copy.retrieve("notice period") == retriever.retrieve("notice period")
+    store = AveyBVectorStore(tmp_path / "store")
+    store.add([TextNode(id_="a", text="close the valve")])
+    assert pickle.loads(pickle.dumps(store)).get_nodes(["a"]) == store.get_nodes(["a"])

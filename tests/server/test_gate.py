@@ -19,7 +19,7 @@ OPEN = ["/", "/page/style.css", "/page/page.js", "/favicon.ico", "/health"]
 
 def test_a_key_opens_everything_but_the_page_needs_none(open_client, tmp_path):
     (tmp_path / "keys").write_text("# two keys\nfirst-key\n\nsecond-key\n")
-    client = open_client(keys=read_keys(tmp_path / "keys"))
+    client = open_client(keys=Keys(read_keys(tmp_path / "keys")))
     for path in CLOSED:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "first-key"}):
             answer = client.get(path, headers=headers)

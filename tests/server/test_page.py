@@ -406,3 +406,32 @@ def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, t
                     assert answered(server.url) == (2 if options else 0)  # those that read answers, none blindly
         finally:
             elsewhere.shutdown()
+
+
+def test_the_original_file_is_kept(browser, tmp_path):
+    file = tmp_path / "handbook" / "law" / "lease.md"
+    file.parent.mkdir(parents=True)
+    file.write_text("# Lease\n\nThe tenant may end it with three months' notice.\n")
+    build_index(file.parents[1], tmp_path / "index")
+    with running(tmp_path / "index", "--originals") as server:
+        page = browser.open()
+        page.go(f"{server.url}/?doc=law/lease.md")
+        page.wait("!document.getElementById('original').hidden")
+        page.run(
+            """window.kept = null;
+            const make = URL.createObjectURL;
+            URL.createObjectURL = (blob) => {
+              blob.text().then((text) => { window.kept = text; });
+              return make(blob);
+            };"""
+        )
+        page.click("#original button")
+        page.wait("window.kept !== null")
+        assert page.run("window.kept") == file.read_text()
+        file.write_text("something else")
+        page.click("#original button")
+        page.wait("document.getElementById('reader-place').textContent.includes('it has changed')")
+    with running(tmp_path / "index") as server:  # without the option there is no button
+        page.go(f"{server.url}/?doc=law/lease.md")
+        page.wait("document.getElementById('text').textContent.includes('notice')")
+        assert page.run("document.getElementById('original').hidden")

@@ -153,7 +153,7 @@ def test_too_many_queries_are_refused(open_client):
 
 def test_unknown_paths_and_methods(client):
     assert client.get("/nothing").status_code == 404
-    answer = client.delete("/search")
+    answer = client.post("/indexes")
     assert answer.status_code == 405
     assert "allowed: " in answer.json()["error"]
 

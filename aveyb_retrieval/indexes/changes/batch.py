@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Changes that wait for `commit`; they are made in the order in which they were given."""
+    """Changes that wait for `commit`, made in the order in which they were given; `report` then tells of them."""
+
+    report: Report
 
     def __init__(self, root: str | Path, model: Model) -> None:
         self._root = root
@@ -91,4 +93,5 @@ class Batch:
 
         # such a change is never continued: nobody else has its documents
         job = {"command": "batch", "token": secrets.token_hex(8)}
-        return run_change(self._root, job, work, progress=silent, before=before)
+        self.report = run_change(self._root, job, work, progress=silent, before=before)
+        return self.report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.input.documents import FileOrigin
     from aveyb_retrieval.indexes.store.filters import Filter
 
 BATCH = 256  # documents that are read at once
@@ -27,12 +28,14 @@ class Document:
         text: The whole text.
         title: The title, "" where there is none.
         metadata: All other fields.
+        origin: The file that it was read from, if it was one of its own.
     """
 
     id: str
     text: str
     title: str
     metadata: dict[str, Any]
+    origin: FileOrigin | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
@@ -94,4 +97,4 @@ def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
             if number not in found:
                 raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
             stored = found[number]
-            yield Document(stored.id, stored.text, stored.title, stored.metadata)
+            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin)

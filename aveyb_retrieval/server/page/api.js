@@ -17,7 +17,7 @@ export function hasKey() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   const headers = { ...options.headers };
   if (hasKey()) headers.Authorization = `Bearer ${sessionStorage.getItem(KEY)}`;
   let response;
@@ -27,9 +27,12 @@ async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "The server does not answer.");
   }
-  const content = await response.json();
-  if (!response.ok) throw new Problem(response.status, content.error);
-  return content;
+  if (!response.ok) throw new Problem(response.status, (await response.json()).error);
+  return response;
+}
+
+async function ask(path, options) {
+  return (await request(path, options)).json();
 }
 
 export function fetchIndexes() {
@@ -44,4 +47,9 @@ export function search(fields, signal) {
 export function fetchText(index, id, start, stop) {
   const range = new URLSearchParams({ index, start, stop });
   return ask(`documents/${encodeURIComponent(id)}?${range}`);
+}
+
+export async function fetchOriginal(index, id) {
+  const response = await request(`originals/${encodeURIComponent(id)}?${new URLSearchParams({ index })}`);
+  return response.blob();
 }

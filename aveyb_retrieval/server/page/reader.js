@@ -1,6 +1,6 @@
 // The document beside the hits: a window of its text around the passage, with every found passage highlighted.
 
-import { fetchText } from "./api.js";
+import { fetchOriginal, fetchText } from "./api.js";
 import { element, marked, pageName, reflowed, unitOffset, webAddress, webLink, written } from "./text.js";
 
 const AROUND = 40_000; // characters that are fetched before and after the passage
@@ -22,6 +22,7 @@ export async function openReader({ index, hit, current, pattern }) {
   setBackground();
   byId("reader-title").textContent = hit.title || hit.id;
   byId("about").hidden = true;
+  byId("original").hidden = true;
   byId("text").replaceChildren("Opening…");
   describePassage();
   byId("reader-title").focus({ preventScroll: true });
@@ -32,6 +33,7 @@ export async function openReader({ index, hit, current, pattern }) {
   if (passages.length === 0 && current !== null) passages.push(paragraphAt(part, at));
   byId("reader-title").textContent = part.title || hit.id;
   describeDocument(part.metadata);
+  byId("original").hidden = !part.original;
   draw();
   scrollToPassage();
 }
@@ -169,5 +171,19 @@ async function step(by) {
   scrollToPassage();
 }
 
+// Keeps the file that the document was read from; a link cannot send the key that may be needed.
+async function keepOriginal() {
+  const { index, id } = shown;
+  try {
+    const link = Object.assign(document.createElement("a"), { download: id.split("/").pop() });
+    link.href = URL.createObjectURL(await fetchOriginal(index, id));
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  } catch (error) {
+    byId("reader-place").textContent = error.message;
+  }
+}
+
+byId("original").addEventListener("click", keepOriginal);
 byId("passage-before").addEventListener("click", () => step(-1));
 byId("passage-after").addEventListener("click", () => step(1));
