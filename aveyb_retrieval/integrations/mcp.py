@@ -50,6 +50,10 @@ class Result(BaseModel):
     page: str | None = Field(description="The page of a PDF on which the passage begins; null for other documents")
     start: int = Field(description="First character of the passage in the document: an offset for fetch")
     end: int
+    highlights: list[tuple[int, int]] = Field(
+        description="Characters of the document: the query's words in the passage"
+    )
+    best_sentence: tuple[int, int] | None = Field(description="Characters of the sentence that holds most of them")
     score: float
 
 
@@ -200,6 +204,8 @@ def _result(hit: Hit) -> Result:
         page=hit.page_label if hit.page_unit == "page" else hit.place or None,
         start=start,
         end=end,
+        highlights=list(hit.highlights),
+        best_sentence=hit.best_sentence,
         score=round(hit.score, 4),
     )
 

@@ -202,6 +202,8 @@ def _schemas() -> dict[str, Schema]:
         "context_span": maybe_span,
         "confidence": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
         "duplicates": _list(_TEXT),
+        "highlights": _list(_SPAN),
+        "best_sentence": maybe_span,
         **place,
     }
     result = {

@@ -81,8 +81,12 @@ def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
     first = found["results"][0]
     assert (first["id"], first["title"], first["url"]) == ("lease", "Lease", "aveyb://lease")
     assert "three months' notice" in first["text"]
+    start, end = first["highlights"][0]
+    assert first["start"] <= start < end <= first["end"]
     read = call(server, "fetch", mode, id=first["id"]).structured_content
     assert read["text"][first["start"] : first["end"]] == first["text"]
+    assert "notice" in [read["text"][start:end] for start, end in first["highlights"]]
+    assert "notice" in read["text"][slice(*first["best_sentence"])]
     assert (read["title"], read["metadata"], read["note"]) == ("Lease", {"year": 2021, "tags": ["rent", "notice"]}, "")
     part = call(server, "fetch", mode, id="lease", offset=first["start"], limit=10).structured_content
     assert part["text"] == first["text"][:10]

@@ -46,7 +46,7 @@ class DocumentSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         best = self._best_passages(ranked, documents, self._options.passages)
         contexts = self._contexts(chosen[0].number for chosen in best.values() if chosen)
-        hits = []
+        hits, find = [], self._finder(ranked.query)
         for match in ranked.matches:
             chosen = best.get(match.doc, [])
             hits.append(
@@ -57,6 +57,7 @@ class DocumentSearch(Search):
                     ranked.scores_of(match.doc),
                     context=contexts.get(chosen[0].number) if chosen else None,
                     confidence=chosen[0].confidence if chosen else None,
+                    find=find,
                 )
             )
         return hits
@@ -180,11 +181,11 @@ class DocumentSearch(Search):
         stored = self._stored_passages(numbers)
         lengths = np.array([stored[i].span[1] - stored[i].span[0] for i in numbers], dtype=np.int64)
         calibrated = scored.confidence is not None
-        held = self._held(ranked.query)
+        find = self._finder(ranked.query)
         best: dict[int, list[_Chosen]] = {}
         for i, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows, lengths), strict=True):
             doc, (span, heading) = i >> PASSAGE_BITS, stored[i]
-            passage = make_passage(documents[doc], span, score, heading, parts, held)
+            passage = make_passage(documents[doc], span, score, heading, parts, find)
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 

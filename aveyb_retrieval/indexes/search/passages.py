@@ -31,7 +31,7 @@ class PassageSearch(Search):
         """Fetch what was found: texts, metadata and the passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(match.passage for match in ranked.matches)
-        held = self._held(ranked.query)
+        find = self._finder(ranked.query)
         contexts = self._contexts(match.passage for match in ranked.matches)
         hits = []
         for match in ranked.matches:
@@ -41,11 +41,12 @@ class PassageSearch(Search):
                 make_hit(
                     document,
                     match.score,
-                    (make_passage(document, span, match.score, heading, scores, held),),
+                    (make_passage(document, span, match.score, heading, scores, find),),
                     scores,
                     context=contexts.get(match.passage),
                     confidence=ranked.confidence.get(match.passage),
                     duplicates=ranked.duplicates.get(match.passage, ()),
+                    find=find,
                 )
             )
         return hits
