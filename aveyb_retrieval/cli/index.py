@@ -44,6 +44,7 @@ for command in (
 @click.argument("directory", type=INDEX)
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
+@click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
 @click.option(
     "--unit",
     type=click.Choice(["document", "passage"]),
@@ -54,7 +55,8 @@ for command in (
 @click.option(
     "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
 )
-@filter_option('Condition on the metadata, such as {"year": {"$gte": 2020}}.')
+@filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
+@click.option("--id", "ids", multiple=True, help="Search only the document of this id. Repeatable.", metavar="ID")
 @click.option(
     "--fusion",
     type=click.Choice(["weighted", "rrf"]),
@@ -97,9 +99,9 @@ def search(
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
-        given = {name: value for name, value in arguments.items() if value is not None}
+        given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
-    for number, hit in enumerate(hits, start=1):
+    for number, hit in enumerate(hits, start=1 + arguments["offset"]):
         if as_json:
             click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
         else:

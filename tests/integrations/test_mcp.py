@@ -98,6 +98,8 @@ def test_search_filters_and_pages(server: Any) -> None:
     assert {each["id"] for each in recent["results"]} == {"minutes", "memo"}
     as_text = call(server, "search", query="gate", filter='{"tags": {"$contains": "rent"}}').structured_content
     assert {each["id"] for each in as_text["results"]} == {"lease"}  # some agents send objects as texts
+    only = call(server, "search", query="gate", ids=["lease", "nobody"]).structured_content
+    assert {each["id"] for each in only["results"]} == {"lease"}
     pages = [call(server, "search", query="gate", limit=1, offset=i).structured_content for i in range(3)]
     assert len({each["results"][0]["id"] for each in pages}) == 3
     assert [f"offset={i + 1}" in each["note"] for i, each in enumerate(pages)] == [True] * 3

@@ -67,7 +67,7 @@ class Search(ABC):
         self._options = options
         self._model = model
         self._device = device
-        self._selection = view.select(options.filter)
+        self._selection = view.select(options.where)
         self._documents: dict[int, StoredDocument] = {}
         self._passages: dict[int, StoredPassage] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
@@ -108,7 +108,7 @@ class Search(ABC):
 
     @abstractmethod
     def _rank(self, query: Query, near: list[Match]) -> Ranked:
-        """Rank for one query, given its candidates by vectors (none in lexical mode)."""
+        """Rank for one query, given its candidates by vectors (none in lexical mode): what comes after the offset."""
 
     @abstractmethod
     def _key(self, match: Match) -> int:

@@ -77,7 +77,7 @@ class DocumentSearch(Search):
         ranked = self._first_ranking(query, near)
         if self._options.rerank is not None:
             ranked = self._rerank(ranked)
-        return replace(ranked, matches=self._above_least(ranked)[: self._options.k])
+        return replace(ranked, matches=self._above_least(ranked)[self._options.offset : self._options.last])
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
         """Rank by vectors, by words, or by both fused: all candidates, before reranking."""
@@ -114,7 +114,7 @@ class DocumentSearch(Search):
         assert query.vector is not None
         assert query.text is not None
         every = options.rerank is not None or options.min_score is not None
-        first = dict(fusion.ranked(fused)[: None if every else max(options.k, READ)])
+        first = dict(fusion.ranked(fused)[: None if every else max(options.last, READ)])
         ids = self._view.passage_numbers(sorted(first))
         scored = score_hybrid(self._view, ids, query.vector, query.text)
         best = scored.best(options.weight)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder, Found
 
+OF_FIRST = ("span", "heading", "page", "page_label", "page_unit", "pages")  # what a hit takes from its best passage
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
 
 
@@ -196,18 +197,13 @@ def make_hit(
         title=document.title,
         metadata=document.metadata,
         passage=first.text if first else None,
-        span=first.span if first else None,
         passages=passages,
-        heading=first.heading if first else "",
         context=document.text[slice(*context)] if context else None,
         context_span=context,
         confidence=confidence,
         duplicates=duplicates,
         scores=scores,
-        page=first.page if first else None,
-        page_label=first.page_label if first else None,
-        page_unit=first.page_unit if first else None,
-        pages=first.pages if first else None,
         highlights=_joined((span[0] + word.start, span[0] + word.stop) for span in found for word in found[span]),
         best_sentence=_best_sentence(document, first.span, found[first.span]) if first else None,
+        **({name: getattr(first, name) for name in OF_FIRST} if first else {}),
     )

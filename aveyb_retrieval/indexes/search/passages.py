@@ -71,12 +71,12 @@ class PassageSearch(Search):
                 ranked = self._rerank(ranked)
             chosen, exhausted = self._choose(ranked)
             if (
-                len(chosen.matches) == self._options.k
+                len(chosen.matches) == self._options.last
                 or exhausted
                 or self._options.rerank is not None
                 or depth > len(ranked.matches)
             ):
-                return chosen
+                return replace(chosen, matches=chosen.matches[self._options.offset :])
             depth *= WIDEN
             near = self._nearest_to(query.vector[None], depth)[0] if query.vector is not None else []
 
@@ -146,14 +146,14 @@ class PassageSearch(Search):
                 continue
             if options.fold:
                 if match.passage not in texts:  # fetched as they are needed, those that come next together
-                    texts = self._texts([match] if options.diversity else matches[at : at + options.k])
+                    texts = self._texts([match] if options.diversity else matches[at : at + options.last])
                 first = copies.find_or_remember(match.passage, texts[match.passage])
                 if first is not None:
                     duplicates.setdefault(first, []).append(match.doc)
                     continue
             chosen.append(match)
             taken[match.doc] = taken.get(match.doc, 0) + 1
-            if len(chosen) == options.k:
+            if len(chosen) == options.last:
                 break
         return replace(ranked, matches=chosen, duplicates=self._names(duplicates)), exhausted
 

@@ -98,11 +98,10 @@ class Language:
         """Make what finds words, as `words` gives them, in texts: wherever `stored` has them, in order."""
 
         def within(letters: str) -> list[Found]:
-            pieces = [Found(*place, letters[slice(*place)]) for place in _pieces(letters, stored=True)]
-            if self.stem is not None:
-                stems = self.stem([piece.word for piece in pieces])
-                pieces = [piece._replace(word=stem) for piece, stem in zip(pieces, stems, strict=True)]
-            return [piece for piece in pieces if piece.word in words]
+            places = list(_pieces(letters, stored=True))
+            pieces = [letters[start:stop] for start, stop in places]
+            stems = pieces if self.stem is None else self.stem(pieces)
+            return [Found(*place, stem) for place, stem in zip(places, stems, strict=True) if stem in words]
 
         held = RememberedWords(within, STEMS_KEPT)
 
