@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search.options import (
-    Fusion,
-    Granularity,
-    Mode,
-    Options,
-    SearchOptions,
-    Unit,
-    unknown_option,
-)
+from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.server import fields
 from aveyb_retrieval.server.answers import joined, json_answer, to_json
@@ -139,10 +131,10 @@ async def search(request: Request) -> Response:
     async for found in server.searching.each(work, parts(queries, at_once, PART_OF_QUERIES), ticket):
         ticket.answer(sum(map(len, found)))
         results += found
-    among = Options.parse(retriever.granularity, k, **options).where
+    among, ids = options.get("filter"), options.get("ids")
 
     def count() -> bytes:
-        return to_json({f: [{"value": v, "count": n} for v, n in retriever.values(f, among)] for f in facets})
+        return to_json({f: [{"value": v, "count": n} for v, n in retriever.values(f, among, ids=ids)] for f in facets})
 
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))

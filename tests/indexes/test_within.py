@@ -210,6 +210,7 @@ def test_values_of_every_type_are_told_apart(tmp_path: Path) -> None:
             (2, 3), (-0.5, 1), (0, 1), (False, 1), (True, 1), ("", 1), ("2", 1), ("a", 1), ("true", 1)
         ]  # fmt: skip
         assert [type(value) for value, _ in index.values("deep.x")[2:5]] == [int, bool, bool]
+        assert index.values("deep.x", ids=["0", "3"]) == [(2, 1), ("2", 1)]
         assert index.values("deep") == index.values("deep.x", {"_id": "4"}) == []
         index.delete(["0"])
         assert index.values("deep.x")[0] == (2, 2), "counted anew in a new version"

@@ -78,6 +78,14 @@ def count(view: EngineView, where: Filter | None) -> int:
     return view.info.documents if selection is None else len(view.matching(selection))
 
 
+def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:
+    """A filter that also keeps to some ids, where they are given; raises InputError as `check_ids` does."""
+    if ids is None:
+        return where
+    among = {"_id": {"$in": check_ids(ids)}}
+    return among if where is None else {"$and": [among, where]}
+
+
 def values(view: EngineView, field: str, where: Filter | None, limit: int) -> list[tuple[Scalar, int]]:
     """Count the values of a field, as `Retriever.values` says.
 

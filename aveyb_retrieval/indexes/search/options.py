@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
-from aveyb_retrieval.indexes.search.lookup import check_ids
+from aveyb_retrieval.indexes.search.lookup import within
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.wording import no_option
 
@@ -128,7 +128,6 @@ class Options:
 
         Raises:
             ConfigError: an option is unknown, out of range, or asks for vectors that the index does not have.
-            InputError: `ids` is not a list of strings.
         """
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(unknown_option(min(unknown)))
@@ -136,17 +135,12 @@ class Options:
         options._check(built)
         options._check_unit(built)
         object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
-        if options.ids is not None:
-            object.__setattr__(options, "ids", check_ids(options.ids))
         return options
 
     @property
     def where(self) -> Filter | None:
-        """What documents have to satisfy."""
-        if self.ids is None:
-            return self.filter
-        among = {"_id": {"$in": self.ids}}
-        return among if self.filter is None else {"$and": [among, self.filter]}
+        """What documents have to satisfy; raises InputError where `ids` is not a list of strings."""
+        return within(self.filter, self.ids)
 
     @property
     def last(self) -> int:
