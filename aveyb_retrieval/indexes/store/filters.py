@@ -216,7 +216,7 @@ class _OwnFilters(FilterCompiler):
         return self.one_of(field, [value])
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
-        listed = ", ".join(_quoted_text(field, value) for value in _few(field, values))
+        listed = ", ".join(_quoted_text(field, value) for value in values)
         return Condition(f"{OWN[field]} IN ({listed})", ()) if listed else NOTHING
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
@@ -253,7 +253,7 @@ class LanceFilters(FilterCompiler):
         """Some element of the field is one of these values."""
         parts = [self.equal(field, "")] if "" in values else []
         kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
-        for value in _few(field, values):
+        for value in values:
             if value != "":
                 kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(value)
         for some in kinds.values():
@@ -291,12 +291,6 @@ class LanceFilters(FilterCompiler):
     def is_empty(self, field: str) -> Condition:
         """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
-
-
-def _few(field: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
-    if len(values) > _MAX_VALUES:
-        raise ConfigError(f"filter: {len(values):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter")
-    return values
 
 
 def _quoted_text(field: str, value: Scalar) -> str:
@@ -344,6 +338,8 @@ def quoted(text: str) -> str:
 def _list(field: str, operator: object, operand: object) -> Sequence[object]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
         raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
+    if len(operand) > _MAX_VALUES:
+        raise ConfigError(f"filter: {len(operand):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter")
     return operand
 
 
