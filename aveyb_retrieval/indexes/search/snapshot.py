@@ -168,10 +168,11 @@ class Snapshot:
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
         """Values of a field with the number of documents that have them, as `count_values` says. Remembered, too."""
         among = {} if where is None else where
-        counted = self.select(among).values
-        if field not in counted:
-            counted[field] = count_values(self.tables, field, among)
-        return counted[field]
+        selection = self.select(among)
+        assert selection is not None  # `among` is a filter
+        if field not in selection.values:
+            selection.values[field] = count_values(self.tables, field, among)
+        return selection.values[field]
 
     def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
         if kind not in selection.ids:
