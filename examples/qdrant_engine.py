@@ -22,7 +22,7 @@ from aveyb_retrieval.indexes.engines.reader import CollectionReader, CollectionV
 from aveyb_retrieval.indexes.engines.versions import Versions
 from aveyb_retrieval.indexes.engines.words import K1, B, word_key
 from aveyb_retrieval.indexes.engines.writer import CollectionWriter
-from aveyb_retrieval.indexes.store.filters import compile_filter
+from aveyb_retrieval.indexes.store.filters import LanceFilters
 from aveyb_retrieval.indexes.store.numbering import rank_of
 
 CLIENT = QdrantClient(":memory:")
@@ -110,7 +110,7 @@ class QdrantView(CollectionView):
 
     def select(self, where: Any) -> models.Filter | None:
         if where is not None:
-            compile_filter(where)  # for its errors
+            LanceFilters().compile(where)  # for its errors
         return None if where is None else translate(dict(where))
 
     def count(self, kind: str, selection: models.Filter | None = None) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.retriever import Hit
 
 
+WIDTH = 300  # characters that are shown of a document without passages
 RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
@@ -43,6 +44,7 @@ for command in (
 @click.argument("directory", type=INDEX)
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
+@click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
 @click.option(
     "--unit",
     type=click.Choice(["document", "passage"]),
@@ -53,7 +55,8 @@ for command in (
 @click.option(
     "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
 )
-@filter_option('Condition on the metadata, such as {"year": {"$gte": 2020}}.')
+@filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
+@click.option("--id", "ids", multiple=True, help="Search only the document of this id. Repeatable.", metavar="ID")
 @click.option(
     "--fusion",
     type=click.Choice(["weighted", "rrf"]),
@@ -96,14 +99,13 @@ def search(
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
-        given = {name: value for name, value in arguments.items() if value is not None}
+        given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
-        words = retriever.words(query)
-    for number, hit in enumerate(hits, start=1):
+    for number, hit in enumerate(hits, start=1 + arguments["offset"]):
         if as_json:
             click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
         else:
-            _print_hit(number, hit, words)
+            _print_hit(number, hit)
     if not hits and not as_json:
         click.echo("nothing found", err=True)
 
@@ -175,7 +177,7 @@ def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as
         context.exit(1)
 
 
-def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
+def _print_hit(number: int, hit: Hit) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
     scores = "".join(f"  {name} {value:.3f}" for name, value in hit.scores.items())
     click.echo(
@@ -187,24 +189,22 @@ def _print_hit(number: int, hit: Hit, words: list[str]) -> None:
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:
             page += f" ({passage.page_unit}s {passage.pages[0]}-{passage.pages[1]})"
-        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {_marked(passage.text, words)}")
+        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {_marked(hit, passage.span)}")
     if not hit.passages:
-        click.echo(f"     {_one_line(hit.text)}")
-    if hit.context is not None and hit.context_span is not None:
-        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit.context, words)}")
+        click.echo(f"     {_marked(hit, (0, WIDTH))}{'…' if len(hit.text) > WIDTH else ''}")
+    if hit.context_span is not None:
+        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit, hit.context_span)}")
     if hit.duplicates:
         click.echo(f"     nearly the same in {printable(', '.join(hit.duplicates))}")
 
 
-def _marked(text: str, words: list[str]) -> str:
-    """A text on one line, the words that begin as one of the query's does in bold (endings differ by grammar)."""
-    stems = [re.escape(word[: max(3, len(word) - 3)]) for word in words]
-    line = printable(" ".join(text.split()))
-    if not stems:
-        return line
-    begin = "(?<![^\\W_])" if all(stem.isascii() for stem in stems) else ""
-    pattern = re.compile(f"{begin}(?:{'|'.join(stems)})[^\\W_]*", re.IGNORECASE)
-    return pattern.sub(lambda word: click.style(word.group(), bold=True), line)
+def _marked(hit: Hit, span: tuple[int, int]) -> str:
+    """Some characters of a hit's text on one line, the query's words in bold."""
+    parts, end = [], span[0]
+    for start, stop in (mark for mark in hit.highlights if span[0] <= mark[0] and mark[1] <= span[1]):
+        parts += [_one_line(hit.text[end:start]), click.style(_one_line(hit.text[start:stop]), bold=True)]
+        end = stop
+    return "".join([*parts, _one_line(hit.text[end : span[1]])]).strip()
 
 
 def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
@@ -218,9 +218,8 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
     return {name: known[name] for name in names}
 
 
-def _one_line(text: str, width: int = 300) -> str:
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _one_line(text: str) -> str:
+    return printable(re.sub(r"\s+", " ", text))
 
 
 def _plain(value: object) -> str:

@@ -61,6 +61,7 @@ _FLAG: Schema = {"type": "boolean"}
 _NUMBER: Schema = {"type": "number"}
 _WHOLE: Schema = {"type": "integer", "minimum": 0}
 _OBJECT: Schema = {"type": "object"}
+_JSON = ("filter", "ids", "facets")  # fields that are JSON in a URL
 _SPAN: Schema = {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2}
 _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
 _DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
@@ -134,7 +135,7 @@ class Operation:
         for fields in (search.index_field,) if self.method in CHANGES else self.fields:
             for name, field in fields(limits).items():
                 shown = {"schema": field.schema}
-                how: Schema = {"content": {"application/json": shown}} if name == "filter" else shown
+                how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
                 found.append({"name": name, "in": "query", "required": field.default is NEEDED, **how})
         return found
 
@@ -217,6 +218,8 @@ def _schemas() -> dict[str, Schema]:
         "context_span": maybe_span,
         "confidence": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
         "duplicates": _list(_TEXT),
+        "highlights": _list(_SPAN),
+        "best_sentence": maybe_span,
         **place,
     }
     result = {
@@ -225,6 +228,8 @@ def _schemas() -> dict[str, Schema]:
         "hits": _list(_reference("Hit")),
         "next": {**maybe_number, "description": "The offset of the next page"},
     }
+    value = _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE})
+    facets = {**_OBJECT, "description": "Of each field that was asked for", "additionalProperties": _list(value)}
     document = {"index": _TEXT, "id": _TEXT, "title": _TEXT, "metadata": _OBJECT, "text": _TEXT, "span": _SPAN}
     index = _closed({"name": _TEXT, "version": _TEXT, "documents": _WHOLE})
     embedding = {"object": {"const": "embedding"}, "index": _WHOLE, "embedding": {"type": ["array", "string"]}}
@@ -236,8 +241,8 @@ def _schemas() -> dict[str, Schema]:
         "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
         "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
         "Result": _closed(result),
-        "Found": _closed({"index": _TEXT, **result}),
-        "FoundForEach": _closed({"index": _TEXT, "results": _list(_reference("Result"))}),
+        "Found": _closed({"index": _TEXT, "facets": facets, **result}),
+        "FoundForEach": _closed({"index": _TEXT, "facets": facets, "results": _list(_reference("Result"))}),
         "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
         "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.ticket import Ticket
 
 K = 10
+FACETS = 20  # fields whose values are counted, by a request
 LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more are asked for
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
@@ -49,8 +50,10 @@ def search_fields(limits: Limits) -> fields.Fields:
         "offset": fields.whole(0, limits.max_k, 0, "After how many"),
         "text": fields.flag(default=False, description="Whether the whole text of each document is added"),
         "filter": fields.Field(
-            {"type": ["object", "null"], "description": "A condition on metadata"}, _filter, fields.ABSENT
+            {"type": ["object", "null"], "description": "A condition on metadata, _id or title"}, _filter, fields.ABSENT
         ),
+        "ids": fields.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
+        "facets": replace(fields.texts(FACETS, limits.max_query), default=()),
         "mode": fields.passed_on({"enum": list(get_args(Mode))}),
         "granularity": fields.passed_on({"enum": [*get_args(Granularity), None]}),
         "fusion": fields.passed_on({"enum": list(get_args(Fusion))}),
@@ -111,25 +114,32 @@ async def search(request: Request) -> Response:
     asked = fields.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, retriever = server.indexes.named(asked.pop("index"))
-    k, offset, with_text = asked.pop("k"), asked.pop("offset"), asked.pop("text")
+    k, offset, with_text, facets = asked.pop("k"), asked["offset"], asked.pop("text"), asked.pop("facets")
     if offset + k > limits.max_k:
         raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")
     if len(queries) * (offset + k) > limits.max_hits:
         raise Refusal(413, f"{len(queries)} queries, {offset + k} hits each: at most {limits.max_hits:,} hits at once")
     options = cast("SearchOptions", asked)
     # one more than is shown says whether there are more
-    wanted = min(offset + k + 1, limits.max_k)
+    wanted = min(k + 1, limits.max_k - offset)
 
     def work(part: list[str]) -> list[bytes]:
         found = zip(part, retriever.search(part, wanted, **options), strict=True)
         return [_result(query, retriever.words(query), hits, offset, k, with_text, ticket) for query, hits in found]
 
     results: list[bytes] = []
-    at_once = 1 if with_text else _queries_at_once(wanted, options)
+    at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
     async for found in server.searching.each(work, parts(queries, at_once, PART_OF_QUERIES), ticket):
         ticket.answer(sum(map(len, found)))
         results += found
-    head = b'{"index":' + to_json(name) + b","
+    among, ids = options.get("filter"), options.get("ids")
+
+    def count() -> bytes:
+        return to_json({f: [{"value": v, "count": n} for v, n in retriever.values(f, among, ids=ids)] for f in facets})
+
+    counted = await server.searching.run(count, ticket) if facets else b"{}"
+    ticket.answer(len(counted))
+    head = b'{"index":' + to_json(name) + b',"facets":' + counted + b","
     return json_answer(head + results[0][1:] if single else head + b'"results":' + joined(results) + b"}")
 
 
@@ -145,11 +155,11 @@ def _result(
     """Write what was found for a query, as an object."""
     written: list[bytes] = []
     size = 0
-    for hit in hits[offset : offset + k]:
+    for hit in hits[:k]:
         written.append(to_json(hit.to_dict(text=with_text)))
         size += len(written[-1])
         ticket.check_answer(size)
-    head = to_json({"query": query, "words": words, "next": offset + k if len(hits) > offset + k else None})
+    head = to_json({"query": query, "words": words, "next": offset + k if len(hits) > k else None})
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 
 

@@ -370,7 +370,7 @@ def check_begun_again(root: Path) -> None:
 
 def test_a_manifest_that_is_huge_deep_or_no_json_is_refused(index: Path) -> None:
     path = version(index)
-    for data in (b"", b"[]", b"null", b"{" * 10, b"[" * 200_000, b'{"format": 3}', b"\xff\xfe"):
+    for data in (b"", b"[]", b"null", b"{" * 10, b"[" * 200_000, b'{"format": 4}', b"\xff\xfe"):
         path.write_bytes(data)
         with pytest.raises(IndexFormatError):
             use(index)

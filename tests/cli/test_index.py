@@ -148,6 +148,9 @@ def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -
     (line, *_) = run(*arguments, "--json", "--fields", "id, text").output.splitlines()
     assert json.loads(line) == {"id": "b", "text": ROWS[1]["text"]}
     assert run("search", index, "bananas", "--min-score", 1.5).output == "nothing found\n"
+    assert "[c]" in run("search", index, "bananas", "--id", "c", "--id", "nobody").output
+    whole = run("search", index, "bananas", "-k", 3).output
+    assert run("search", index, "bananas", "-k", 2, "--offset", 1).output == whole[whole.index("  2. ") :]
 
 
 def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ def assert_same(found: list[Hit], wanted: list[Hit]) -> None:
             assert plain(other.to_dict(text=True)) == plain(hit.to_dict(text=True), about=True)
 
 
+def test_what_only_an_index_directory_can_is_refused(library: Retriever, stand: Stand) -> None:
+    if isinstance(stand, LocalStand):
+        assert [hit.id for hit in library.search(QUERY, ids=["zinc"])] == ["zinc"]
+        return
+    for options in ({"filter": {"_id": "zinc"}}, {"filter": {"$not": {"title": "Zinc"}}}, {"ids": ["zinc"]}):
+        with pytest.raises(ConfigError, match="only where an index directory is searched; engines filter by metadata"):
+            library.search(QUERY, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="values are counted in index directories alone"):
+        library.values("year")
+    assert library.search(QUERY, 3, offset=2) == library.search(QUERY, 5)[2:]
+
+
 # --- rankings ---------------------------------------------------------------------------------------------------------
 
 

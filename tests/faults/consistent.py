@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 SQL = {
     "documents": (
         {"id": "'elsewhere'"},
+        {"title": "'word2'"},
         {"digest": "X'ZEROS'"},
         {"rank": "rank + 1"},
         {"passages": "passages + 1"},
@@ -47,7 +48,6 @@ SQL = {
     ),
     "texts": (
         {"text": "concat(text, ' word1')"},
-        {"title": "'word2'"},
         {"words": "concat(words, 'word3 ')"},
         {"doc": "doc + 1000"},
     ),

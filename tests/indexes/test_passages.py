@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,8 +150,9 @@ def test_filters_hold_for_passages(retriever: Retriever) -> None:
 
 def test_vectors_find_passages(retriever: Retriever) -> None:
     query = "zinc anodes protect the hull"
-    found = retriever.search_vectors(FakeEmbedder().encode_queries([query]), k=4, unit="passage")
-    assert found == [retriever.search(query, k=4, unit="passage", mode="dense")]
+    (found,) = retriever.search_vectors(FakeEmbedder().encode_queries([query]), k=4, unit="passage")
+    by_text = retriever.search(query, k=4, unit="passage", mode="dense")
+    assert found == [replace(hit, highlights=(), best_sentence=None) for hit in by_text]
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_manifest_that_is_none_is_told(root: Path) -> None:
     path = manifest_path(root)
     whole = path.read_text()
     changed = (whole[:-1], whole.replace("1", "2", 1))
-    for text in ("", "{", "[]", "{}", *changed, "[" * 100_000, '{"format": 3}', "\x00" * 99):
+    for text in ("", "{", "[]", "{}", *changed, "[" * 100_000, '{"format": 4}', "\x00" * 99):
         path.write_text(text)
         assert path.name in told(USES["load"], root)
         assert path.name in told(USES["delete"], root)

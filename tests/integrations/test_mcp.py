@@ -81,8 +81,12 @@ def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
     first = found["results"][0]
     assert (first["id"], first["title"], first["url"]) == ("lease", "Lease", "aveyb://lease")
     assert "three months' notice" in first["text"]
+    start, end = first["highlights"][0]
+    assert first["start"] <= start < end <= first["end"]
     read = call(server, "fetch", mode, id=first["id"]).structured_content
     assert read["text"][first["start"] : first["end"]] == first["text"]
+    assert "notice" in [read["text"][start:end] for start, end in first["highlights"]]
+    assert "notice" in read["text"][slice(*first["best_sentence"])]
     assert (read["title"], read["metadata"], read["note"]) == ("Lease", {"year": 2021, "tags": ["rent", "notice"]}, "")
     part = call(server, "fetch", mode, id="lease", offset=first["start"], limit=10).structured_content
     assert part["text"] == first["text"][:10]
@@ -94,6 +98,8 @@ def test_search_filters_and_pages(server: Any) -> None:
     assert {each["id"] for each in recent["results"]} == {"minutes", "memo"}
     as_text = call(server, "search", query="gate", filter='{"tags": {"$contains": "rent"}}').structured_content
     assert {each["id"] for each in as_text["results"]} == {"lease"}  # some agents send objects as texts
+    only = call(server, "search", query="gate", ids=["lease", "nobody"]).structured_content
+    assert {each["id"] for each in only["results"]} == {"lease"}
     pages = [call(server, "search", query="gate", limit=1, offset=i).structured_content for i in range(3)]
     assert len({each["results"][0]["id"] for each in pages}) == 3
     assert [f"offset={i + 1}" in each["note"] for i, each in enumerate(pages)] == [True] * 3

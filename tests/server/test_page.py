@@ -62,7 +62,8 @@ def search(page, url, query=QUESTION):
 
 def test_search_open_a_hit_turn_the_page_filter(page, server):
     search(page, server.url)
-    assert page.run("document.querySelectorAll('#hits mark').length") > 5
+    assert page.run("document.querySelectorAll('#hits mark:not(.sentence)').length") > 5
+    assert page.run("document.querySelectorAll('#hits mark.sentence').length") > 5
     assert "query=how" in page.run("location.search")
     first = page.run("document.querySelector('#hits h2').textContent")
 
@@ -70,6 +71,7 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.wait(OPENED)
     assert page.run("document.getElementById('reader-title').textContent") == first
     assert 0 < page.run(SEEN) < 0.6
+    assert page.run("document.querySelectorAll('#text .current mark.sentence mark').length") > 0
     passage = page.run("document.querySelector('#text .current').textContent")
     span_start = int(page.run("new URLSearchParams(location.search).get('at')"))
     assert passage.split()[0] in page.run("document.getElementById('text').textContent")

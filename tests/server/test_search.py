@@ -24,6 +24,8 @@ OPTIONS = [
     {"filter": {"year": {"$gte": 2010}, "tags": "a"}},
     {"min_score": 0.0, "rerank": "maxsim"},
     {"mode": "dense", "exact": True},
+    {"ids": ["doc-1", "doc-2", "doc-77", "nobody"]},
+    {"offset": 3},
 ]
 
 
@@ -56,6 +58,26 @@ def test_pages_follow_each_other(client):
         found += page["hits"]
         offset = page["next"]
     assert found == whole
+
+
+def test_facets_count_what_the_filter_and_the_ids_let_through(client, folder):
+    ids = [f"doc-{i}" for i in range(50)]
+    asked = {
+        "query": "zzz",
+        "mode": "lexical",
+        "facets": ["tags", "year"],
+        "ids": ids,
+        "filter": {"year": {"$lt": 2003}},
+    }
+    answer = client.post("/search", json=asked).json()
+    assert answer["hits"] == []
+    assert answer["facets"]["year"] == [{"value": year, "count": 3} for year in (2000, 2001, 2002)]
+    with Retriever.load(folder) as retriever:
+        counted = retriever.values("tags", {"_id": {"$in": ids}, "year": {"$lt": 2003}})
+    assert [(each["value"], each["count"]) for each in answer["facets"]["tags"]] == counted
+    several = client.post("/search", json={**asked, "query": ["zzz", "yyy"]}).json()
+    assert several["facets"] == answer["facets"]
+    assert client.post("/search", json={"query": "word1"}).json()["facets"] == {}
 
 
 def test_the_last_page_says_so(client):
@@ -96,6 +118,12 @@ REFUSED = [
     ({"query": "a", "top_k": 3}, 422, "a search has no option 'top_k'; did you mean 'k'?"),
     ({"query": "a", "self": 1}, 422, "a search has no option 'self'"),
     ({"query": "a", "built": 1}, 422, "a search has no option 'built'"),
+    ({"query": "a", "ids": "doc-1"}, 422, "ids='doc-1' is one string; give a list of ids"),
+    ({"query": "a", "ids": [3]}, 422, "the id 3 is of type int; ids are strings"),
+    ({"query": "a", "filter": {"_id": 3}}, 422, "'_id' is a text, and never 3"),
+    ({"query": "a", "facets": "year"}, 422, "facets: a string; a list of texts is needed"),
+    ({"query": "a", "facets": ["yeer"]}, 422, "none has the field 'yeer'; the fields are 'tags', 'year'"),
+    ({"query": "a", "facets": ["a"] * 21}, 413, "facets: 21 texts; at most 20"),
     ({"query": "a", "text": "yes"}, 422, "text='yes': must be true or false"),
     ({"query": "a", "per_document": 2}, 422, "per_document=2: only with unit='passage'"),
 ]

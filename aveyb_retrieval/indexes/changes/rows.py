@@ -41,7 +41,7 @@ def origin_columns(origin: FileOrigin | None) -> dict[str, str | None]:
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
     """Return the rows of documents numbered from `first_doc`, by dataset, and what they add to the counts."""
     documents: list[dict[str, Any]] = []
-    texts: dict[str, list[Any]] = {"doc": [], "title": [], "text": [], WORDS: []}
+    texts: dict[str, list[Any]] = {"doc": [], "text": [], WORDS: []}
     passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
     codes: list[bytes] = []
     words_of = language(encoding.language).stored
@@ -58,6 +58,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
             {
                 "doc": doc,
                 "id": record.id,
+                "title": record.title,
                 "metadata": record.metadata_json,
                 "rank": rank_of(record.id),
                 "digest": content_digest(record.title, record.text),
@@ -70,7 +71,6 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
             }
         )
         texts["doc"].append(doc)
-        texts["title"].append(record.title)
         texts["text"].append(record.text)
         texts[WORDS].append(words_of(f"{record.title}\n{record.text}"))
         passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))

@@ -47,9 +47,9 @@ def _all(tables: Tables, manifest: Manifest) -> Iterator[str]:
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
     stored = language(manifest.encoding.language).stored
     numbers = np.array(docs, dtype=np.int64)
-    columns = ["id", "metadata", "rank", "digest", "characters", "words", "passages"]
+    columns = ["id", "title", "metadata", "rank", "digest", "characters", "words", "passages"]
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
-    texts = {row["doc"]: row for row in tables.texts.take(numbers, ["title", "text", WORDS]).to_pylist()}
+    texts = {row["doc"]: row for row in tables.texts.take(numbers, ["text", WORDS]).to_pylist()}
     found = tables.read_documents(docs)
     by_id = tables.find(row["id"] for row in about.values())
     if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
@@ -65,11 +65,11 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         where = f"{tables.root}: document {row['id']!r}"
         origin = found[doc].origin
         pages = origin.pages if origin else None
-        if content_digest(text["title"], text["text"]) != row["digest"]:
+        if content_digest(row["title"], text["text"]) != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
         if not _is_object(row["metadata"]) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
-        if text[WORDS] != stored(f"{text['title']}\n{text['text']}"):
+        if text[WORDS] != stored(f"{row['title']}\n{text['text']}"):
             yield f"{where}: its stored words are not those of its text"
         if pages and pages.starts[-1] > len(text["text"]):
             yield f"{where}: a page begins behind the end of its text"

@@ -15,6 +15,8 @@ from functools import cached_property
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from aveyb_retrieval.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
 
 
 def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return metadata as the store keeps them: dates as text, tuples as lists.
+    """Return metadata as the store keeps them: values as `to_plain` has them, tuples as lists.
 
     Raises:
         InputError: they hold something that JSON cannot hold.
@@ -296,26 +298,47 @@ def _plain(value: Any, depth: int = 0) -> Any:
         raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, (int, float, Decimal)):
+    if isinstance(value, (int, float)):
         return _number(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v, depth + 1) for v in value]
+    try:
+        return _plain(to_plain(value), depth + 1)
+    except TypeError:
+        raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON") from None
+
+
+def to_plain(value: Any) -> Any:
+    """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is or nearly so.
+
+    Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of numpy Python's.
+
+    Raises:
+        TypeError: there is nothing like it in JSON.
+    """
+    if isinstance(value, np.datetime64) and isinstance(value.item(), int):
+        value = value.astype("datetime64[us]")  # a finer one is a number to Python
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
-    raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON")
+    if isinstance(value, Decimal):
+        return math.nan if value.is_nan() else float(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _number(value: int | float | Decimal) -> int | float:
+def _number(value: int | float) -> int | float:
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 64:
             raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
         return value
-    number = math.nan if isinstance(value, Decimal) and value.is_nan() else float(value)
-    if not math.isfinite(number):
+    if not math.isfinite(value):
         raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
-    return number
+    return value
 
 
 def _check_unicode(record: Record) -> None:

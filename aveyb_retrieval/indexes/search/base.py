@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.relevance import PassageScores
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.words import Finder
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Kind
 
 REMEMBERED = 512  # documents and passages that a search keeps while it ranks, chooses and shows them
@@ -66,7 +67,7 @@ class Search(ABC):
         self._options = options
         self._model = model
         self._device = device
-        self._selection = view.select(options.filter)
+        self._selection = view.select(options.where)
         self._documents: dict[int, StoredDocument] = {}
         self._passages: dict[int, StoredPassage] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
@@ -107,7 +108,7 @@ class Search(ABC):
 
     @abstractmethod
     def _rank(self, query: Query, near: list[Match]) -> Ranked:
-        """Rank for one query, given its candidates by vectors (none in lexical mode)."""
+        """Rank for one query, given its candidates by vectors (none in lexical mode): what comes after the offset."""
 
     @abstractmethod
     def _key(self, match: Match) -> int:
@@ -172,13 +173,10 @@ class Search(ABC):
         self._check_stored("document", wanted, found)
         return found
 
-    def _held(self, query: Query) -> Callable[[str], int] | None:
-        """What counts the words of a query that a text holds; None where only its vector was given."""
-        if query.text is None:
-            return None
+    def _finder(self, query: Query) -> Finder:
+        """What finds the words of a query in a text; none where only its vector was given."""
         language = self._view.language
-        words = set(language.words(query.text))
-        return lambda text: len(words.intersection(language.stored(text).split()))
+        return language.finder(language.words(query.text or ""))
 
     def _stored_passages(self, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
         """Fetch passages by number; raises IndexFormatError where one is not stored."""

@@ -46,7 +46,7 @@ class DocumentSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         best = self._best_passages(ranked, documents, self._options.passages)
         contexts = self._contexts(chosen[0].number for chosen in best.values() if chosen)
-        hits = []
+        hits, find = [], self._finder(ranked.query)
         for match in ranked.matches:
             chosen = best.get(match.doc, [])
             hits.append(
@@ -57,6 +57,7 @@ class DocumentSearch(Search):
                     ranked.scores_of(match.doc),
                     context=contexts.get(chosen[0].number) if chosen else None,
                     confidence=chosen[0].confidence if chosen else None,
+                    find=find,
                 )
             )
         return hits
@@ -76,7 +77,7 @@ class DocumentSearch(Search):
         ranked = self._first_ranking(query, near)
         if self._options.rerank is not None:
             ranked = self._rerank(ranked)
-        return replace(ranked, matches=self._above_least(ranked)[: self._options.k])
+        return replace(ranked, matches=self._above_least(ranked)[self._options.offset : self._options.last])
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
         """Rank by vectors, by words, or by both fused: all candidates, before reranking."""
@@ -113,7 +114,7 @@ class DocumentSearch(Search):
         assert query.vector is not None
         assert query.text is not None
         every = options.rerank is not None or options.min_score is not None
-        first = dict(fusion.ranked(fused)[: None if every else max(options.k, READ)])
+        first = dict(fusion.ranked(fused)[: None if every else max(options.last, READ)])
         ids = self._view.passage_numbers(sorted(first))
         scored = score_hybrid(self._view, ids, query.vector, query.text)
         best = scored.best(options.weight)
@@ -180,11 +181,11 @@ class DocumentSearch(Search):
         stored = self._stored_passages(numbers)
         lengths = np.array([stored[i].span[1] - stored[i].span[0] for i in numbers], dtype=np.int64)
         calibrated = scored.confidence is not None
-        held = self._held(ranked.query)
+        find = self._finder(ranked.query)
         best: dict[int, list[_Chosen]] = {}
         for i, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows, lengths), strict=True):
             doc, (span, heading) = i >> PASSAGE_BITS, stored[i]
-            passage = make_passage(documents[doc], span, score, heading, parts, held)
+            passage = make_passage(documents[doc], span, score, heading, parts, find)
             best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
         return best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ import numpy as np
 from aveyb_retrieval.encoder.outline import outline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from aveyb_retrieval.indexes.store.tables import StoredDocument
+    from aveyb_retrieval.indexes.store.words import Finder, Found
+
+OF_FIRST = ("span", "heading", "page", "page_label", "page_unit", "pages")  # what a hit takes from its best passage
+BEGINNING = 10_000  # characters of a document without passages in which words are looked for
 
 
 class _Paged:
@@ -58,23 +63,16 @@ class Passage(_Paged):
 
 
 def make_passage(
-    document: StoredDocument,
-    span: tuple[int, int],
-    score: float,
-    heading: str,
-    scores: dict[str, float],
-    held: Callable[[str], int] | None = None,
+    document: StoredDocument, span: tuple[int, int], score: float, heading: str, scores: dict[str, float], find: Finder
 ) -> Passage:
-    """Make what is shown of one passage of a document; `held` counts the query's words in a text, for the page."""
+    """Make what is shown of one passage of a document; `find` finds the query's words in a text, for the page."""
     passage = Passage(document.text[slice(*span)], span, score, heading, scores)
     pages = document.origin.pages if document.origin else None
     if pages is None:
         return passage
     first, last = pages.range(*span)
-    page = first
-    if first.number < last.number and held is not None:
-        breaks = [start - span[0] for start in pages.starts[first.number : last.number]]
-        page = pages.at(span[0] + _best_sentence(passage.text, held, breaks))
+    best = _best_sentence(document, span, find(passage.text)) if first.number < last.number else None
+    page = first if best is None else pages.at(best[0])
     return replace(
         passage,
         page=page.number,
@@ -84,15 +82,34 @@ def make_passage(
     )
 
 
-def _best_sentence(text: str, held: Callable[[str], int], breaks: list[int]) -> int:
-    """Where the sentence begins that holds most of the query's words; the first of several that are as good.
+def _best_sentence(document: StoredDocument, span: tuple[int, int], words: list[Found]) -> tuple[int, int] | None:
+    """Which characters of a passage are the sentence with most different words of those found, the first of several.
 
-    Of a sentence that goes on over page breaks, the parts on each page are compared.
+    Of a sentence that goes on over page breaks, the parts on each page are compared. None where none are found.
     """
+    text, pages = document.text[slice(*span)], document.origin.pages if document.origin else None
+    if not words:
+        return None
+    breaks = [start - span[0] for start in pages.starts if span[0] < start < span[1]] if pages else []
     starts = np.unique(np.concatenate([[0], outline(text).places, breaks])).astype(np.int64)
-    spans = np.stack([starts, np.append(starts[1:], len(text))], axis=1).tolist()
-    start, stop = max(spans, key=lambda span: held(text[span[0] : span[1]]))
-    return int(start + len(text[start:stop]) - len(text[start:stop].lstrip()))
+    places = np.searchsorted(starts, [found.start for found in words], side="right") - 1
+    held = Counter(place for place, _ in {(place, found.word) for place, found in zip(places, words, strict=True)})
+    best = max(held, key=lambda place: (held[place], -place))
+    start = int(starts[best])
+    sentence = text[start : int(starts[best + 1]) if best + 1 < len(starts) else None]
+    first = span[0] + start + len(sentence) - len(sentence.lstrip())
+    return first, first + len(sentence.strip())
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order; those that overlap are one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(set(spans)):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,11 @@ class Hit(_Paged):
         page_label: What the document calls that page, such as "iv".
         page_unit: What it is: "page", or of other kinds of files "slide", "sheet", "line", "file" or "time".
         pages: The first and the last page of the best passage.
+        highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
+            them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
+            without passages. None are there where a vector was searched for.
+        best_sentence: The characters in `text` of the best passage's sentence that holds most of these words, the first
+            of several; None where it holds none.
     """
 
     id: str
@@ -142,6 +164,8 @@ class Hit(_Paged):
     page_label: str | None = None
     page_unit: str | None = None
     pages: tuple[int, int] | None = None
+    highlights: tuple[tuple[int, int], ...] = ()
+    best_sentence: tuple[int, int] | None = None
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
@@ -160,9 +184,12 @@ def make_hit(
     context: tuple[int, int] | None,
     confidence: float | None,
     duplicates: tuple[str, ...] = (),
+    find: Finder,
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the characters of the first with others."""
     first = passages[0] if passages else None
+    shown = {passage.span for passage in passages} | ({context} if context else set()) or {(0, BEGINNING)}
+    found = {span: find(document.text[slice(*span)]) for span in shown}
     return Hit(
         id=document.id,
         score=score,
@@ -170,16 +197,13 @@ def make_hit(
         title=document.title,
         metadata=document.metadata,
         passage=first.text if first else None,
-        span=first.span if first else None,
         passages=passages,
-        heading=first.heading if first else "",
         context=document.text[slice(*context)] if context else None,
         context_span=context,
         confidence=confidence,
         duplicates=duplicates,
         scores=scores,
-        page=first.page if first else None,
-        page_label=first.page_label if first else None,
-        page_unit=first.page_unit if first else None,
-        pages=first.pages if first else None,
+        highlights=_joined((span[0] + word.start, span[0] + word.stop) for span in found for word in found[span]),
+        best_sentence=_best_sentence(document, first.span, found[first.span]) if first else None,
+        **({name: getattr(first, name) for name in OF_FIRST} if first else {}),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
+from aveyb_retrieval.indexes.store.values import MOST_GIVEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engines.base import EngineView
     from aveyb_retrieval.indexes.input.documents import FileOrigin
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once
 
@@ -48,21 +51,57 @@ def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Docum
     Raises:
         InputError: `ids` is not a list of strings, or (unless `missing_ok`) the index has no document of such an id.
     """
-    if isinstance(ids, str):
-        raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-    for document_id in ids:
-        if not isinstance(document_id, str):
-            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+    ids = check_ids(ids)
     found = view.find(ids)
     if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
         raise InputError(f"{view.info.name}: no document has the id {missing!r}")
     return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
 
 
+def check_ids(ids: Iterable[str]) -> list[str]:
+    """Return ids as a list.
+
+    Raises:
+        InputError: they are not several, or one is not a string.
+    """
+    if isinstance(ids, str):
+        raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
+    if not isinstance(ids, Iterable) or isinstance(ids, (Mapping, bytes)):
+        raise InputError(f"ids={ids!r} is of type {type(ids).__name__}; give a list of ids")
+    listed = list(ids)
+    for document_id in listed:
+        if not isinstance(document_id, str):
+            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+    return listed
+
+
 def count(view: EngineView, where: Filter | None) -> int:
     """Count the documents that satisfy a filter; None counts all."""
     selection = view.select(where)
     return view.info.documents if selection is None else len(view.matching(selection))
+
+
+def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:
+    """A filter that also keeps to some ids, where they are given; raises InputError as `check_ids` does."""
+    if ids is None:
+        return where
+    among = {"_id": {"$in": check_ids(ids)}}
+    return among if where is None else {"$and": [among, where]}
+
+
+def values(view: EngineView, field: str, where: Filter | None, limit: int) -> list[tuple[Scalar, int]]:
+    """Count the values of a field, as `Retriever.values` says.
+
+    Raises:
+        ConfigError: an engine is asked, the field is not one, or `limit` is out of range.
+    """
+    if not isinstance(field, str):
+        raise ConfigError(f"field={field!r}: must be the name of a field")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
+        raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+    if not isinstance(view, Snapshot):
+        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
+    return view.values(field, where)[:limit]
 
 
 def documents(

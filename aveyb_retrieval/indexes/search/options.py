@@ -9,10 +9,13 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
+from aveyb_retrieval.indexes.search.lookup import within
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.store.filters import Filter
@@ -31,7 +34,9 @@ class SearchOptions(TypedDict, total=False):
     """The options of `Retriever.search`, by name.
 
     Attributes:
-        filter: Only documents whose metadata satisfy this: see `aveyb_retrieval.indexes.store.filters`.
+        filter: Only documents that satisfy this: see `aveyb_retrieval.indexes.store.filters`.
+        ids: Only these documents, by id: up to 10,000; those that are not there do not matter.
+        offset: Leave out so many of the best hits: the `k` after them are given. Default 0.
         mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
         granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what the
             index has.
@@ -58,6 +63,8 @@ class SearchOptions(TypedDict, total=False):
     """
 
     filter: Filter | None
+    ids: Sequence[str] | None
+    offset: int
     mode: Mode
     granularity: Granularity | None
     fusion: Fusion
@@ -81,8 +88,8 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "granularity": (None, *GRANULARITIES),
     "unit": ("document", "passage"),
 }
-_LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1}
-_NEVER_NONE = ("k", "passages", "candidates")
+_LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1, "offset": 0}
+_NEVER_NONE = ("k", "passages", "candidates", "offset")
 _SHARES = ("weight", "diversity")
 _OF_PASSAGES = ("per_document", "diversity", "fold")
 
@@ -97,6 +104,8 @@ class Options:
 
     k: int
     filter: Filter | None = None
+    ids: Sequence[str] | None = None
+    offset: int = 0
     mode: Mode = "hybrid"
     granularity: Granularity | None = None
     fusion: Fusion = "weighted"
@@ -129,10 +138,20 @@ class Options:
         return options
 
     @property
+    def where(self) -> Filter | None:
+        """What documents have to satisfy; raises InputError where `ids` is not a list of strings."""
+        return within(self.filter, self.ids)
+
+    @property
+    def last(self) -> int:
+        """How many hits have to be ranked."""
+        return self.offset + self.k
+
+    @property
     def depth(self) -> int:
         """How many documents or passages each ranking has to give."""
         one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is None
-        return self.k if one_ranking else max(self.k, self.candidates)
+        return self.last if one_ranking else max(self.last, self.candidates)
 
     def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():

@@ -31,7 +31,7 @@ class PassageSearch(Search):
         """Fetch what was found: texts, metadata and the passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(match.passage for match in ranked.matches)
-        held = self._held(ranked.query)
+        find = self._finder(ranked.query)
         contexts = self._contexts(match.passage for match in ranked.matches)
         hits = []
         for match in ranked.matches:
@@ -41,11 +41,12 @@ class PassageSearch(Search):
                 make_hit(
                     document,
                     match.score,
-                    (make_passage(document, span, match.score, heading, scores, held),),
+                    (make_passage(document, span, match.score, heading, scores, find),),
                     scores,
                     context=contexts.get(match.passage),
                     confidence=ranked.confidence.get(match.passage),
                     duplicates=ranked.duplicates.get(match.passage, ()),
+                    find=find,
                 )
             )
         return hits
@@ -70,12 +71,12 @@ class PassageSearch(Search):
                 ranked = self._rerank(ranked)
             chosen, exhausted = self._choose(ranked)
             if (
-                len(chosen.matches) == self._options.k
+                len(chosen.matches) == self._options.last
                 or exhausted
                 or self._options.rerank is not None
                 or depth > len(ranked.matches)
             ):
-                return chosen
+                return replace(chosen, matches=chosen.matches[self._options.offset :])
             depth *= WIDEN
             near = self._nearest_to(query.vector[None], depth)[0] if query.vector is not None else []
 
@@ -145,14 +146,14 @@ class PassageSearch(Search):
                 continue
             if options.fold:
                 if match.passage not in texts:  # fetched as they are needed, those that come next together
-                    texts = self._texts([match] if options.diversity else matches[at : at + options.k])
+                    texts = self._texts([match] if options.diversity else matches[at : at + options.last])
                 first = copies.find_or_remember(match.passage, texts[match.passage])
                 if first is not None:
                     duplicates.setdefault(first, []).append(match.doc)
                     continue
             chosen.append(match)
             taken[match.doc] = taken.get(match.doc, 0) + 1
-            if len(chosen) == options.k:
+            if len(chosen) == options.last:
                 break
         return replace(ranked, matches=chosen, duplicates=self._names(duplicates)), exhausted
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.base import Search
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 
 class Retriever:
@@ -178,6 +178,24 @@ class Retriever:
         """
         with self._engine.view() as view:
             return lookup.count(view, filter)
+
+    def values(
+        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
+    ) -> list[tuple[Scalar, int]]:
+        """Give the values of a field, each with the number of documents that have it, the most frequent first.
+
+        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
+        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
+        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
+        `title`. At most `limit` values are given, 1 to 10,000.
+
+        Raises:
+            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
+                is no index directory: engines do not count values.
+            InputError: `ids` is not a list of strings.
+        """
+        with self._engine.view() as view:
+            return lookup.values(view, field, lookup.within(filter, ids), limit)
 
     # --- searching ---------------------------------------------------------------------------------------------------
 

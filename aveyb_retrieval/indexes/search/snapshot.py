@@ -20,6 +20,7 @@ from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
 from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
+from aveyb_retrieval.indexes.store.values import count_values
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
 from aveyb_retrieval.indexes.store.words import Language, RememberedWords, language
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
@@ -38,10 +39,11 @@ MOST_AMONG = 20_000
 
 
 class Allowed:
-    """The documents that a filter lets through, ascending, and their passages."""
+    """The documents that a filter lets through, ascending, their passages, and what was counted of their values."""
 
     def __init__(self, docs: IntArray) -> None:
         self.docs = docs
+        self.values: dict[str, list[tuple[Scalar, int]]] = {}
         self.ids: dict[Kind, IntArray] = {"document": docs}
 
 
@@ -162,6 +164,15 @@ class Snapshot:
             while len(self._filters) > FILTERS_KEPT:
                 self._filters.popitem(last=False)
         return selection
+
+    def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
+        """Values of a field with the number of documents that have them, as `count_values` says. Remembered, too."""
+        among = {} if where is None else where
+        selection = self.select(among)
+        assert selection is not None  # `among` is a filter
+        if field not in selection.values:
+            selection.values[field] = count_values(self.tables, field, among)
+        return selection.values[field]
 
     def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
         if kind not in selection.ids:

@@ -142,10 +142,10 @@ class Dataset:
             # the private form takes addresses, which the public one (positions among live rows) would have to count
             return self._lance._take_rows(addresses[addresses >= 0].tolist(), columns=[self.key, *columns])
 
-    def scan(self, columns: Sequence[str], where: str | None = None, limit: int | None = None) -> pa.Table:
-        """Columns of all rows that satisfy a condition, or of the first of them, in the order of the dataset."""
+    def scan(self, columns: list[str] | dict[str, str], where: str | None = None, limit: int | None = None) -> pa.Table:
+        """Columns, or expressions by name, of (the first) rows that satisfy a condition, in the dataset's order."""
         with damage(self.path):
-            return self._lance.to_table(columns=list(columns), filter=where, limit=limit)
+            return self._lance.to_table(columns=columns, filter=where, limit=limit)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of all rows, piece by piece."""

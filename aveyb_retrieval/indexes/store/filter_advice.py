@@ -31,16 +31,24 @@ def warn_of_filter(tables: Tables, where: Filter) -> None:
 
 def _advice(tables: Tables, where: Filter) -> Iterator[str]:
     for field, operand in _conditions(where):
+        if field in filters.OWN:
+            continue
         path = filters.quoted(filters.json_path(field))
-        exists = f"json_exists(metadata, {path})"
         numbers = f"json_exists(metadata, {filters.quoted(filters.json_path(field) + ' ? (@ >= 0 || @ < 0)')})"
         texts = f"coalesce(json_extract(metadata, {path}) LIKE '\"%', false)"
-        if not _any(tables, exists):
-            yield f"none has the field {field!r}; the fields are {_fields(tables)}"
+        if missing := no_such_field(tables, field):
+            yield missing
         elif filters.is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
             yield f"the field {field!r} holds texts, which are never equal to or above the number {operand!r}"
         elif isinstance(operand, str) and not _any(tables, texts) and _any(tables, numbers):
             yield f"the field {field!r} holds numbers, which are never equal to or above the text {operand!r}"
+
+
+def no_such_field(tables: Tables, field: str) -> str | None:
+    """Say that no document has a field, and which ones there are; None: one has it."""
+    if _any(tables, f"json_exists(metadata, {filters.quoted(filters.json_path(field))})"):
+        return None
+    return f"none has the field {field!r}; the fields are {_fields(tables)}"
 
 
 def _any(tables: Tables, condition: str) -> bool:

@@ -7,7 +7,8 @@ holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not
 Numbers compare with numbers and strings with strings: a condition on another type is simply false.
 `$contains` (an element of a list, or a part of a string), `$any` and `$all` (one or all of some values are elements of
 a list) look at the field as a whole: they are false where it is neither. `$is_empty` holds for "", [], {}, null and a
-missing field.
+missing field. `_id` and `title` are the document's own, texts that are always there, whatever its metadata say.
+Dates, times, decimals and numbers of numpy are looked for as they are stored: see `to_plain`.
 Nothing of a filter is syntax of SQL: paths and values are bound parameters, or literals where there are none.
 """
 
@@ -21,6 +22,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple, TypeGuard
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.input.documents import to_plain
 
 Filter = Mapping[str, Any]
 Scalar = str | int | float | bool | None
@@ -29,6 +31,7 @@ _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OPERATORS = (
     "$eq", "$ne", *_COMPARE, "$in", "$nin", "$contains", "$any", "$all", "$exists", "$is_empty", "$not",
 )  # fmt: skip
+OWN = {"_id": "id", "title": "title"}  # fields that are not metadata, and their columns in Lance
 _MAX_DEPTH = 20
 _MAX_VALUES = 10_000
 
@@ -74,13 +77,13 @@ def compile_filter(where: Filter) -> Condition:
     Raises:
         ConfigError: an operator is not known, or has a value of the wrong type.
     """
-    return LanceFilters().compile(where)
+    return LanceFilters(own=_OwnFilters()).compile(where)
 
 
 def filter_key(where: Filter) -> str:
     """A text that is the same for the same filter, to remember results by."""
     try:
-        return json.dumps(where, sort_keys=True)
+        return json.dumps(where, sort_keys=True, default=to_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"filter: {error}; it must be what JSON can hold") from error
 
@@ -88,8 +91,12 @@ def filter_key(where: Filter) -> str:
 class FilterCompiler(ABC):
     """Turns a filter into a condition of one database, whose words the abstract methods write.
 
-    Every condition is true or false for every document, never unknown.
+    Every condition is true or false for every document, never unknown. `own` compiles those on `_id` and `title`; None
+    refuses them.
     """
+
+    def __init__(self, own: FilterCompiler | None = None) -> None:
+        self.own = own
 
     def compile(self, where: object) -> Condition:
         """Compile a filter.
@@ -147,7 +154,11 @@ class FilterCompiler(ABC):
             return negate(self._all_of(value, depth + 1))
         if key.startswith("$"):
             raise ConfigError(f"filter: {key} is not known where a field is expected; known are $and, $or, $not")
-        return self._field(key, value, depth)
+        if key not in OWN:
+            return self._field(key, value, depth)
+        if self.own is None:
+            raise ConfigError(f"filter: {key!r}: only where an index directory is searched; engines filter by metadata")
+        return self.own._field(key, value, depth)
 
     def _field(self, field: str, value: object, depth: int) -> Condition:
         if not isinstance(value, Mapping):
@@ -198,12 +209,37 @@ class FilterCompiler(ABC):
         return found if operand else negate(found)
 
 
+class _OwnFilters(FilterCompiler):
+    """Conditions on columns of texts, as SQL."""
+
+    def equal(self, field: str, value: Scalar) -> Condition:
+        return self.one_of(field, [value])
+
+    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+        listed = ", ".join(_quoted_text(field, value) for value in values)
+        return Condition(f"{OWN[field]} IN ({listed})", ()) if listed else NOTHING
+
+    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+        return Condition(f"{OWN[field]} {operator} {_quoted_text(field, value)}", ())
+
+    def is_list(self, field: str) -> Condition:
+        return NOTHING
+
+    def has_part(self, field: str, text: str) -> Condition:
+        return Condition(f"strpos({OWN[field]}, {quoted(text)}) > 0", ())
+
+    def exists(self, field: str) -> Condition:
+        return ALL
+
+    def is_empty(self, field: str) -> Condition:
+        return self.equal(field, "")
+
+
 class LanceFilters(FilterCompiler):
     """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths.
 
     A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values
-    are
-    JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
+    are JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
     """
 
     def equal(self, field: str, value: Scalar) -> Condition:
@@ -215,10 +251,6 @@ class LanceFilters(FilterCompiler):
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         """Some element of the field is one of these values."""
-        if len(values) > _MAX_VALUES:
-            raise ConfigError(
-                f"filter: {len(values):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter"
-            )
         parts = [self.equal(field, "")] if "" in values else []
         kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
         for value in values:
@@ -261,6 +293,12 @@ class LanceFilters(FilterCompiler):
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
 
 
+def _quoted_text(field: str, value: Scalar) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"filter: {field!r} is a text, and never {value!r}; compare it with a text")
+    return quoted(value)
+
+
 def _exists(path: str) -> Condition:
     return Condition(f"json_exists(metadata, {quoted(path)})", ())
 
@@ -300,14 +338,26 @@ def quoted(text: str) -> str:
 def _list(field: str, operator: object, operand: object) -> Sequence[object]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
         raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
+    if len(operand) > _MAX_VALUES:
+        raise ConfigError(f"filter: {len(operand):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter")
     return operand
 
 
 def _scalar(field: str, value: object) -> Scalar:
+    value = _plain(value)
     return value if value is None or isinstance(value, bool) else _ordered(field, "$eq", value)
 
 
+def _plain(value: object) -> object:
+    """A value as it would be stored; as it is where nothing like it is stored."""
+    try:
+        return to_plain(value)
+    except TypeError:
+        return value
+
+
 def _ordered(field: str, operator: str, value: object) -> str | int | float:
+    value = _plain(value)
     if isinstance(value, str):
         try:
             value.encode()

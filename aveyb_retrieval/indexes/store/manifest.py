@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import Kind
 
-FORMAT = 3
+FORMAT = 4
 TABLES = ("documents", "texts", "passages")
 
 _MAX_BYTES = 64 << 20

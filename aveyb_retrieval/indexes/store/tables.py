@@ -1,9 +1,9 @@
 """The documents of an index as three Lance datasets, and what is read from them.
 
-    documents   doc, id, metadata (JSON), rank (of its id's hash), digest (of title and text),
+    documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and text),
                 passages, tokens, cut_tokens, characters, words (counts; the last two of its passages),
                 file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own)
-    texts       doc, title, text, words (of title and text), vector, codes
+    texts       doc, text, words (of title and text), vector, codes
     passages    passage, start, stop (characters of the text), heading, norm, words (of heading and text), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
 CODES = "codes"
-_ABOUT = ("id", "metadata", "file_sha256", "folder", "pages")
+_ABOUT = ("id", "title", "metadata", "file_sha256", "folder", "pages")
 COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
 
@@ -76,6 +76,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
             [
                 pa.field("doc", pa.int64()),
                 pa.field("id", pa.string()),
+                pa.field("title", pa.large_string()),
                 pa.field("metadata", pa.json_(pa.string())),
                 pa.field("rank", pa.int64()),
                 pa.field("digest", pa.binary(32)),
@@ -88,7 +89,6 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
         "texts": pa.schema(
             [
                 pa.field("doc", pa.int64()),
-                pa.field("title", pa.large_string()),
                 pa.field("text", pa.large_string()),
                 pa.field(WORDS, pa.large_string()),
                 *of["document"],
@@ -176,13 +176,13 @@ class Tables:
             return {row["doc"]: StoredDocument(row["doc"], row["id"], "", "", {}) for row in rows}
         about = {row["doc"]: row for row in self.documents.take(numbers, _ABOUT).to_pylist()}
         found = {}
-        for row in self.texts.take(numbers, ["title", "text"]).to_pylist():
+        for row in self.texts.take(numbers, ["text"]).to_pylist():
             doc, more = row["doc"], about.get(row["doc"])
             if more is None:
                 continue
             origin = self._origin(more)
             metadata = self._metadata(more)
-            found[doc] = StoredDocument(doc, more["id"], row["title"], row["text"], metadata, origin)
+            found[doc] = StoredDocument(doc, more["id"], more["title"], row["text"], metadata, origin)
         return found
 
     def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:

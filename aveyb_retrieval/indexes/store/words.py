@@ -12,13 +12,15 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 V = TypeVar("V")
 
@@ -51,6 +53,17 @@ _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
 
+class Found(NamedTuple):
+    """A word in a text: its characters `[start, stop)`, and how it is stored."""
+
+    start: int
+    stop: int
+    word: str
+
+
+Finder: TypeAlias = "Callable[[str], list[Found]]"
+
+
 @dataclass(frozen=True)
 class Language:
     """The rules of one language, as an index keeps to them.
@@ -80,6 +93,28 @@ class Language:
         if self.stem is not None:
             words = self.stem(words)
         return list(dict.fromkeys(words))
+
+    def finder(self, words: Collection[str]) -> Finder:
+        """Make what finds words, as `words` gives them, in texts: wherever `stored` has them, in order."""
+
+        def within(letters: str) -> list[Found]:
+            places = list(_pieces(letters, stored=True))
+            pieces = [letters[start:stop] for start, stop in places]
+            stems = pieces if self.stem is None else self.stem(pieces)
+            return [Found(*place, stem) for place, stem in zip(places, stems, strict=True) if stem in words]
+
+        held = RememberedWords(within, STEMS_KEPT)
+
+        def find(text: str) -> list[Found]:
+            normal = _normal(text)
+            starts, stops = _written(text, normal)
+            return [
+                Found(starts[run.start() + start], stops[run.start() + stop - 1], word)
+                for run in _WORD.finditer(normal)
+                for start, stop, word in held[run.group()]
+            ]
+
+        return find
 
 
 @cache
@@ -128,19 +163,36 @@ def _normal(text: str) -> str:
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).lower()
 
 
+def _written(text: str, normal: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Where the characters of a text that each of its normal form was made of begin and end."""
+    if text.isascii() or (len(text.lower()) == len(text) and unicodedata.is_normalized("NFC", text)):
+        return range(len(text)), range(1, len(text) + 1)
+    # nothing is put together across the beginning of a letter; a mark, and a part of a Korean syllable, begins none
+    letters = [at for at, c in enumerate(text) if unicodedata.category(c)[0] != "M" and not "\u1160" <= c <= "\u11ff"]
+    starts, stops = [0, *letters[1:]], [*letters[1:], len(text)]
+    counts = [len(_normal(text[start:stop])) for start, stop in zip(starts, stops, strict=True)]
+    return np.repeat(starts, counts).tolist(), np.repeat(stops, counts).tolist()
+
+
 def _split(words: Iterable[str], *, stored: bool) -> Iterator[str]:
-    """Split words at unspaced characters: into these, if alone or stored, and their pairs, and what lies between."""
+    """Split words at unspaced characters."""
     for word in words:
         if word.isascii() or _UNSPACED.search(word) is None:
             yield word
-            continue
-        end = 0
-        for run in _UNSPACED.finditer(word):
-            if end < run.start():
-                yield word[end : run.start()]
-            text, end = run.group(), run.end()
-            if stored or len(text) == 1:
-                yield from text
-            yield from (text[i : i + 2] for i in range(len(text) - 1))
-        if end < len(word):
-            yield word[end:]
+        else:
+            yield from (word[start:stop] for start, stop in _pieces(word, stored=stored))
+
+
+def _pieces(word: str, *, stored: bool) -> Iterator[tuple[int, int]]:
+    """Where the parts of a word are: unspaced characters, if alone or stored, and their pairs, and what is between."""
+    end = 0
+    for run in () if word.isascii() else _UNSPACED.finditer(word):
+        first, stop = run.span()
+        if end < first:
+            yield end, first
+        if stored or stop - first == 1:
+            yield from ((at, at + 1) for at in range(first, stop))
+        yield from ((at, at + 2) for at in range(first, stop - 1))
+        end = stop
+    if end < len(word):
+        yield end, len(word)

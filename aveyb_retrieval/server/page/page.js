@@ -3,7 +3,7 @@
 import { Problem, fetchIndexes, hasKey, keepKey, search } from "./api.js";
 import { currentFilter, metadataChips, onFilterChange, readFilter, setFilter } from "./filters.js";
 import { closeReader, openReader, showInReader } from "./reader.js";
-import { element, marked, pageName, snippet, wordPattern, written as writtenText } from "./text.js";
+import { element, markedSentence, pageName, snippet, unitSpans, written as writtenText } from "./text.js";
 
 const HITS = 10;
 const PASSAGES = 3; // of each document
@@ -138,30 +138,36 @@ function drawHits(fields, milliseconds) {
   const best = hits[0]?.confidence ?? 1;
   byId("unsure").hidden = fields.offset > 0 || best >= BANDS[1][0];
   byId("unsure").textContent = "Nothing fits well. These come nearest.";
-  const pattern = wordPattern(answer.words);
   byId("hits").start = fields.offset + 1;
-  byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit, pattern)));
+  byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit)));
   byId("pages").hidden = fields.offset === 0 && next === null;
   byId("previous").disabled = fields.offset === 0;
   byId("next").disabled = next === null;
   byId("page-number").textContent = `Page ${Math.floor(fields.offset / HITS) + 1}`;
 }
 
-function drawHit(hit, pattern) {
+function drawHit(hit) {
   const item = document.createElement("li");
   item.dataset.id = hit.id;
   item.dataset.at = hit.span ? hit.span[0] : "";
   const title = writtenText("h2", "", "");
   title.append(passageLink(hit, hit.span, hit.title || hit.id));
   item.append(title, drawPlace(hit));
-  const text = writtenText("p", "snippet", "");
-  text.append(marked(snippet(hit.passage ?? "", pattern), pattern));
-  if (hit.passage) item.append(text);
+  if (hit.passage) item.append(drawSnippet(hit));
   const others = hit.passages.slice(1).filter((passage) => passage.span[1] > passage.span[0]);
   if (others.length > 0) item.append(drawOthers(hit, others));
   if (hit.duplicates.length > 0) item.append(element("p", "also", `Nearly the same in ${hit.duplicates.join(", ")}`));
   item.append(metadataChips(hit.metadata));
   return item;
+}
+
+function drawSnippet({ passage, span, highlights, best_sentence: best }) {
+  const text = writtenText("p", "snippet", "");
+  const marks = unitSpans(passage, span[0], highlights);
+  const [sentence] = unitSpans(passage, span[0], best ? [best] : []);
+  const [from, to] = snippet(passage, marks, sentence);
+  text.append(from > 0 ? "… " : "", markedSentence(passage, from, to, marks, sentence), to < passage.length ? " …" : "");
+  return text;
 }
 
 function drawPlace(hit) {
@@ -217,13 +223,13 @@ async function showDocument() {
   }
   const hits = (answer?.hits ?? []).filter((hit) => hit.id === id); // none: a link to the document alone
   const hit = hits.find((found) => found.passages.some((passage) => passage.span[0] === at)) ??
-    hits[0] ?? { id, title: "", passages: [] };
+    hits[0] ?? { id, title: "", passages: [], highlights: [], best_sentence: null };
   const items = [...byId("hits").children].filter((item) => item.dataset.id === id);
   (items.find((item) => item.dataset.at === String(at)) ?? items[0])?.classList.add("open");
   const index = wanted.get("index") ?? server.indexes[0].name;
   try {
     const given = wanted.get("at") !== null;
-    await openReader({ index, hit, current: given ? at : null, pattern: wordPattern(answer?.words ?? []) });
+    await openReader({ index, hit, current: given ? at : null });
   } catch (error) {
     if (error.status === 401) throw error;
     showInReader(error.message);

@@ -1,7 +1,7 @@
 // The document beside the hits: a window of its text around the passage, with every found passage highlighted.
 
 import { fetchOriginal, fetchText } from "./api.js";
-import { element, marked, pageName, reflowed, unitOffset, webAddress, webLink, written } from "./text.js";
+import { element, markedSentence, pageName, reflowed, unitOffset, unitSpans, webAddress, webLink, written } from "./text.js";
 
 const AROUND = 40_000; // characters that are fetched before and after the passage
 const byId = (id) => document.getElementById(id);
@@ -9,14 +9,15 @@ const byId = (id) => document.getElementById(id);
 const covering = matchMedia("(max-width: 999px)"); // then the document lies over everything else
 
 let opened = 0; // counts, so that an answer that comes late is not shown
-let shown = null; // {index, id, passages, current, pattern, window}
+let shown = null; // {index, id, passages, current, highlights, best, window}
 
-export async function openReader({ index, hit, current, pattern }) {
+export async function openReader({ index, hit, current }) {
   const ticket = ++opened;
   const passages = hit.passages.filter((passage) => passage.span[1] > passage.span[0]);
   const found = passages.findIndex((passage) => passage.span[0] === current);
   const at = passages[Math.max(0, found)]?.span[0] ?? current ?? 0;
-  shown = { index, id: hit.id, passages, current: Math.max(0, found), pattern };
+  const best = hit.best_sentence ? [hit.best_sentence] : [];
+  shown = { index, id: hit.id, passages, current: Math.max(0, found), highlights: hit.highlights, best };
   byId("reader").hidden = false;
   document.body.classList.add("reading");
   setBackground();
@@ -30,12 +31,26 @@ export async function openReader({ index, hit, current, pattern }) {
   const part = await fetchText(index, hit.id, start, start + 2 * AROUND);
   if (ticket !== opened) return;
   shown.window = part;
+  const changed = passages.some((passage) => !stands(part, passage));
+  if (changed) {
+    passages.length = 0;
+    Object.assign(shown, { current: 0, highlights: [], best: [] });
+    describePassage();
+    byId("reader-place").replaceChildren(element("span", "", "It has changed since it was found"));
+  }
   if (passages.length === 0 && current !== null) passages.push(paragraphAt(part, at));
   byId("reader-title").textContent = part.title || hit.id;
   describeDocument(part.metadata);
   byId("original").hidden = !part.original;
   draw();
   scrollToPassage();
+}
+
+// Whether a passage is where the search found it, as far as a part of the text shows.
+function stands(part, { span: [start, stop], text }) {
+  const [first, last] = part.span;
+  if (start < first || stop > last) return stop <= part.length;
+  return part.text.slice(unitOffset(part.text, start - first), unitOffset(part.text, stop - first)) === text;
 }
 
 // Where no search says which passage is meant: from a character to the end of its paragraph.
@@ -81,13 +96,15 @@ function setBackground() {
 covering.addEventListener("change", setBackground);
 
 function draw() {
-  const { window: part, passages, current, pattern } = shown;
+  const { window: part, passages, current, highlights, best } = shown;
   const [start, stop] = part.span;
   const text = reflowed(part.text);
   const inside = passages
     .map((passage, number) => ({ from: passage.span[0] - start, to: passage.span[1] - start, number }))
     .filter(({ from, to }) => to > 0 && from < stop - start)
     .sort((a, b) => a.from - b.from);
+  const marks = unitSpans(part.text, start, highlights);
+  const [sentence] = unitSpans(part.text, start, best);
   const nodes = [];
   let end = 0;
   for (const { from, to, number } of inside) {
@@ -96,7 +113,9 @@ function draw() {
     if (last <= first) continue; // it overlaps the one before
     const passage = written("div", number === current ? "passage current" : "passage", "");
     passage.dataset.page = pageName(passages[number]);
-    passage.append(marked(text.slice(first, last).replace(/^\n+|\s+$/g, ""), pattern));
+    const body = text.slice(first, last).trimEnd();
+    const lead = body.match(/^\n*/)[0].length;
+    passage.append(markedSentence(text, first + lead, first + body.length, marks, sentence));
     nodes.push(between(text.slice(end, first), end > 0, true), passage);
     end = last;
   }

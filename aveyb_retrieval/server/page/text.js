@@ -5,15 +5,6 @@ const ALIGNED = /^\s|^\||\S {2,}\S/; // indented, of a table, or in columns
 const PROSE = /^(?!```|\d+[.)]|\* )[\p{L}\p{N}([{"'“‘`*]/u;
 const SNIPPET = 420; // UTF-16 units of a passage that a list shows
 
-// Finds the words that begin as one of the query's does, since endings differ by grammar; null where there are none.
-export function wordPattern(words) {
-  const stems = words.map((word) => [...word]).map((letters) => letters.slice(0, Math.max(4, letters.length - 3)));
-  if (stems.length === 0) return null;
-  const parts = stems.map((letters) => letters.join("").replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));
-  const begin = parts.every((part) => /^[\x00-\x7f]+$/.test(part)) ? "(?<![\\p{L}\\p{N}])" : "";
-  return new RegExp(`${begin}(?:${parts.join("|")})[\\p{L}\\p{N}]*`, "giu");
-}
-
 export function element(tag, className, text) {
   return Object.assign(document.createElement(tag), { className, textContent: text });
 }
@@ -23,34 +14,42 @@ export function written(tag, className, text) {
   return Object.assign(element(tag, className, text), { dir: "auto" });
 }
 
-export function marked(text, pattern) {
+// The units [from, to) of a text as nodes, with marks: [start, stop) in units, ascending.
+export function marked(text, from, to, marks) {
   const nodes = document.createDocumentFragment();
-  let end = 0;
-  for (const match of pattern ? text.matchAll(pattern) : []) {
-    nodes.append(text.slice(end, match.index), element("mark", "", match[0]));
-    end = match.index + match[0].length;
+  let end = from;
+  for (const [start, stop] of marks) {
+    if (start < end || stop > to) continue;
+    nodes.append(text.slice(end, start), element("mark", "", text.slice(start, stop)));
+    end = stop;
   }
-  nodes.append(text.slice(end));
+  nodes.append(text.slice(end, to));
   return nodes;
 }
 
-// The part of a passage that holds the most different words, cut between words.
-export function snippet(text, pattern) {
-  const line = text.replace(/\s+/g, " ").trim();
-  if (line.length <= SNIPPET) return line;
-  const matches = pattern ? [...line.matchAll(pattern)] : [];
-  const found = matches.map((match) => ({ at: match.index, word: match[0].slice(0, 4).toLowerCase() }));
-  let best = 0;
-  let most = 0;
-  for (const first of found) {
-    const words = new Set(found.filter((m) => m.at >= first.at && m.at < first.at + SNIPPET - 60).map((m) => m.word));
-    if (words.size > most) [best, most] = [first.at, words.size];
+// The same, with the sentence [start, stop) of the text as a mark around its words; null: none.
+export function markedSentence(text, from, to, marks, sentence) {
+  const [start, stop] = (sentence ?? [to, to]).map((at) => Math.min(Math.max(at, from), to));
+  const nodes = marked(text, from, start, marks);
+  if (start < stop) {
+    const best = element("mark", "sentence", "");
+    best.append(marked(text, start, stop, marks));
+    nodes.append(best, marked(text, stop, to, marks));
   }
-  let start = Math.min(Math.max(0, best - 60), line.length - SNIPPET);
-  let stop = start + SNIPPET;
-  if (start > 0) start = line.indexOf(" ", start) + 1;
-  if (stop < line.length) stop = line.lastIndexOf(" ", stop);
-  return `${start > 0 ? "… " : ""}${line.slice(start, stop)}${stop < line.length ? " …" : ""}`;
+  return nodes;
+}
+
+// The units of a passage that a list shows, cut between words: of a long one the best sentence, from its first mark on
+// where that is long.
+export function snippet(text, marks, sentence) {
+  if (text.length <= SNIPPET) return [0, text.length];
+  const [start, stop] = sentence ?? [0, 0];
+  const best = stop - start < SNIPPET - 60 ? start : (marks.find(([at]) => at >= start)?.[0] ?? start);
+  let from = Math.min(Math.max(0, best - 60), text.length - SNIPPET);
+  let to = from + SNIPPET;
+  if (from > 0) from = text.indexOf(" ", from) + 1;
+  if (to < text.length) to = Math.max(text.lastIndexOf(" ", to), from);
+  return [from, to];
 }
 
 // Lets prose that was broken into lines of a fixed width flow again; code, tables and lists stay as they are. The length
@@ -88,6 +87,14 @@ export function unitOffset(text, characters) {
     units += character.length;
   }
   return units;
+}
+
+// Those of some spans of a document that begin in a part of it, from a character on, as units of the part.
+export function unitSpans(text, first, spans) {
+  return spans
+    .filter(([start]) => start >= first)
+    .map((span) => span.map((at) => unitOffset(text, at - first)))
+    .filter(([start, stop]) => start < stop);
 }
 
 // What a document calls the page of a hit or passage, and its number where that differs; "" where there are none.
