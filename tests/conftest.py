@@ -42,14 +42,23 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
     return report
 
 
-def _skips(item: pytest.Item) -> Generator[None, Any, Any]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    for mark in item.iter_markers("needs"):
+        pytest.importorskip(*mark.args)
+    return (yield from _skipped())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    return (yield from _skipped())
+
+
+def _skipped() -> Generator[None, Any, Any]:
+    """Skip a test, or what it needs, in the place of an error because of a package that is not here."""
     try:
         return (yield)
     except Exception as error:
         if name := missing(error):
             pytest.skip(f"{name} is not installed")
         raise
-
-
-pytest_runtest_setup = pytest.hookimpl(wrapper=True, specname="pytest_runtest_setup")(_skips)
-pytest_runtest_call = pytest.hookimpl(wrapper=True, specname="pytest_runtest_call")(_skips)

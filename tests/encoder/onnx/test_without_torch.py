@@ -10,6 +10,7 @@ import pytest
 
 import aveyb_retrieval
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from tests.eval.toys import write_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,18 @@ def test_the_command_line_searches(tmp_path: Path) -> None:
     found = run(code, "search", tmp_path / "index", "contract")
     assert found.returncode == 0, found.stderr
     assert "the contract ends" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("train", ["export", str(DEFAULT_MODEL)]), ("eval", ["run", "--model", "minilm"])]
+)
+def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: list[str], tmp_path: Path) -> None:
+    toy = write_folder(tmp_path / "toy")
+    data = ["--data", toy, "--cache", tmp_path / "cache"] if command == "eval" else []
+    done = run(f"from aveyb_retrieval.cli.{command} import main\nmain(sys.argv[1:])", *arguments, *data)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("and is not installed: pip install 'aveyb-retrieval[torch]'")
 
 
 @pytest.mark.parametrize(
