@@ -11,20 +11,14 @@ _BLOCK_ROWS = 4096  # document rows multiplied at once: they, and their products
 
 
 def late_interaction_numpy(
-    query: npt.NDArray[np.float32],
-    rows: npt.NDArray[Any],
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
+    query: npt.NDArray[np.float32], rows: npt.NDArray[Any], begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Score every document against one query: `sum over i of max over t of <q_i, d_t>`, products in float32.
-
-    Blocks of whole documents are multiplied at once, so that products and rows made float32 stay in cache.
+    """Score every document against one query, in blocks of whole documents; products are summed in float32.
 
     Args:
         query: `[q, D]`.
         rows: `[R, D]`, of any type that becomes float32.
-        begins: `[n]`, ascending; document i owns the rows `begins[i]` to `ends[i]`.
-        ends: `[n]`.
+        begins, ends: `[n]`, ascending; document i owns the rows `begins[i]` to `ends[i]`.
 
     Returns:
         float32 `[n]`; 0 for a document or a query without tokens.

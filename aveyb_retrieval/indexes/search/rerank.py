@@ -63,10 +63,7 @@ def stored_maxsim(
 def _mean_best(
     device: str, query: npt.NDArray[np.float32], rows: npt.NDArray[Any] | torch.Tensor, starts: npt.NDArray[np.int64]
 ) -> list[float]:
-    """Return the mean over a query's tokens of the highest product with a row of each text, 0 for one without.
-
-    On a CPU by NumPy, which needs no torch.
-    """
+    """Return the mean over a query's tokens of the highest product with a row of each text; on a CPU without torch."""
     if not len(query):
         return [0.0] * (len(starts) - 1)
     if isinstance(rows, np.ndarray) and device == "cpu":
