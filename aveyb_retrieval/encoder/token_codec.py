@@ -127,15 +127,6 @@ class TokenCodec:
         """Return c, whole numbers, int8 `[T, w]`."""
         return codes if self.storage == "int8" else _SIGNS[codes].reshape(len(codes), -1)
 
-    def decode_on(self, device: str, codes: npt.NDArray[np.integer]) -> torch.Tensor:
-        """Return c on a torch device, float16 `[T, w]`, since kernels take floating types."""
-        import torch
-
-        rows = torch.from_numpy(codes).to(device)
-        if self.storage == "1bit":
-            rows = torch.from_numpy(_SIGNS).to(device)[rows.int()].flatten(1)
-        return rows.half()
-
     def query(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return a query's y over the unit of the codes, float32 `[q, w]`: products with decoded codes are cosines."""
         return self._kept(vectors) / np.float32(_LEVELS if self.storage == "int8" else math.sqrt(self.width))

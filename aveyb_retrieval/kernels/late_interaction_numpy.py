@@ -15,13 +15,8 @@ def late_interaction_numpy(
 ) -> npt.NDArray[np.float32]:
     """Score every document against one query, in blocks of whole documents; products are summed in float32.
 
-    Args:
-        query: `[q, D]`.
-        rows: `[R, D]`, of any type that becomes float32.
-        begins, ends: `[n]`, ascending; document i owns the rows `begins[i]` to `ends[i]`.
-
-    Returns:
-        float32 `[n]`; 0 for a document or a query without tokens.
+    Document i owns the rows `begins[i]` to `ends[i]` (int64 `[n]`, ascending) of `rows` `[R, D]`, whatever their type.
+    Returns float32 `[n]`; 0 for a document, or a query `[q, D]`, without tokens.
     """
     scores = np.zeros(len(begins), dtype=np.float32)
     (present,) = np.nonzero(ends > begins)

@@ -32,12 +32,10 @@ def onnx_sentence_transformer(model: str | Path | None = None) -> SentenceTransf
 class OnnxTokens(InputModule):
     """Texts to token vectors: what takes the place of sentence-transformers' Transformer."""
 
-    tokenizer: Any
-
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.onnx, self.dim = embedder.model, embedder.dim
-        self.tokenizer = AutoTokenizer.from_pretrained(self.onnx.folder)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(self.onnx.folder)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Return int64 `[n, T]` of ids and of ones where they are."""

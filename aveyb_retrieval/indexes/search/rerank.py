@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import torch
 
     from aveyb_retrieval.indexes.store.tables import StoredTokens
     from aveyb_retrieval.indexes.types import EmbedderLike
@@ -56,24 +55,24 @@ def stored_maxsim(
     """
     (wanted,) = embedder.token_vectors([query], prompt="query")
     block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec
-    rows = codec.decode(block.codes) if device == "cpu" else codec.decode_on(device, block.codes)
-    return _mean_best(device, codec.query(wanted), rows, np.append(0, block.ranges[:, 1]))
+    return _mean_best(device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1]))
 
 
 def _mean_best(
-    device: str, query: npt.NDArray[np.float32], rows: npt.NDArray[Any] | torch.Tensor, starts: npt.NDArray[np.int64]
+    device: str, query: npt.NDArray[np.float32], rows: npt.NDArray[Any], starts: npt.NDArray[np.int64]
 ) -> list[float]:
     """Return the mean over a query's tokens of the highest product with a row of each text; on a CPU without torch."""
     if not len(query):
         return [0.0] * (len(starts) - 1)
-    if isinstance(rows, np.ndarray) and device == "cpu":
+    if device == "cpu":
         scores = late_interaction_numpy(query, rows, starts[:-1], starts[1:])
         return (scores / len(query)).tolist()
     import torch
 
     from aveyb_retrieval.kernels.late_interaction import late_interaction
 
-    asked, there = torch.from_numpy(query).to(device), torch.as_tensor(rows).to(device)
+    asked, there = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
+    there = there if there.is_floating_point() else there.half()  # kernels take floating types
     return (late_interaction(asked, there, starts=torch.from_numpy(starts)) / len(query)).tolist()
 
 
