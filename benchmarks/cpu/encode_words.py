@@ -185,13 +185,18 @@ def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**speeds, "query_ms": queries}
 
 
+def instructions() -> list[str]:
+    """The processor's, of those that decide how int8 is multiplied."""
+    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    return [name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()]
+
+
 def write(path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], said: dict[str, Any]) -> None:
     """Write what has been measured so far."""
-    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     report = {
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "instructions": [name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()],
+            "instructions": instructions(),
             **{name: version(name) for name in ("onnxruntime", "torch", "sentence-transformers")},
             **said,
         },

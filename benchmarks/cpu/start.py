@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="what makes the environments")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quiet", action="store_true", help="the machine is: pages show times of the clock, too")
     parser.add_argument("--note", default="", help="about the machine, kept with the results")
     parser.add_argument("--json", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -165,8 +166,12 @@ def main() -> None:
             rows += [
                 {"environment": name, "form": form, **facts} for form in ("int8", "float32")[: 1 + (name == "full")]
             ]
-        index = folder / "index"
-        build = [bins["light"] / "aveyb-index", "build", ROOT / "docs", "-o", index]
+        index, corpus = folder / "index", folder / "corpus.jsonl"
+        pages = [
+            {"_id": path.stem, "text": path.read_text(encoding="utf-8")} for path in sorted(ROOT.glob("docs/*.md"))
+        ]
+        corpus.write_text("".join(json.dumps(page) + "\n" for page in pages), encoding="utf-8")
+        build = [bins["light"] / "aveyb-index", "build", corpus, "-o", index]
         subprocess.run(build, check=True, capture_output=True, cwd=folder)
         for number in range(args.rounds):
             for row in rows:
@@ -179,7 +184,7 @@ def main() -> None:
             row["imports"] = imports(bins[row["environment"]], index, row["form"])
             print(json.dumps(row), flush=True)
     machine = {"python": platform.python_version(), "processor": platform.processor() or platform.machine()}
-    machine |= {"processors": os.cpu_count(), "threads": args.threads, "note": args.note}
+    machine |= {"processors": os.cpu_count(), "threads": args.threads, "quiet": args.quiet, "note": args.note}
     args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
