@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+LIGHT   = .venv-light
 LOWEST  = .venv-lowest
 JOBS   ?= 2
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-engines test-lowest lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest lint docs clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -39,6 +40,10 @@ test-integrations: $(VENV)/.installed-dev
 # actors; others are skipped by name.
 test-engines: $(VENV)/.installed-engines
 	$(BIN)/python -m pytest tests/engines
+
+# The fast suite, or only TESTS, in an environment without torch: what needs it is skipped by name (tests/conftest.py).
+test-light: $(LIGHT)/.installed
+	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not engine" $(TESTS)
 
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed
@@ -76,10 +81,16 @@ $(VENV)/.installed-engines: $(VENV)/.installed-dev
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
 	touch $@
 
+$(LIGHT)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/pip install --quiet -c constraints.txt -e '.[cpu,test,integrations]'
+	! $(LIGHT)/bin/python -c 'import torch' 2>/dev/null
+	touch $@
+
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[cpu,dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) demo
+	rm -rf $(VENV) $(LIGHT) $(LOWEST) demo

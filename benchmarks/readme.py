@@ -293,6 +293,11 @@ def onnx() -> str:
     ]
     lengths = [f"{int(length):,}" for length in speed["rows"][0]["words_per_processor_second"]]
     machine = speed["machine"]
+    if machine.get("quiet"):  # times of the clock mean something
+        points = [("10", "p50"), ("10", "p99"), ("200", "p50"), ("200", "p99")]
+        lengths += [f"query of {length} tokens, ms, {point}" for length, point in points]
+        for cells, row in zip(measured, speed["rows"], strict=True):
+            cells += [f"{row['query_ms'][length][point]:.1f}" for length, point in points]
     return "\n".join(
         [
             "NDCG@10 by the better of document and best passage, dense search over the full corpus, and cosines of the",
@@ -308,6 +313,37 @@ def onnx() -> str:
             "",
             f"ONNX Runtime {machine['onnxruntime']}, torch {machine['torch']}, a processor with "
             f"{', '.join(machine['instructions'])}; {machine['note']}.",
+        ]
+    )
+
+
+def start() -> str:
+    """Return the table of cpu_start.json: what a start costs with torch and without."""
+    found = results("cpu_start.json")
+    machine, rows = found["machine"], found["rows"]
+    measures = {
+        "packages of the environment": ("packages", ",.0f"),
+        "their megabytes": ("megabytes", ",.0f"),
+        "one search from the command line, processor seconds": ("search_processor_seconds", ".1f"),
+        "a program after its first search, MB": ("after_mb", ".0f"),
+        "of these, not mapped from files": ("own_mb", ".0f"),
+    }
+    if machine["quiet"]:  # times of the clock mean something
+        measures |= {
+            "one search from the command line, seconds": ("search_seconds", ".2f"),
+            "a server until it is ready, seconds": ("server_ready_seconds", ".2f"),
+            "and until its first answer": ("server_answer_seconds", ".2f"),
+        }
+    names = {"light": "without torch", "full": "with the extra `torch`"}
+    return "\n".join(
+        [
+            table(
+                ["", *(f"{names[row['environment']]}, {row['form']}" for row in rows)],
+                [[name, *(format(row[key], digits) for row in rows)] for name, (key, digits) in measures.items()],
+            ),
+            "",
+            f"Fresh environments of `[cpu]` (Python {machine['python']}, {machine['processor']}), an index of the",
+            f"pages in docs/, the best of several rounds (`benchmarks/cpu/start.py`); {machine['note']}.",
         ]
     )
 
@@ -569,6 +605,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "quality-recipe": quality_recipe,
     "extras": extras,
     "onnx": onnx,
+    "start": start,
     "files": files,
     "server": server,
     "hostile": hostile,

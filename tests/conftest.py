@@ -1,12 +1,18 @@
-"""Fixtures shared by the whole suite."""
+"""Fixtures shared by the whole suite, and what happens to a test that needs a package which is not installed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+# What `make test-light` leaves out.
+HEAVY = ("torch", "transformers", "sentence_transformers", "tokenizers", "huggingface_hub", "onnx", "datasets")
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +21,44 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"reference data not found at {SHARED}")
     return SHARED
+
+
+def missing(error: BaseException | None) -> str | None:
+    """The heavy package whose absence an exception comes from."""
+    while error is not None:
+        name = error.name.partition(".")[0] if isinstance(error, ModuleNotFoundError) and error.name else None
+        if name in HEAVY:
+            return name
+        error = error.__cause__
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
+    report: pytest.CollectReport = yield
+    call = getattr(report, "call", None)
+    if report.failed and call is not None and (name := missing(call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {name} is not installed")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    for mark in item.iter_markers("needs"):
+        pytest.importorskip(*mark.args)
+    return (yield from _skipped())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    return (yield from _skipped())
+
+
+def _skipped() -> Generator[None, Any, Any]:
+    """Skip a test, or what it needs, in the place of an error because of a package that is not here."""
+    try:
+        return (yield)
+    except Exception as error:
+        if name := missing(error):
+            pytest.skip(f"{name} is not installed")
+        raise

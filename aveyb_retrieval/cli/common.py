@@ -13,6 +13,7 @@ import click
 
 from aveyb_retrieval.cli.processors import respect_processors
 from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.optional import extra_for
 from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Command(click.Command):
         """Run the command; end with a message and exit code 2 on an error of the package."""
         respect_processors()
         try:
-            return super().invoke(context)
+            with extra_for(_typed(context)):
+                return super().invoke(context)
         except AveyBError as error:
             click.echo(f"{_typed(context)}: {printable(str(error))}", err=True)
             context.exit(2)

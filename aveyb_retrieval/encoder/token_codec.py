@@ -109,11 +109,7 @@ class TokenCodec:
 
     def encode(self, vectors: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.integer]:
         """Make token vectors `[T, d]` small: codes `[T, row_bytes]`."""
-        if isinstance(vectors, np.ndarray):
-            kept = vectors @ self.projection.T
-            kept /= np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), _MIN_NORM)
-        else:
-            kept = self._kept(vectors).cpu().numpy()
+        kept = self._kept(vectors) if isinstance(vectors, np.ndarray) else self._kept_there(vectors)
         if self.storage == "int8":
             return np.rint(kept * _LEVELS).astype(np.int8)
         return np.packbits(kept >= 0, axis=1)
@@ -127,25 +123,25 @@ class TokenCodec:
             np.concatenate([np.zeros((0, 2), np.int64), *ranges]),
         )
 
-    def decode(self, codes: npt.NDArray[np.integer], device: str = "cpu") -> torch.Tensor:
-        """Return c, whole numbers `[T, w]`: int8 on a CPU, and float16 elsewhere, since kernels take floating types."""
-        import torch
+    def decode(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        """Return c, whole numbers, int8 `[T, w]`."""
+        return codes if self.storage == "int8" else _SIGNS[codes].reshape(len(codes), -1)
 
-        rows = torch.from_numpy(codes).to(device)
-        if self.storage == "1bit":
-            rows = torch.from_numpy(_SIGNS).to(device)[rows.int()].flatten(1)
-        return rows if rows.device.type == "cpu" else rows.half()
-
-    def query(self, vectors: torch.Tensor) -> torch.Tensor:
+    def query(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return a query's y over the unit of the codes, float32 `[q, w]`: products with decoded codes are cosines."""
-        return self._kept(vectors) / (_LEVELS if self.storage == "int8" else math.sqrt(self.width))
+        return self._kept(vectors) / np.float32(_LEVELS if self.storage == "int8" else math.sqrt(self.width))
 
-    def _kept(self, vectors: torch.Tensor) -> torch.Tensor:
+    def _kept(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return y, float32 `[T, w]`, unit rows; zeros stay zeros."""
+        kept = vectors @ self.projection.T
+        return kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), _MIN_NORM)
+
+    def _kept_there(self, vectors: torch.Tensor) -> npt.NDArray[np.float32]:
+        """Return y of vectors on a device, made there."""
         import torch
 
         projection = torch.from_numpy(self.projection).to(vectors.device)
-        return torch.nn.functional.normalize(vectors.float() @ projection.T, dim=-1)
+        return torch.nn.functional.normalize(vectors.float() @ projection.T, dim=-1).cpu().numpy()
 
 
 def _digest(text: str) -> bytes:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-
-_BLOCK_ROWS = 4096  # document rows multiplied at once on a CPU: they, and their products, stay in its cache
+from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def late_interaction(
         return kernels.late_interaction(query, inner_contiguous(documents.rows), documents.begins, documents.lengths)
     if wants_grad or document_tokens.device.type != "cpu" or document_tokens.dtype == torch.float64:
         return late_interaction_reference(query_tokens, documents)
-    return _blocked(query_tokens, documents)
+    return _by_numpy(query_tokens, documents)
 
 
 def late_interaction_reference(query: torch.Tensor, documents: DocumentRows) -> torch.Tensor:
@@ -91,22 +89,12 @@ def late_interaction_reference(query: torch.Tensor, documents: DocumentRows) -> 
     return best.sum(1).masked_fill(lengths == 0, 0.0).float()
 
 
-def _blocked(query: torch.Tensor, documents: DocumentRows) -> torch.Tensor:
-    """On a CPU without gradient: blocks of whole documents, so that products and rows made float32 stay in cache."""
-    scores = np.zeros(len(documents.lengths), dtype=np.float32)
-    (present,) = np.nonzero(documents.lengths.numpy())
-    begins = documents.begins.numpy()[present]
-    ends = begins + documents.lengths.numpy()[present]
-    query, first = query.detach().float(), 0
-    while len(query) and first < len(present):
-        after = max(first + 1, int(np.searchsorted(ends, begins[first] + _BLOCK_ROWS, side="right")))
-        origin = begins[first]
-        products = query @ documents.rows[origin : ends[after - 1]].detach().float().T  # [q, rows]
-        # The maximum from each begin to its end, and from each end to the next begin, which is left out again.
-        bounds = np.stack([begins[first:after], ends[first:after]], 1).ravel()[:-1] - origin
-        scores[present[first:after]] = np.maximum.reduceat(products.numpy(), bounds, axis=1)[:, ::2].sum(0)
-        first = after
-    return torch.from_numpy(scores)
+def _by_numpy(query: torch.Tensor, documents: DocumentRows) -> torch.Tensor:
+    """On a CPU without gradient."""
+    rows, ends = documents.rows.detach(), documents.begins + documents.lengths
+    rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # which NumPy does not have
+    arrays = (tensor.numpy() for tensor in (query.detach().float(), rows, documents.begins, ends))
+    return torch.from_numpy(late_interaction_numpy(*arrays))
 
 
 def _document_rows(

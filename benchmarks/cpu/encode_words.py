@@ -2,11 +2,13 @@
 
     python benchmarks/cpu/encode_words.py --data ../shared/data/openstax-ccby-long
     python benchmarks/cpu/encode_words.py --data ... --systems int8 float32 --threads 1 --seconds 2   # a quick look
+    python benchmarks/cpu/encode_words.py --data ... --minutes 30 --quiet       # nothing else runs on this machine
 
 Texts in, vectors out, tokenizing included, all systems on the same texts of 128 to 8,192 of our tokens. Each system
 runs in a process of its own with one or two threads; processes take turns in several rounds, and a figure is the best
-round's. Words are counted per second of processor time, which other work on the machine changes less than the time of
-the clock, and per second of the clock. MiniLM reads 256 tokens at once, so it gets longer texts in pieces of 180 words;
+round's. `--minutes` takes the place of the number of rounds: there are as many as fit, and at least one. Words are
+counted per second of processor time, which other work on the machine changes less than the time of the clock, and per
+second of the clock. MiniLM reads 256 tokens at once, so it gets longer texts in pieces of 180 words;
 its ONNX forms are exported here and quantized as is usual (`onnxruntime.quantization.quantize_dynamic`).
 Queries of 10 and 200 tokens: the median and the 99th percentile of single ones.
 """
@@ -183,15 +185,20 @@ def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**speeds, "query_ms": queries}
 
 
-def write(path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], note: str) -> None:
-    """Write what has been measured so far."""
+def instructions() -> list[str]:
+    """The processor's, of those that decide how int8 is multiplied."""
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    return [name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()]
+
+
+def write(path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], said: dict[str, Any]) -> None:
+    """Write what has been measured so far."""
     report = {
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "instructions": [name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()],
+            "instructions": instructions(),
             **{name: version(name) for name in ("onnxruntime", "torch", "sentence-transformers")},
-            "note": note,
+            **said,
         },
         "rows": [{"system": name, "threads": threads, **best(rounds)} for (name, threads), rounds in found.items()],
     }
@@ -204,8 +211,10 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=[*OURS, *MINILM], default=[*OURS, *MINILM])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, help="begin no measurement later than this, but for the first round")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the clock for each length in a round")
     parser.add_argument("--tokens", type=int, default=16384, help="in all texts of one length")
+    parser.add_argument("--quiet", action="store_true", help="the machine is: pages show times of the clock, too")
     parser.add_argument("--note", default="", help="about the machine, kept with the results")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -215,22 +224,27 @@ def main() -> None:
         print(json.dumps(worker(name, int(threads), Path(folder), args.seconds)))
         return
 
+    workers = [(name, threads) for name in args.systems for threads in args.threads]
+    rounds, deadline = range(args.rounds), float("inf")
+    if args.minutes is not None:
+        args.seconds = min(args.seconds, 60 * args.minutes / 2 / len(workers) / len(LENGTHS))
+        rounds, deadline = range(sys.maxsize), time.monotonic() + 60 * args.minutes
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_texts(args.data, folder, args.tokens)
         if any("onnx" in name for name in args.systems):
             export_minilm(folder)
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for number in range(args.rounds):
-            for name in args.systems:
-                for threads in args.threads:
-                    command = [sys.executable, __file__, "--worker", name, str(threads), temporary]
-                    command += ["--seconds", str(args.seconds)]
-                    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-                    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-                    found.setdefault((name, threads), []).append(json.loads(done.stdout.splitlines()[-1]))
-                    print(number, name, threads, done.stdout.splitlines()[-1], flush=True)
-                    write(args.json, found, args.note)
+        for number, (name, threads) in ((number, worker) for number in rounds for worker in workers):
+            if number and time.monotonic() > deadline:
+                break
+            command = [sys.executable, __file__, "--worker", name, str(threads), temporary]
+            command += ["--seconds", str(args.seconds)]
+            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+            found.setdefault((name, threads), []).append(json.loads(done.stdout.splitlines()[-1]))
+            print(number, name, threads, done.stdout.splitlines()[-1], flush=True)
+            write(args.json, found, {"note": args.note, "quiet": args.quiet})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from encode_words import instructions
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.eval.loading import load_dataset
@@ -80,6 +81,7 @@ def main() -> None:
         row = {
             "documents": len(task.corpus),
             "queries": len(task.queries),
+            "instructions": instructions(),
             "cosine": {
                 kind: {"mean": float(cosines.mean()), "smallest": float(cosines.min())}
                 for kind in ("queries", "documents", "passages")

@@ -77,6 +77,7 @@ def expressions() -> Iterator[tuple[str, Any, list[str]]]:
             yield f"{path}:{pattern.value}", re.compile(pattern.value), [method]
 
 
+@pytest.mark.needs("torch")
 def test_every_expression_is_timed_or_said_to_be_bounded() -> None:
     assert set(BOUNDED) <= {name for name, _ in named_expressions()}
     made = {f"{path}:{method}" for path, method, pattern in calls() if not isinstance(pattern, ast.Constant)}

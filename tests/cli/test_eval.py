@@ -201,7 +201,11 @@ def test_compare(tmp_path, folder, invoke):
         (("score", "{folder}/qrels/test.tsv", "{folder}/qrels/test.tsv"), "expected 6"),
         (("run", "--data", "{tmp}/nowhere", "--quiet"), "neither a folder nor a known data set"),
         (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "unknown metric 'p@10'"),
-        (("run", "--data", "{folder}", "--model", "{tmp}/nomodel", "--quiet"), "nomodel: no such model folder"),
+        pytest.param(
+            ("run", "--data", "{folder}", "--model", "{tmp}/nomodel", "--quiet"),
+            "nomodel: no such model folder",
+            marks=pytest.mark.needs("transformers"),
+        ),
         (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
         (("run", "--data", "{folder}", "--precision", "int4", "--quiet"), "is 'int4'; choose one of"),
         (("latency", "{tmp}/noindex"), "noindex"),

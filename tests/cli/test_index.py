@@ -171,7 +171,11 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["search", "INDEX", "q", "--diversity", "0.5"], "diversity=0.5: only with unit='passage'"),
         (["search", "INDEX", "q", "--json", "--fields", "id,name"], "no field 'name'; known are id, score, text"),
         (["search", "INDEX", "q", "--fields", "id"], "--fields: only with --json"),
-        (["search", "INDEX", "q", "--rerank", "NOWHERE"], "a sentence-transformers cross-encoder"),
+        pytest.param(
+            ["search", "INDEX", "q", "--rerank", "NOWHERE"],
+            "a sentence-transformers cross-encoder",
+            marks=pytest.mark.needs("sentence_transformers"),
+        ),
         (["build", "CORPUS", "-o", "NEW", "--language", "latin"], "language='latin': must be one of english"),
         (["search", "INDEX", "q", "--filter", "{"], "not JSON"),
         (["search", "INDEX", "q", "--filter", "[]"], "not a mapping"),

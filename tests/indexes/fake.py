@@ -83,11 +83,9 @@ class FakeEmbedder:
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
         tokens = None
         if self._codec is not None:
-            import torch  # not above: processes that do without it start in half the time
-
             new = groups[len(norms) :]
             ends = np.cumsum([0, *(len(g) for g in new)])
-            codes = self._codec.encode(torch.from_numpy(self._vectors([word for g in new for word in g])))
+            codes = self._codec.encode(self._vectors([word for g in new for word in g]))
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
         return FakeDocument(_unit(total), units, lengths, spans.clip(0, len(text)), len(kept), cut, tokens)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 from aveyb_retrieval import (
     Embedder,
@@ -20,12 +19,11 @@ from aveyb_retrieval import (
     verify_index,
 )
 from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.token_codec import WIDTH, TokenCodec
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
-from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
+from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -63,7 +61,7 @@ def expected(rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str) -
     for row in rows:
         prefix = f"{row['title']}\n" if row.get("title") else ""
         (vectors,) = embedder.token_vectors([prefix + row["text"]], prompt="document")
-        codes = codec.encode(torch.from_numpy(vectors))
+        codes = codec.encode(vectors)
         found[row["_id"]] = [codes[a : a + embedder.split_size] for a in range(0, len(codes), embedder.split_size)]
     return found
 
@@ -81,30 +79,45 @@ def assert_same(found: dict[str, list[np.ndarray]], wanted: dict[str, list[np.nd
 
 @pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 96), (256, WIDTH), (384, WIDTH)])
 def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(dim: int, width: int) -> None:
-    vectors = torch.randn(50, dim, generator=torch.Generator().manual_seed(0))
+    vectors = np.random.default_rng(0).standard_normal((50, dim), np.float32)
     for storage, row_bytes in (("int8", width), ("1bit", width // 8)):
         codec = TokenCodec(dim, storage)
         codes = codec.encode(vectors)
         assert (codes.shape, codes.dtype) == ((50, row_bytes), codec.dtype)
-        kept = torch.nn.functional.normalize(vectors @ torch.from_numpy(codec.projection).T, dim=-1)
+        kept = vectors @ codec.projection.T
+        kept /= np.linalg.norm(kept, axis=1, keepdims=True)
         whole = codec.decode(codes)
-        meant = (kept * 127).round() if storage == "int8" else torch.where(kept >= 0, 1, -1)
-        assert torch.equal(whole.float(), meant.float())
+        np.testing.assert_array_equal(whole, np.rint(kept * 127) if storage == "int8" else np.where(kept >= 0, 1, -1))
         unit = 1 / 127 if storage == "int8" else width**-0.5
-        torch.testing.assert_close(codec.query(vectors) @ whole.float().T, kept @ (whole.float() * unit).T)
+        np.testing.assert_allclose(codec.query(vectors) @ whole.T, kept @ (whole * unit).T, atol=1e-5)
     rows = codec.projection @ codec.projection.T * (1 << (dim - 1).bit_length()) / dim
     assert np.abs(np.diag(rows) - 1).max() < 1e-5
     if dim & (dim - 1) == 0:  # a power of two: the rows of a rotation
         np.testing.assert_allclose(rows, np.eye(width), atol=1e-6)
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_torch_and_numpy_score_the_same(storage: str) -> None:
+    torch = pytest.importorskip("torch")
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+    rng, codec = np.random.default_rng(0), TokenCodec(256, storage)
+    query, vectors = rng.standard_normal((7, 256), np.float32), rng.standard_normal((50, 256), np.float32)
+    assert np.abs(codec.encode(torch.from_numpy(vectors)).astype(int) - codec.encode(vectors)).max() <= 1
+    codes, starts, asked = codec.encode(vectors), np.array([0, 20, 20, 50]), codec.query(query)
+    found = late_interaction_numpy(asked, codec.decode(codes), starts[:-1], starts[1:])
+    rows = torch.from_numpy(codec.decode(codes)).float().requires_grad_()
+    wanted = late_interaction(torch.from_numpy(asked), rows, starts=torch.from_numpy(starts)).detach().numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_the_projection_is_the_same_everywhere() -> None:
     signs = np.sign(TokenCodec(16, "int8").projection).astype(int)
     assert signs[0].tolist() == [-1, 1, 1, 1, -1, 1, -1, -1, 1, 1, 1, -1, -1, -1, -1, 1]
-    near, far = torch.eye(256)[:1] + 0.3 * torch.eye(256)[1:2], torch.eye(256)[2:3]
+    rows = np.eye(256, dtype=np.float32)
+    near, far = rows[:1] + np.float32(0.3) * rows[1:2], rows[2:3]
     codec = TokenCodec(256, "1bit")
-    query, rows = codec.query(torch.eye(256)[:1]), codec.decode(codec.encode(torch.cat([near, far]))).float()
-    scores = (query @ rows.T)[0].tolist()
+    scores = (codec.query(rows[:1]) @ codec.decode(codec.encode(np.concatenate([near, far]))).T)[0].tolist()
     assert scores[0] > 0.5 > abs(scores[1])
 
 
@@ -210,7 +223,7 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
     build_index(rows, root, model=embedder, token_vectors=storage)
     codec = TokenCodec(embedder.dim, storage)
     (query,) = embedder.token_vectors([QUERY], prompt="query")
-    asked = codec.query(torch.from_numpy(query))
+    asked = codec.query(query)
     with Retriever.load(root, model=embedder) as retriever:
         first = retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, passages=1)
         with monkeypatch.context() as patch:
@@ -225,8 +238,8 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
                 continue
             prefix = f"{title}\n" if start == 0 and title else ""
             (vectors,) = embedder.token_vectors([prefix + hit.text[start:stop]], prompt="document")
-            cosines = asked @ codec.decode(codec.encode(torch.from_numpy(vectors))).float().T
-            assert hit.scores["maxsim"] == pytest.approx(float(cosines.max(1).values.mean()), abs=1e-6)
+            cosines = asked @ codec.decode(codec.encode(vectors)).T
+            assert hit.scores["maxsim"] == pytest.approx(float(cosines.max(axis=1).mean()), abs=1e-6)
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True)
         if mode != "hybrid":
@@ -327,7 +340,7 @@ def test_our_model_gives_the_tokens_of_its_passages(overlap: int) -> None:
     assert plain.tokens is None
     np.testing.assert_allclose(encoded.passages, plain.passages, atol=1e-6)
     (whole,) = model.token_vectors(["The keeper\n" + STORY], prompt="document")
-    wanted = codec.encode(torch.from_numpy(whole))
+    wanted = codec.encode(whole)
     assert len(encoded.tokens.ranges) == len(encoded.spans) > 10
     starts = encoded.tokens.ranges[:, 0]
     assert (np.diff(encoded.tokens.ranges.ravel()) >= 0).all() == (overlap == 0)
@@ -364,6 +377,9 @@ def token_rows(root: Path, model: Any) -> int:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bool, tmp_path: Path) -> None:
+    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
+
     model = SentenceEmbedder.load(save_bert(tmp_path), passage_size=PassageSize(24, 0, late))
     assert model.token_dim == 32
     codec = TokenCodec(model.token_dim, "int8")
@@ -376,7 +392,7 @@ def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bo
     if not late:
         texts = [SENTENCES[a:b] for a, b in encoded.spans.tolist()]
         for (a, b), vectors in zip(ranges.tolist(), model.token_vectors(texts, prompt="document"), strict=True):
-            wanted = codec.encode(torch.from_numpy(vectors))
+            wanted = codec.encode(vectors)
             assert np.abs(encoded.tokens.codes[a:b].astype(int) - wanted).max() <= 1
     rows, root = [{"_id": "story", "text": SENTENCES}, {"_id": "short", "text": "A heron."}], tmp_path / "ix"
     build_index(rows, root, model=model, token_vectors="int8")

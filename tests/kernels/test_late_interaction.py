@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.kernels import late_interaction as module
+from aveyb_retrieval.kernels import late_interaction_numpy as module
 from aveyb_retrieval.kernels.late_interaction import late_interaction
 
 LENGTHS = pytest.mark.parametrize("lengths", [[3], [1, 7, 2], [0, 5, 0, 0, 2], [0], []], ids=str)

@@ -1,17 +1,20 @@
 """A tiny vocabulary, a tiny model and a small text, written here."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.training.vocabulary import train_vocabulary
+if TYPE_CHECKING:  # without torch these cannot be imported, and the tests here are skipped one file after the other
+    from collections.abc import Callable
+
+    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 sys.path[:0] = [str(RECIPES / name) for name in ("aveyb-base-en", "aveyb-small-en", "aveyb-mini-en")]
@@ -24,6 +27,8 @@ SENTENCES = [f"{s} {v} {o} before noon." for s in SUBJECTS for v in VERBS for o 
 
 @pytest.fixture(autouse=True)
 def one_thread():
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -32,6 +37,8 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def tokenizer() -> AveyBTokenizer:
+    from aveyb_retrieval.training.vocabulary import train_vocabulary
+
     return train_vocabulary(SENTENCES, 360, name="tiny")
 
 
@@ -41,6 +48,8 @@ def tiny() -> AveyBConfig:
 
 
 def tiny_config(**changes: object) -> AveyBConfig:
+    from aveyb_retrieval.encoder.config import AveyBConfig
+
     sizes = {"vocab_size": 360, "hidden_size": 32, "num_hidden_layers": 2, "split_size": 16, "num_retrieved": 1}
     return AveyBConfig.mini(**{**sizes, **changes})
 

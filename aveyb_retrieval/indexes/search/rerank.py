@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from aveyb_retrieval.optional import extra_for
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from aveyb_retrieval.indexes.store.tables import StoredTokens
     from aveyb_retrieval.indexes.types import EmbedderLike
@@ -36,21 +39,11 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
 
     For each token of the query the highest cosine with any token of the text, averaged; 0 for a text without tokens.
     """
-    with extra_for("rerank='maxsim'"):
-        import torch
-
-        from aveyb_retrieval.kernels.late_interaction import late_interaction
-
     if not texts:
         return []
     (wanted,) = embedder.token_vectors([query], prompt="query")
     found = embedder.token_vectors(texts, prompt="document")
-    if not len(wanted):
-        return [0.0] * len(texts)
-    starts = torch.from_numpy(np.cumsum([0, *(len(tokens) for tokens in found)]))
-    tokens = torch.from_numpy(np.concatenate(found))
-    scores = late_interaction(torch.from_numpy(wanted).to(device), tokens.to(device), starts=starts)
-    return (scores / len(wanted)).tolist()
+    return _mean_best(device, wanted, np.concatenate(found), np.cumsum([0, *(len(tokens) for tokens in found)]))
 
 
 def stored_maxsim(
@@ -60,19 +53,27 @@ def stored_maxsim(
 
     As `maxsim`, but with rounded token vectors (`aveyb_retrieval.encoder.token_codec`); 0 for one without tokens.
     """
-    with extra_for("rerank='maxsim'"):
-        import torch
-
-        from aveyb_retrieval.kernels.late_interaction import late_interaction
-
     (wanted,) = embedder.token_vectors([query], prompt="query")
-    if not len(wanted):
-        return [0.0] * len(ids)
-    block = tokens.gather(np.array(ids, dtype=np.int64))
-    asked = tokens.codec.query(torch.from_numpy(wanted).to(device))
-    starts = torch.from_numpy(np.append(0, block.ranges[:, 1]))
-    scores = late_interaction(asked, tokens.codec.decode(block.codes, device), starts=starts)
-    return (scores / len(wanted)).tolist()
+    block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec
+    return _mean_best(device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1]))
+
+
+def _mean_best(
+    device: str, query: npt.NDArray[np.float32], rows: npt.NDArray[Any], starts: npt.NDArray[np.int64]
+) -> list[float]:
+    """Return the mean over a query's tokens of the highest product with a row of each text; on a CPU without torch."""
+    if not len(query):
+        return [0.0] * (len(starts) - 1)
+    if device == "cpu":
+        scores = late_interaction_numpy(query, rows, starts[:-1], starts[1:])
+        return (scores / len(query)).tolist()
+    import torch
+
+    from aveyb_retrieval.kernels.late_interaction import late_interaction
+
+    asked, there = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
+    there = there if there.is_floating_point() else there.half()  # kernels take floating types
+    return (late_interaction(asked, there, starts=torch.from_numpy(starts)) / len(query)).tolist()
 
 
 def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:
