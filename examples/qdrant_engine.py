@@ -2,7 +2,8 @@
 
     python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client; the suite of aveyb_retrieval.conformance
 
-`register_engine("qdrant", module)` makes its addresses known in one process, an entry point in all (docs/engines.md).
+`register_engine("qdrant", QdrantCollection)` makes its addresses known in one process, an entry point in all
+(docs/engines.md).
 Words are sparse vectors whose inverse frequency Qdrant counts. Lengths of texts are compared with a fixed mean, so BM25
 differs a little from that of an index directory.
 """
@@ -10,20 +11,16 @@ differs a little from that of an index directory.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from qdrant_client import QdrantClient, models
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.engines.collection import Address
-from aveyb_retrieval.indexes.engines.reader import CollectionReader, CollectionView
-from aveyb_retrieval.indexes.engines.versions import Versions
+from aveyb_retrieval.indexes.engines.collection import Collection
+from aveyb_retrieval.indexes.engines.reader import CollectionView
 from aveyb_retrieval.indexes.engines.words import K1, B, word_key
-from aveyb_retrieval.indexes.engines.writer import CollectionWriter
 from aveyb_retrieval.indexes.store.filters import LanceFilters
-from aveyb_retrieval.indexes.store.numbering import rank_of
 
 CLIENT = QdrantClient(":memory:")
 MEAN = {"document": 32.0, "passage": 8.0}  # words of a text in the suite; set it to yours
@@ -31,17 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {}  # of each version
 SHOWN: dict[str, int] = {}  # the version of each collection that readers see
 _JOINED = {"$and": "must", "$or": "should", "$not": "must_not"}
 _RANGE = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
-
-
-def open_engine(address: str) -> CollectionReader:
-    """Open a collection for searching."""
-    own = QdrantVersions(Address.parse(address))
-    return CollectionReader(own, lambda _: own, lambda _, version: QdrantView(version))
-
-
-def open_writer(address: str) -> QdrantWriter:
-    """Connect to write a collection."""
-    return QdrantWriter(QdrantVersions(Address.parse(address)))
 
 
 def translate(where: dict[str, Any]) -> models.Filter:
@@ -63,47 +49,12 @@ def translate(where: dict[str, Any]) -> models.Filter:
     return models.Filter(must=must)
 
 
-class QdrantVersions(Versions):
-    """The versions of a collection, and the connection of its readers."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-    def translated(self) -> nullcontext[Any]:
-        return nullcontext(self)
-
-    reading = translated
-
-    def all(self) -> list[int]:
-        return [number for number in range(1, 1000) if self.label(number) in SETTINGS]
-
-    def shown(self) -> int | None:
-        return SHOWN.get(self.prefix)
-
-    def settings(self, number: int) -> dict[str, Any] | None:
-        return SETTINGS.get(self.label(number))
-
-    def create(self, number: int, settings: Any) -> None:
-        vectors = {"vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)}
-        words = {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)}
-        for kind in MEAN:
-            CLIENT.create_collection(f"{self.label(number)}_{kind}", vectors, sparse_vectors_config=words)
-        SETTINGS[self.label(number)] = settings.to_json()
-
-    def show(self, number: int) -> None:
-        SHOWN[self.prefix] = number
-
-    def drop(self, number: int) -> None:
-        for kind in MEAN:
-            CLIENT.delete_collection(f"{self.label(number)}_{kind}")
-        del SETTINGS[self.label(number)]
-
-
 class QdrantView(CollectionView):
     """What a search reads."""
 
-    def __init__(self, version: Any) -> None:
-        super().__init__(version, object())  # nothing is remembered
+    @property
+    def state(self) -> object:
+        return object()  # nothing is remembered
 
     def name(self, kind: str) -> str:
         return f"{self.version.label}_{kind}"
@@ -122,7 +73,7 @@ class QdrantView(CollectionView):
         return hits["score"], hits["number"]
 
     def by_words(self, kind: str, text: str, k: int, selection: Any = None) -> list[tuple[int, float]]:
-        words = dict.fromkeys(self.language.words(text), 1.0)
+        words = dict.fromkeys(self.words(text), 1.0)
         return self._best(kind, _sparse(words), "words", k, selection) if words else []
 
     def holding(self, words: list[str]) -> list[int]:
@@ -152,42 +103,62 @@ class QdrantView(CollectionView):
         return CLIENT.scroll(self.name(kind), scroll_filter=selection, limit=10**6)[0]
 
 
-class QdrantWriter(CollectionWriter):
-    """Writes a collection."""
+class QdrantCollection(Collection):
+    """Versions, and what is written to them."""
 
-    def view(self) -> QdrantView:
-        return QdrantView(self.version)
+    viewed_by = QdrantView
+
+    def versions(self) -> dict[int, Any]:
+        return {number: SETTINGS[self.label(number)] for number in range(1, 1000) if self.label(number) in SETTINGS}
+
+    def shown(self) -> tuple[int, Any] | None:
+        number = SHOWN.get(self.prefix)
+        return None if number is None else (number, SETTINGS[self.label(number)])
+
+    def create(self, number: int, settings: Any) -> None:
+        vectors = {"vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)}
+        words = {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)}
+        for kind in MEAN:
+            CLIENT.create_collection(f"{self.label(number)}_{kind}", vectors, sparse_vectors_config=words)
+        SETTINGS[self.label(number)] = settings.to_json()
+
+    def show(self, number: int) -> None:
+        SHOWN[self.prefix] = number
+
+    def drop(self, number: int) -> None:
+        for kind in MEAN:
+            CLIENT.delete_collection(f"{self.label(number)}_{kind}")
+        del SETTINGS[self.label(number)]
 
     def add(self, rows: Any) -> None:
         first = max(self.view().sample(10**6), default=-1) + 1
         documents, passages = [], []
         for number, (record, row) in enumerate(rows, start=first):
-            stored, words, inside = self.rows_of(number, record, row)
-            payload = {"id": record.id, "rank": rank_of(record.id), "stored": stored, "passages": len(inside)}
-            documents.append(_point("document", number, row.vector, words, record, payload))
-            for each in inside:
-                payload = {"start": each.start, "stop": each.stop, "heading": each.heading}
-                passages.append(_point("passage", each.number, each.vector, each.words, record, payload))
+            document, inside = self.rows_of(number, record, row)
+            documents.append(_point("document", document._asdict(), record))
+            passages += [_point("passage", each._asdict(), record) for each in inside]
         for kind, points in (("passage", passages), ("document", documents)):
             if points:
-                CLIENT.upsert(self.view().name(kind), points)
+                CLIENT.upsert(f"{self.version.label}_{kind}", points)
 
     def finish(self) -> None:
         """Nothing to build, nor to let go of."""
 
     close = finish
 
-    def _remove(self, docs: list[int]) -> None:
+    def remove(self, docs: list[int]) -> None:
         passages = self.view().passage_numbers(docs)
         for kind, numbers in (("passage", passages.tolist()), ("document", docs)):
-            CLIENT.delete(self.view().name(kind), models.PointIdsList(points=numbers))
+            CLIENT.delete(f"{self.version.label}_{kind}", models.PointIdsList(points=numbers))
 
 
-def _point(kind: str, number: int, vector: Any, stored: str, record: Any, payload: dict[str, Any]) -> Any:
-    counts, norm = Counter(stored.split()), K1 * (1 - B + B * stored.count(" ", 1) / MEAN[kind])
+def _point(kind: str, row: dict[str, Any], record: Any) -> Any:
+    counts, norm = Counter(row["words"].split()), K1 * (1 - B + B * row["words"].count(" ", 1) / MEAN[kind])
     words = _sparse({word: count * (K1 + 1) / (count + norm) for word, count in counts.items()})
-    about = {**payload, "number": number, "words": stored, "terms": list(counts), "m": record.metadata}
-    return models.PointStruct(id=number, vector={"vector": vector.tolist(), "words": words}, payload=about)
+    vectors = {"vector": row.pop("vector").tolist(), "words": words}
+    return models.PointStruct(
+        id=row["number"], vector=vectors, payload={**row, "terms": list(counts), "m": record.metadata}
+    )
 
 
 def _sparse(words: dict[str, float]) -> models.SparseVector:

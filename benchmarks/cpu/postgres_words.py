@@ -24,8 +24,7 @@ import numpy as np
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import open_writer
-from aveyb_retrieval.indexes.engines.postgres import schema
-from aveyb_retrieval.indexes.engines.postgres.engine import open_engine
+from aveyb_retrieval.indexes.engines.postgres import collection
 from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
 from aveyb_retrieval.indexes.types import EncodedRow
 from tests.engines.postgres_server import PostgresServer
@@ -94,7 +93,9 @@ def main() -> None:
     parser.add_argument("corpora", nargs="+", type=Path)
     parser.add_argument("--passages", type=int, default=100_000)
     arguments = parser.parse_args()
-    schema._GRAPH = "SELECT 1"  # no vectors are searched
+    collection._FINISH = ";".join(
+        s for s in collection._FINISH.split(";") if "hnsw" not in s
+    )  # no vectors are searched
     server = PostgresServer()
     try:
         writer = open_writer(server.url("words"))
@@ -114,7 +115,7 @@ def main() -> None:
         writer.switch()
         writer.close()
         whole = sentences(kept)
-        engine = open_engine(server.url("words"))
+        engine = collection.PostgresCollection.open_engine(server.url("words"))
         with engine.view() as view:
             print(json.dumps({"passages": passages, "documents": view.info.documents}))
             for kind in ("document", "passage"):

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, encode_corpus, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.engines.collection import Address
-from aveyb_retrieval.indexes.engines.milvus.connection import Server
-from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
+from aveyb_retrieval.indexes.engines.milvus.collection import MilvusCollection
+from aveyb_retrieval.indexes.engines.milvus.view import FILTERS
 from aveyb_retrieval.indexes.search import publish
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
@@ -33,7 +32,7 @@ def one(tmp_path: Path) -> PublishedCollection:
 
 
 def names(collection: PublishedCollection) -> list[str]:
-    server = Server(Address.parse(collection.address))
+    server = MilvusCollection.open_writer(collection.address)
     try:
         return sorted(server.client.list_collections())
     finally:
@@ -98,7 +97,7 @@ def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
 
     one.publish([{"_id": "a", "text": "word1"}, {"_id": "b", "text": "word2"}])
     with monkeypatch.context() as patched:
-        patched.setattr("aveyb_retrieval.indexes.engines.milvus.writer.MilvusWriter._cut", stop)
+        patched.setattr("aveyb_retrieval.indexes.engines.milvus.collection.MilvusCollection._cut", stop)
         with pytest.raises(KeyboardInterrupt):
             one.upsert([{"_id": "b", "text": "word2 " * 200}])
         with pytest.raises(KeyboardInterrupt):
@@ -113,7 +112,7 @@ def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
 
 
 def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -> None:
-    server = Server(Address.parse(one.address), writes=True)
+    server = MilvusCollection.open_writer(one.address)
     try:
         server.client.create_collection("aveyb_t_1_documents", dimension=3)
         with pytest.raises(IndexFormatError, match="aveyb_t_1_documents was made by somebody else"):
@@ -184,7 +183,7 @@ def test_words_beyond_what_a_row_keeps_are_said(one: PublishedCollection, caplog
 
 def test_a_filter_that_milvus_cannot_say_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"Milvus cannot look for '50%'"):
-        compile_filter({"title": {"$contains": "50%"}})
+        FILTERS.compile({"title": {"$contains": "50%"}})
 
 
 @pytest.mark.parametrize("value", ['"', "\\", "' or 1 == 1", "1 = 1", "%s", "\n", "ünï", "}"])

@@ -25,5 +25,5 @@ class TestQdrant(EngineConformance):
             sys.path.append(str(Path(__file__).parents[2] / "examples"))
         import qdrant_engine
 
-        register_engine("qdrant", qdrant_engine)
+        register_engine("qdrant", qdrant_engine.QdrantCollection)
         return f"qdrant://memory/{name}"

@@ -193,7 +193,7 @@ def test_a_retriever_survives_a_restart_of_the_server(server: PostgresServer, on
 def test_old_versions_are_removed_unless_they_are_read(
     server: PostgresServer, one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.schema.LOCK_WAIT", 1)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.collection.LOCK_WAIT", 1)
 
     def versions() -> list[str]:
         with psycopg.connect(server.conninfo("company")) as connection:
@@ -225,7 +225,7 @@ def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_p
     one.publish(make_documents(2))
     writer = open_writer(one.address)
     try:
-        writer.begin(writer.settings(), restart=True)
+        writer.begin(writer.version.settings, restart=True)
         with pytest.raises(IndexLockedError, match="another process"):
             one.publish(make_documents(3))
     finally:

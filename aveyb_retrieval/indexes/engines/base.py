@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
-Selection = Any
-"""What `EngineView.select` made of a filter; only the view that made it reads it."""
+Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
 
 
 @dataclass(frozen=True)
@@ -67,39 +66,28 @@ class EngineView(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What there is."""
-        ...
 
     @property
     def tokens(self) -> StoredTokens | None:
         """The vectors of tokens, for late interaction; None where the engine keeps none."""
-        ...
 
     @property
     def language(self) -> Language:
         """The rules by which words are found."""
-        ...
 
     @property
     def mean_vector(self) -> FloatArray:
         """The mean `[d]` of (a sample of) the vectors: its product with a query is what a document scores at random."""
-        ...
 
     @property
     def mean_passage_length(self) -> float:
         """The mean length of all passages, in characters."""
-        ...
 
     def select(self, where: Filter | None) -> Selection | None:
-        """Find the documents that satisfy a filter; None where there is no filter.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
-        ...
+        """Find the documents that satisfy a filter, or raise ConfigError; None where there is no filter."""
 
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
         """Count the vectors of a kind that can be found."""
-        ...
 
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
@@ -108,47 +96,33 @@ class EngineView(Protocol):
 
         As many as `k` if so many exist, otherwise all (`[n, count]`). `exact` scores every vector.
         """
-        ...
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
-        ...
 
     def by_words(self, kind: Kind, text: str, k: int, selection: Selection | None = None) -> list[tuple[int, float]]:
-        """The `k` best documents (over title and text) or passages by BM25, best first; fewer where fewer hold a word.
-
-        Raises:
-            ConfigError: the engine has no words.
-        """
-        ...
+        """The `k` best documents (title and text) or passages by BM25, best first; fewer where fewer hold a word."""
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        ...
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
-        ...
 
     def matching(self, selection: Selection) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
-        ...
 
     def documents(self, docs: Sequence[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
         """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
-        ...
 
     def passages(self, passages: Sequence[int]) -> Mapping[int, StoredPassage]:
         """Passages by number; those that are not there are left out."""
-        ...
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-        ...
 
     def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        ...
 
 
 class VectorEngine(Protocol):
@@ -156,17 +130,13 @@ class VectorEngine(Protocol):
 
     def view(self) -> AbstractContextManager[EngineView]:
         """Return what gives the state to search when it is entered, once."""
-        ...
 
     @property
     def is_stale(self) -> bool:
         """Whether the documents were replaced as a whole, and `reopen` would find others."""
-        ...
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to the newest version, unless `check` of it raises an error."""
-        ...
 
     def close(self) -> None:
         """Let go of files and connections. Searching afterwards is an error."""
-        ...

@@ -1,21 +1,43 @@
-"""What a collection of a server says about itself, and where it is."""
+"""A collection of a server, over one connection: its versions, and what is written to them.
+
+A publication makes a new version beside the one that readers see, and one switch shows it. The version before stays
+until the next switch, for readers that are open.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.engines.facts import describe
+from aveyb_retrieval.indexes.engines.reader import CollectionReader, Version
+from aveyb_retrieval.indexes.engines.words import kept_words
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
+from aveyb_retrieval.indexes.store.words import language
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-FORMAT = 5
+    from typing_extensions import Self  # in `typing` from Python 3.11 on
+
+    from aveyb_retrieval.indexes.engines.reader import CollectionView
+    from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.indexes.types import EncodedRow, FloatArray
+
+    Rows = Sequence[tuple[Record, EncodedRow]]
+
+FORMAT = 6
+NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -100,3 +122,229 @@ class Address:
                 "of a-z, 0-9 and _"
             )
         return cls(url, tuple(folders), collection, name)
+
+
+class DocumentRow(NamedTuple):
+    """A document as it is stored: what `CollectionView` reads of it, `engines.facts` of its metadata, its words."""
+
+    number: int
+    rank: int
+    id: str
+    stored: str
+    passages: int
+    facts: list[int]
+    bounds: dict[str, Any]
+    words: str
+    vector: FloatArray
+
+
+class PassageRow(NamedTuple):
+    """A passage as it is stored: its characters in the text, and its words."""
+
+    number: int
+    start: int
+    stop: int
+    heading: str
+    words: str
+    vector: FloatArray
+
+
+class Collection(ABC):
+    """A collection, for one thread at a time.
+
+    Publishing goes `begin`, `add` ..., `finish`, `switch`: readers see nothing of it before `switch`. `upsert` and
+    `delete` change the version that readers see. All that a version is made of has names that begin with its `label`.
+    """
+
+    viewed_by: ClassVar[type[CollectionView]]
+
+    def __init__(self, address: Address, *, writes: bool) -> None:
+        """Connect, or say how to."""
+        self.address, self.name = address, address.name
+        self.prefix, self.writes = f"aveyb_{address.collection}", writes
+        self._open: Version | None = None
+
+    @classmethod
+    def open_engine(cls, address: str) -> CollectionReader:
+        """Open the collection at an address for searching."""
+        return CollectionReader(cls(Address.parse(address), writes=False))
+
+    @classmethod
+    def open_writer(cls, address: str) -> Self:
+        """Connect to write the collection at an address."""
+        return cls(Address.parse(address), writes=True)
+
+    # --- versions ----------------------------------------------------------------------------------------------------
+
+    def label(self, number: int) -> str:
+        """What the names of a version begin with."""
+        return f"{self.prefix}_{number}"
+
+    def visible(self) -> Version:
+        """Return what readers see, ready to be read.
+
+        Raises:
+            IndexFormatError: nothing was published under this name, or not yet completely.
+        """
+        shown = self.shown()
+        if shown is None:
+            part = "the collection is published only in part; run the same `aveyb-index publish` again to continue"
+            raise IndexFormatError(f"{self.name}: {part if self.versions() else NOT_THERE}")
+        return self.opened(shown[0], CollectionSettings.from_json(shown[1], self.name))
+
+    @property
+    def version(self) -> Version:
+        """What is written to: what was begun, or what is `visible`."""
+        if self._open is None:
+            with self.translated():
+                self._open = self.visible()
+        return self._open
+
+    def view(self, version: Version | None = None) -> CollectionView:
+        """Look at a version, or at what is written to."""
+        return self.viewed_by(self, version or self.version)
+
+    @contextmanager
+    def reading(self) -> Iterator[Collection]:
+        """Give itself to read with, where one connection serves many threads."""
+        with self.translated():
+            yield self
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
+        """Begin to publish, or go on where the same documents were begun; returns how many of them are there.
+
+        Raises:
+            IndexLockedError: another process is publishing under this name, where the engine finds out.
+        """
+        with self.translated():
+            there, shown = self.versions(), self.shown()
+            begun = [number for number in there if shown is None or number > shown[0]]
+            same = [] if restart else [number for number in begun if there[number] == settings.to_json()]
+            for number in begun:
+                if number not in same[:1]:
+                    self.drop(number)
+            number = same[0] if same else max([0, *there]) + 1
+            if not same:
+                self.create(number, settings)
+            self._open = self.opened(number, settings)
+            return self.view().count("document")
+
+    def switch(self) -> None:
+        """Let readers see what was published, at once, and remove what is before the version that they saw until now.
+
+        Raises:
+            EngineError: a later one is there already.
+        """
+        with self.translated():
+            number, (before, _) = self.version.number, self.shown() or (0, None)
+            if before > number:
+                raise EngineError(f"{self.name}: another process has published meanwhile; publish again")
+            self.show(number)
+            for old in self.versions():
+                if old < number and old != before:
+                    self.drop(old)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def upsert(self, rows: Rows) -> None:
+        """Add documents, or replace those of the same ids; they are safe when this returns.
+
+        Raises:
+            InputError: a document holds what the engine cannot.
+        """
+        last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
+        with self.change():
+            self.replace(self.view().find(list(last)), list(last.values()))
+
+    def delete(self, ids: Iterable[str], *, missing_ok: bool = True) -> int:
+        """Remove documents by id; returns how many there were.
+
+        Raises:
+            InputError: an id is not there (unless `missing_ok`); nothing was removed.
+        """
+        wanted = sorted(set(ids))
+        with self.change():
+            there = self.view().find(wanted)
+            missing = [] if missing_ok else [name for name in wanted if name not in there]
+            if missing:
+                raise InputError(f"{self.name}: no document has the id {missing[0]!r}; nothing was changed")
+            self.remove(list(there.values()))
+        return len(there)
+
+    def rows_of(self, number: int, record: Record, row: EncodedRow) -> tuple[DocumentRow, list[PassageRow]]:
+        """What is stored of a document under a number, and of its passages."""
+        rules, text = language(self.version.settings.encoding.language), record.text
+        parts = zip(row.spans.tolist(), row.headings, row.passages, strict=True)
+        passages = [
+            PassageRow(passage, start, stop, heading, kept_words(rules, heading, text[start:stop]), vector)
+            for passage, ((start, stop), heading, vector) in enumerate(parts, number << PASSAGE_BITS)
+        ]
+        stored = json.dumps([record.title, text, record.metadata_json, record.pages_json], ensure_ascii=False)
+        (facts, bounds), words = describe(record.metadata), kept_words(rules, record.title, text)
+        rank, name = rank_of(record.id), record.id
+        return DocumentRow(number, rank, name, stored, len(passages), facts, bounds, words, row.vector), passages
+
+    # --- what an engine does -----------------------------------------------------------------------------------------
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Turn errors of the server within into ours."""
+        return nullcontext()
+
+    def change(self) -> AbstractContextManager[None]:
+        """What every change happens in: all of it is there afterwards."""
+        return self.translated()
+
+    def opened(self, number: int, settings: CollectionSettings) -> Version:
+        """A version that is ready to be read."""
+        return Version(number, self.label(number), settings)
+
+    def gone(self) -> IndexFormatError:
+        """What is raised where the version that is open is not there any more."""
+        return IndexFormatError(f"{self.name}: the version that is open has been replaced and removed; reopen it")
+
+    def replace(self, there: dict[str, int], rows: Rows) -> None:
+        """Write documents, of which some replace those of the same ids that are `there`, by number."""
+        self.remove(list(there.values()))
+        self.add(rows)
+
+    @abstractmethod
+    def versions(self) -> dict[int, Mapping[str, Any] | None]:
+        """The settings of every version by number, ascending; None where one is not complete."""
+
+    @abstractmethod
+    def shown(self) -> tuple[int, Mapping[str, Any]] | None:
+        """The version that readers see, and its settings."""
+
+    @abstractmethod
+    def create(self, number: int, settings: CollectionSettings) -> None:
+        """Make an empty version."""
+
+    @abstractmethod
+    def show(self, number: int) -> None:
+        """Let readers see a version."""
+
+    @abstractmethod
+    def drop(self, number: int) -> None:
+        """Remove a version; it may be left to the next publication."""
+
+    @abstractmethod
+    def add(self, rows: Rows) -> None:
+        """Add new documents to what is written to; they are safe when this returns.
+
+        Raises:
+            InputError: a document holds what the engine cannot.
+        """
+
+    @abstractmethod
+    def remove(self, docs: list[int]) -> None:
+        """Remove documents and their passages by number."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Build the indexes of what was added."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
+from aveyb_retrieval.indexes.engines.words import ascii_word
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
 from aveyb_retrieval.indexes.store.numbering import expand_passages, rank_of
@@ -19,148 +21,118 @@ from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
 from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-    from aveyb_retrieval.indexes.engines.versions import Versions
+    from aveyb_retrieval.indexes.engines.collection import Collection, CollectionSettings
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
-KEPT = 10_000  # values that are remembered of one state
+KEPT = 10_000  # values that are remembered of one version
 
 
+@dataclass(frozen=True)
 class Version:
-    """One version of a collection that is open; remembers values that searches share."""
+    """One version of a collection, what its names begin with, how it was made, and values that searches share."""
 
-    def __init__(self, number: int, settings: CollectionSettings, versions: Versions) -> None:
-        self.number = number
-        self.settings = settings
-        self.label = versions.label(number)
-        self.name = versions.name
-        self._known: tuple[object, dict[str, Any]] = None, {}
-
-    def known(self, state: object) -> dict[str, Any]:
-        """What is remembered of a state of the documents."""
-        known = self._known
-        if known[0] != state:
-            known = self._known = state, {}
-        return known[1]
-
-
-class Server(Protocol):
-    """Connections to a server, for many threads."""
-
-    def reading(self) -> AbstractContextManager[Any]:
-        """Give one connection to read with, as long as they are not closed."""
-        ...
-
-    def close(self) -> None:
-        """Close them."""
-        ...
+    number: int
+    label: str
+    settings: CollectionSettings
+    known: dict[Hashable, Any] = field(default_factory=dict, compare=False)
 
 
 class CollectionReader:
     """One collection, at the version that readers saw when it was opened; changes to it are seen."""
 
-    def __init__(
-        self, server: Server, versions: Callable[[Any], Versions], view: Callable[[Any, Version], CollectionView]
-    ) -> None:
-        """Open what is published; the functions are given a connection.
-
-        Raises:
-            EngineError: the server does not answer, or refuses the user.
-            IndexFormatError: nothing is published under this name.
-        """
-        self._server: Server | None = server
-        self._versions = versions
-        self._view = view
+    def __init__(self, collection: Collection) -> None:
+        """Open what is published, and take over the connections."""
+        self._name = collection.name
+        self._collection: Collection | None = collection
         try:
-            self._version = self._newest()
+            with collection.reading() as reading:
+                self._version = reading.visible()
         except BaseException:
-            server.close()
+            collection.close()
             raise
 
     @contextmanager
     def view(self) -> Iterator[CollectionView]:
         """Look at what is there now."""
-        with self._open().reading() as connection:
-            yield self._view(connection, self._version)
+        with self._reading() as reading:
+            yield reading.view(self._version)
 
     @property
     def is_stale(self) -> bool:
         """Whether other documents were published under this name."""
-        with self._open().reading() as connection:
-            return self._versions(connection).shown() != self._version.number
+        with self._reading() as reading:
+            return (reading.shown() or (None,))[0] != self._version.number
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to what is published now, unless `check` of it raises an error."""
-        newest = self._newest()
-        with self._open().reading() as connection:
-            check(self._view(connection, newest).info)
+        with self._reading() as reading:
+            newest = reading.visible()
+            check(reading.view(newest).info)
         self._version = newest
 
     def close(self) -> None:
         """Close the connections."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        collection, self._collection = self._collection, None
+        if collection is not None:
+            collection.close()
 
-    def _open(self) -> Server:
-        if self._server is None:
-            raise AveyBError(f"{self._version.name}: this index was closed; load it again to search it")
-        return self._server
-
-    def _newest(self) -> Version:
-        with self._open().reading() as connection:
-            return self._versions(connection).visible()
+    def _reading(self) -> AbstractContextManager[Collection]:
+        if self._collection is None:
+            raise AveyBError(f"{self._name}: this index was closed; load it again to search it")
+        return self._collection.reading()
 
 
 class CollectionView(ABC):
     """What one search reads, as `EngineView` says: the engine finds numbers and reads rows.
 
-    Rows of documents have a number, an id, its rank, how many passages there are, and `stored`: JSON of title, text,
-    metadata (JSON) and pages (JSON or null), in one string or several. Those of passages have a number, start and stop
-    in the text, the heading and the words.
+    Rows are those of `DocumentRow` and `PassageRow`; `stored` may be one string or several.
     """
 
     tokens = None
     remedy = "publish it again with `aveyb-index publish`"
+    state: Hashable = None
+    """What was remembered of another state is not used."""
 
-    def __init__(self, version: Version, state: object) -> None:
-        """Look at a version; what is remembered stays as long as `state` does."""
-        self.version = version
-        self.encoding = version.settings.encoding
+    def __init__(self, collection: Any, version: Version) -> None:
+        """Look at a version of a collection."""
+        self.collection, self.version, self.encoding = collection, version, version.settings.encoding
         self.language: Language = language(self.encoding.language)
-        self._known = version.known(state)
 
     @cached_property
     def info(self) -> EngineInfo:
         """What there is."""
+        made, counts = self.encoding, (self.count("document"), self.count("passage"))
+        version = f"{self.version.label}.{self.version.settings.publication}"
         return EngineInfo(
-            name=self.version.name,
-            version=f"{self.version.label}.{self.version.settings.publication}",
-            dim=self.encoding.dim,
-            granularity=self.encoding.granularity,
-            documents=self.count("document"),
-            passages=self.count("passage"),
-            model=self.encoding.model,
-            model_source=self.encoding.model_source,
-            remedy=self.remedy,
+            self.collection.name,
+            version,
+            made.dim,
+            made.granularity,
+            *counts,
+            made.model,
+            made.model_source,
+            self.remedy,
         )
+
+    def words(self, text: str) -> list[str]:
+        """The words of a query, as rows have them."""
+        return list(map(ascii_word, self.language.words(text)))
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
         found = dict(self.read_vectors(kind, numbers.tolist()))
         missing = next((number for number in numbers.tolist() if number not in found), None)
         if missing is not None:
-            raise IndexFormatError(f"{self.version.name}: no vector of {kind} number {missing}; {self.remedy}")
+            raise IndexFormatError(f"{self.collection.name}: no vector of {kind} number {missing}; {self.remedy}")
         return np.array([found[number] for number in numbers.tolist()], np.float32).reshape(-1, self.encoding.dim)
 
     @property
     def mean_vector(self) -> FloatArray:
         """The mean `[d]` of the vectors of the documents that an index directory chooses, too."""
-        mean: FloatArray = self.remembered("mean vector", self._mean)
-        return mean
+        return self.remembered("mean vector", self._mean)
 
     @property
     def mean_passage_length(self) -> float:
@@ -169,7 +141,7 @@ class CollectionView(ABC):
 
     def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
         """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        words = [self.as_stored(word) for word in self.language.words(text)]
+        words = self.words(text)
         stored = {number: f" {held} " for number, held in self.read("passage", ("number", "words"), passages.tolist())}
         held = [[f" {word} " in stored.get(number, "") for number in passages.tolist()] for word in words]
         return np.array(self.holding(words), np.int64), np.array(held, dtype=bool).reshape(len(words), len(passages))
@@ -203,27 +175,24 @@ class CollectionView(ABC):
 
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
         """A value that is computed once as long as no document changes."""
-        value = self._known.get(name)
-        if value is None:
+        known, key = self.version.known, (self.state, name)
+        if (value := known.get(key)) is None:
             value = compute()
-            if len(self._known) < KEPT:
-                self._known[name] = value
+            if len(known) >= KEPT:
+                known.clear()
+            known[key] = value
         return value
 
     def _mean(self) -> FloatArray:
-        numbers, kind = np.array(sorted(self.sample(SAMPLE)), dtype=np.int64), self.encoding.kinds[0]
-        if kind == "passage":
-            numbers = self.passage_numbers(numbers.tolist())
-        if not len(numbers):
-            return np.zeros(self.encoding.dim, np.float32)
-        mean: FloatArray = self.vectors(kind, numbers).mean(axis=0)
-        return mean
+        docs, kind = sorted(self.sample(SAMPLE)), self.encoding.kinds[0]
+        vectors = self.vectors(kind, np.array(docs, np.int64) if kind == "document" else self.passage_numbers(docs))
+        return vectors.mean(axis=0) if len(vectors) else np.zeros(self.encoding.dim, np.float32)
 
     def _mean_length(self) -> float:
         spans = self.passage_spans(self.sample(SAMPLE))[1]
         return float((spans[:, 1] - spans[:, 0]).mean()) if len(spans) else 0.0
 
-    # --- what an engine does -----------------------------------------------------------------------------------------
+    # --- what an engine does, beside `select`, `matching`, `nearest` and `by_words` of `EngineView` ------------------
 
     @abstractmethod
     def read(
@@ -246,10 +215,6 @@ class CollectionView(ABC):
     @abstractmethod
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each of some words."""
-
-    def as_stored(self, word: str) -> str:
-        """A word as rows have it."""
-        return word
 
 
 def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", null]') -> StoredDocument:

@@ -8,6 +8,8 @@ lengths in words:
     score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
 
 A list is only ever added to: what is removed is added again with a negative count, which takes it out of every sum.
+
+Words of rows are of ASCII, others in hexadecimal: every analyzer of a server leaves them whole.
 """
 
 from __future__ import annotations
@@ -22,10 +24,21 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import IntArray
 
 K1, B = 1.2, 0.75
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
+
+
+def ascii_word(word: str) -> str:
+    """A word as rows have it."""
+    return word if word.isascii() else f"u{word.encode().hex()}"
+
+
+def kept_words(rules: Language, heading: str, text: str) -> str:
+    """The words of a text with what stands over it, as `Language.stored` gives them, each as rows have it."""
+    return " ".join(map(ascii_word, rules.stored(f"{heading}\n{text}").split(" ")))
 
 
 def word_key(word: str) -> bytes:
@@ -34,7 +47,7 @@ def word_key(word: str) -> bytes:
 
 
 def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.ndarray]:
-    """The list of each word of some rows, (number, words as `Language.stored` gives them); `sign` -1 removes them."""
+    """The list of each word of some rows, (number, words as `kept_words` gives them); `sign` -1 removes them."""
     lists: dict[str, list[tuple[int, int, int]]] = {}
     for number, stored in rows:
         words = stored.split()
@@ -46,10 +59,7 @@ def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.nd
 def bm25(lists: Sequence[np.ndarray], rows: int, mean_length: float) -> tuple[IntArray, npt.NDArray[np.float64]]:
     """The rows that hold any of some words: numbers, ascending, and scores, float64, both `[n]`.
 
-    Args:
-        lists: What is stored of each word.
-        rows: N, how many rows have words.
-        mean_length: Their mean length in words.
+    `lists` are those of the words; `rows` is N, how many rows have words, and `mean_length` their mean length in words.
     """
     if not lists:
         return np.empty(0, np.int64), np.empty(0)

@@ -88,7 +88,7 @@ def publish_index(
         identity = json.dumps([documents.identity, made.to_json()], sort_keys=True)
         settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
         if update:
-            writer.settings().check_same(settings, writer.name)
+            writer.version.settings.check_same(settings, writer.name)
         done = 0 if update else writer.begin(settings, restart=restart)
         written = 0
         for batch in _batches(documents, done):

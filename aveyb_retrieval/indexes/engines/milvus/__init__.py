@@ -1,1 +1,1 @@
-"""Milvus, a server or the embedded milvus-lite, as an engine."""
+"""Milvus, from 2.5 on, as an engine."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.engines.milvus.filters import compile_filter
+from aveyb_retrieval.indexes.engines.facts import FactFilters
 from aveyb_retrieval.indexes.engines.reader import CollectionView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aveyb_retrieval.indexes.engines.milvus.connection import Server
+    from aveyb_retrieval.indexes.engines.milvus.collection import MilvusCollection
     from aveyb_retrieval.indexes.engines.reader import Version
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.filters import Condition, Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 MOST_HITS = 16_384  # of one search
@@ -26,29 +27,48 @@ ALL = "number >= 0"
 REMEMBERED = 5.0  # seconds that counts and means are remembered, as long as Milvus's bounded reads may be behind
 
 
+class MilvusFilters(FactFilters):
+    """Filters as expressions of Milvus."""
+
+    def has_part(self, field: str, text: str) -> Condition:
+        """The field is a string that holds this text, letter by letter."""
+        if any(letter in text for letter in "%_\\"):
+            raise ConfigError(f"filter: $contains on {field!r}: Milvus cannot look for {text!r}, of %, _ and \\")
+        return super().has_part(field, text and f"%{text}%")
+
+
+_COMPARED = '(exists bounds["{key}"] AND bounds["{key}"] {operator} %s)'
+FILTERS = MilvusFilters(
+    holds="array_contains_any(facts, [{}])",
+    there='exists bounds["{}"]',
+    number=_COMPARED,
+    text=_COMPARED,
+    part='bounds["{}"] like %s',
+)
+
+
 class MilvusView(CollectionView):
     """What one search reads."""
 
     remedy = "it was changed meanwhile: search again, and if it stays so, publish it again"
 
-    def __init__(self, server: Server, version: Version) -> None:
-        self._client = server.client
-        self._options = server.reading_options
-        super().__init__(version, time.monotonic() // REMEMBERED)
-
-    def collection(self, kind: Kind) -> str:
-        """The collection of Milvus that has the documents or passages."""
-        return f"{self.version.label}_{kind}s"
-
-    # --- filters and vectors -----------------------------------------------------------------------------------------
+    def __init__(self, collection: MilvusCollection, version: Version) -> None:
+        super().__init__(collection, version)
+        self._client, self._options, self.state = collection.client, collection.options, time.monotonic() // REMEMBERED
 
     def select(self, where: Filter | None) -> str | None:
         """Compile a filter to an expression, which documents and passages both understand."""
-        return None if where is None else compile_filter(where)
+        if where is None:
+            return None
+        sql, parameters = FILTERS.compile(where)
+        # what a user wrote stands in the parameters alone
+        sql = sql.replace("1 = 1", ALL).replace("1 = 0", "number < 0")
+        return sql % tuple(json.dumps(value, ensure_ascii=False) for value in parameters)
 
     def count(self, kind: Kind, selection: str | None = None) -> int:
         """Count the vectors of a kind that can be found."""
-        return int(self.remembered(f"{kind} {selection}", lambda: self._count(kind, selection or ALL)))
+        where = selection or ALL
+        return self.remembered(f"{kind} {where}", lambda: self._query(kind, where, ["count(*)"])[0]["count(*)"])
 
     def matching(self, selection: str) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
@@ -73,28 +93,20 @@ class MilvusView(CollectionView):
         best = np.lexsort((np.broadcast_to(numbers, scores.shape), -scores))[:, :k]
         return np.take_along_axis(scores, best, axis=1), numbers[best]
 
-    # --- words -------------------------------------------------------------------------------------------------------
-
     def by_words(self, kind: Kind, text: str, k: int, selection: str | None = None) -> list[tuple[int, float]]:
         """The `k` best documents or passages by Milvus's BM25, best first; fewer where fewer hold a word."""
-        words = self.language.words(text)
+        words = self.words(text)
         k = min(k, self.count(kind, selection)) if k > MOST_HITS else k
         if k > MOST_HITS:
             raise ConfigError(f"{self.info.name}: {k:,} hits by words; Milvus gives up to {MOST_HITS:,}: ask for fewer")
         if not words or not k:
             return []
-        (found,) = self._search(kind, "bm25", "BM25", [match_text(words)], k, selection)
+        (found,) = self._search(kind, "bm25", "BM25", [" ".join(words)], k, selection)
         return [hit for hit in found if hit[1]]
 
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each of some words."""
         return [self.count("passage", f'TEXT_MATCH(words, "{word}")') for word in words]
-
-    def as_stored(self, word: str) -> str:
-        """A word as rows have it."""
-        return match_text([word])
-
-    # --- rows --------------------------------------------------------------------------------------------------------
 
     def read(
         self, kind: Kind, columns: Sequence[str], values: Iterable[int], *, by: str = "number"
@@ -102,10 +114,7 @@ class MilvusView(CollectionView):
         """Columns of the rows whose number, or rank, is one of some values, in any order."""
         wanted, rows = list(values), list[tuple[Any, ...]]()
         for start in range(0, len(wanted), NAMED):
-            named = f"{by} in {wanted[start : start + NAMED]}"
-            found = self._client.query(
-                self.collection(kind), filter=named, output_fields=list(columns), **self._options
-            )
+            found = self._query(kind, f"{by} in {wanted[start : start + NAMED]}", list(columns))
             rows += [tuple(row[column] for column in columns) for row in found]
         return rows
 
@@ -121,16 +130,14 @@ class MilvusView(CollectionView):
         rows = sorted(self._all("document", below, "rank"), key=lambda row: int(row["rank"]))
         return [row["number"] for row in rows[:most]]
 
-    def _count(self, kind: Kind, condition: str) -> int:
-        fields = ["count(*)"]
-        rows = self._client.query(self.collection(kind), filter=condition, output_fields=fields, **self._options)
-        return int(rows[0]["count(*)"])
+    def _query(self, kind: Kind, condition: str, fields: list[str]) -> list[dict[str, Any]]:
+        name = f"{self.version.label}_{kind}s"
+        return self._client.query(name, filter=condition, output_fields=fields, **self._options)
 
     def _all(self, kind: Kind, condition: str, *fields: str) -> list[dict[str, Any]]:
         """Fields of all rows that satisfy a condition, however many."""
-        pages = self._client.query_iterator(
-            self.collection(kind), 8192, filter=condition, output_fields=["number", *fields], **self._options
-        )
+        name, fields = f"{self.version.label}_{kind}s", ("number", *fields)
+        pages = self._client.query_iterator(name, 8192, filter=condition, output_fields=list(fields), **self._options)
         rows: list[dict[str, Any]] = []
         while page := pages.next():
             rows.extend(page)
@@ -141,21 +148,12 @@ class MilvusView(CollectionView):
         self, kind: Kind, field: str, metric: str, data: list[Any], k: int, where: str | None, **effort: int
     ) -> list[list[tuple[int, float]]]:
         """The best rows for each of some queries, best first: (number, score)."""
+        parameters = {"metric_type": metric, "params": effort}
         found = self._client.search(
-            self.collection(kind),
-            data=data,
-            anns_field=field,
-            limit=k,
-            filter=where or "",
-            search_params={"metric_type": metric, "params": effort},
-            **self._options,
-        )
+            f"{self.version.label}_{kind}s", data=data, anns_field=field, limit=k, filter=where or "",
+            search_params=parameters, **self._options,
+        )  # fmt: skip
         # milvus-lite gives the negative of a score by words
         sign = -1 if metric == "BM25" and any(hit["distance"] < 0 for hits in found for hit in hits) else 1
         scored = [[(int(hit["number"]), sign * float(hit["distance"])) for hit in hits] for hits in found]
         return [sorted(hits, key=lambda hit: (-hit[1], hit[0])) for hits in scored]
-
-
-def match_text(words: Iterable[str]) -> str:
-    """Words as Milvus's analyzer leaves them: others than of ASCII, which it would cut, are written in hexadecimal."""
-    return " ".join(word if word.isascii() else f"u{word.encode().hex()}" for word in words)
