@@ -19,8 +19,9 @@ from qdrant_client import QdrantClient, models
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import Collection
 from aveyb_retrieval.indexes.engines.reader import CollectionView
-from aveyb_retrieval.indexes.engines.words import K1, B, word_key
+from aveyb_retrieval.indexes.engines.words import word_key
 from aveyb_retrieval.indexes.store.filters import LanceFilters
+from aveyb_retrieval.indexes.store.words import K1, B
 
 CLIENT = QdrantClient(":memory:")
 MEAN = {"document": 32.0, "passage": 8.0}  # words of a text in the suite; set it to yours

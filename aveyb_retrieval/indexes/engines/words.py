@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from aveyb_retrieval.indexes.store.words import K1, B
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import IntArray
 
-K1, B = 1.2, 0.75
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
 
 

@@ -63,6 +63,7 @@ class Search(ABC):
     """One search: what is asked of which state of an engine, and where the model comes from (and runs) if needed."""
 
     def __init__(self, view: EngineView, options: Options, model: Callable[[], EmbedderLike], device: str) -> None:
+        """Run the filter; nothing else is read yet."""
         self._view = view
         self._options = options
         self._model = model

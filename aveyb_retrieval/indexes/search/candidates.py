@@ -95,7 +95,7 @@ def score_documents(view: EngineView, kinds: tuple[Kind, ...], docs: list[int], 
 
 
 def background(view: EngineView, query: FloatArray) -> float:
-    """The mean cosine of all vectors with a query `[d]`: what a document scores at random."""
+    """The mean cosine of all vectors with a query `[d]`, of a sample of them: what a document scores at random."""
     return float(view.mean_vector @ query)
 
 

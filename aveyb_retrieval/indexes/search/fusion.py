@@ -1,4 +1,4 @@
-"""Combining rankings of the same documents."""
+"""Combining rankings of the same documents; `DocumentSearch` adds the scores of best passages (`relevance.py`)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class SearchOptions(TypedDict, total=False):
         mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
         granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what the
             index has.
-        fusion: "weighted" (scores, each scaled to 0..1, and the score of the best passage; default) or "rrf"
+        fusion: "weighted" (scores, each divided by the best one's, and the score of the best passage; default) or "rrf"
             (reciprocal ranks).
         weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
         rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score of a hybrid search;

@@ -1,4 +1,4 @@
-"""Search for passages: the best ones of all documents."""
+"""Search with `unit="passage"`: the best passages of all documents; those of a document's hit are in `documents.py`."""
 
 from __future__ import annotations
 

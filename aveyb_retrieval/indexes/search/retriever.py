@@ -70,7 +70,7 @@ class Retriever:
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
             precision: What the model computes in, as in `Embedder.load`; an index is searched in any.
-            mapped: Leave vectors on disk, shared with other processes, instead of reading them into memory.
+            mapped: Leave FAISS files on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
 
         Raises:

@@ -86,9 +86,9 @@ class Snapshot:
             old = before if same else None
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
             self.tables = Tables.open(root, manifest.tables, old.tables if old else None)
-            words = manifest.counts.words / max(manifest.counts.passages, 1)
+            mean_words = manifest.counts.words / max(manifest.counts.passages, 1)
             # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
-            self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=words), WORDS_KEPT)
+            self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=mean_words), WORDS_KEPT)
             self.tokens = StoredTokens(self.tables, encoding) if encoding.token_codec is not None else None
             self._nearest = {
                 kind: Nearest.open(

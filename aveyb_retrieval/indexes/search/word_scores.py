@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.indexes.store.words import K1, B
+
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
-
-K1, B = 1.2, 0.75
 
 
 @dataclass(frozen=True)

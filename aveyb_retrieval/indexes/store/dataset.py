@@ -22,6 +22,7 @@ import pyarrow as pa
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.store.mapped import MappedVectors
 from aveyb_retrieval.indexes.store.session import session
+from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -427,7 +428,6 @@ def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
     )
 
 
-K1, B = 1.2, 0.75  # of Lance's BM25
 _WORDS_AS_THEY_ARE: dict[str, Any] = {
     "base_tokenizer": "whitespace",
     "lower_case": False,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 PLAIN = "none"
+K1, B = 1.2, 0.75  # of BM25, as Lance has them
 STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB
 LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (

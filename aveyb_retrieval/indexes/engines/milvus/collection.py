@@ -23,8 +23,8 @@ import msgspec
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, OptionalDependencyError
 from aveyb_retrieval.indexes.engines.collection import NOT_THERE, Collection
 from aveyb_retrieval.indexes.engines.milvus.view import NAMED, MilvusView
-from aveyb_retrieval.indexes.engines.words import K1, B
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
