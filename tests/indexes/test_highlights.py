@@ -103,4 +103,5 @@ def test_every_stored_word_is_found_where_it_is_written(text: str) -> None:
     assert all(0 <= each.start < each.stop <= len(text) for each in found)
     assert [each.start for each in found] == sorted(each.start for each in found) or not text.isascii()
     if unicodedata.is_normalized("NFC", text) and len(text) == len(text.lower()):
-        assert [text[each.start : each.stop].lower() for each in found] == [each.word for each in found]
+        alike = [(text[each.start : each.stop].lower(), each.word) for each in found]
+        assert all(one.upper() == other.upper() for one, other in alike)  # a sigma at the end has a form of its own

@@ -43,7 +43,7 @@ class Passage(_Paged):
         score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
             the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one.
         heading: The nearest heading over it, "" where there is none.
-        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25 in which each word counts
+        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25 where a word counts
             once; not on the scale of `Hit.scores`).
         page: The page of the sentence that holds most words of the query, counted from 1, else that on which the
             passage begins; None where the document has no pages.
