@@ -153,10 +153,8 @@ def test_a_document_of_an_index_of_vectors_cannot_be_encoded(handbook, tmp_path)
     indexes = Indexes.open({"handbook": handbook, "vectors": path})  # the model is that of the other index
     client = TestClient(create_app(indexes, keys=Keys(writing=["writer"])), raise_server_exceptions=False)
     refused = client.put("/documents?index=vectors", json=NEW, headers=WRITER)
-    assert (refused.status_code, refused.json()["error"].partition(";")[0]) == (
-        422,
-        "vectors: made from ready-made vectors",
-    )
+    assert refused.status_code == 422
+    assert refused.json()["error"].startswith("vectors: made from ready-made vectors")
     assert client.delete("/documents/a?index=vectors", headers=WRITER).json()["documents"] == 1
     indexes.close()
 
