@@ -208,7 +208,7 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"top_k": 3}, "no option 'top_k'; did you mean 'k'\\? Known are k, filter, mode"),
+        ({"top_k": 3}, "no option 'top_k'; did you mean 'k'\\? Known are k, filter, ids"),
         ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
         ({"xyzzy": 1}, "no option 'xyzzy'; known are k, filter"),
         ({"k": 0}, "k=0"),
