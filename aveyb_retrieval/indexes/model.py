@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,15 @@ def _place(model: str | Path | None) -> tuple[object, ...]:
         return (None if model is None else str(model),)
     found = sorted(Path(model).rglob("*"))
     return (str(Path(model).resolve()), *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found))
+
+
+def limiting(model: EmbedderLike, max_tokens: int | None) -> EmbedderLike:
+    """Return the same model, reading so many tokens of a document; None: all. One without a limit stays as it is."""
+    if getattr(model, "max_tokens", max_tokens) == max_tokens:
+        return model
+    limited: Any = copy.copy(model)
+    limited.max_tokens = max_tokens
+    return limited
 
 
 def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.model import AveyBModel
@@ -106,6 +106,17 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
             build_index(rows, tmp_path / "bad", model=folder, passage_overlap=wrong)  # type: ignore[typeddict-item]
     with pytest.raises(ConfigError, match="late=False"):
         build_index(rows, tmp_path / "bad", model=folder, late=False)
+
+
+def test_a_limit_of_tokens_holds_for_later_changes_too(folder: Path, tmp_path: Path) -> None:
+    with Index.open(tmp_path / "ix", create=True, model=folder, max_tokens=100) as index:
+        index.search("pump")  # loads the model as a search needs it
+        index.upsert([{"_id": "log", "text": LOG}])
+    loaded = Embedder.load(folder)
+    upsert_documents([{"_id": "more", "text": LOG}], tmp_path / "ix", model=loaded)
+    counts = read_manifest(tmp_path / "ix").counts
+    assert (counts.cut_documents, counts.tokens) == (2, 200)
+    assert loaded.max_tokens is None
 
 
 def test_what_is_not_asked_for_is_as_the_model_was_loaded(folder: Path, tmp_path: Path) -> None:

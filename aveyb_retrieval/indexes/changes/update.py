@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,12 +12,13 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_ch
 from aveyb_retrieval.indexes.changes.selection import Selection
 from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.encode_options import InsertOptions, check_options, reading_of
-from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, load_model, load_recorded, pooling
+from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, limiting, load_model, load_recorded, pooling
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
@@ -148,13 +148,12 @@ def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any])
     """
     model: Model = options.get("model")
     loading: dict[str, Any] = {"device": options.get("device", "cpu"), "precision": options.get("precision", "auto")}
-    if model is None or isinstance(model, (str, Path)):
-        loading["max_tokens"] = encoding.max_tokens
     if model is not None:
         embedder = load_model(model, **loading)
     elif encoding.model is not None:
         embedder = load_recorded(encoding.model_source, encoding.model, **loading)
     else:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
+    embedder = limiting(embedder, encoding.max_tokens)
     embedder = pooling(cutting(embedder, encoding.passage_size), encoding.funnel)
     return ModelSource(keeping_tokens(embedder, encoding.token_codec))
