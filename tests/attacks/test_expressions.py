@@ -32,7 +32,6 @@ BOUNDED = {
 }
 # Expressions that are put together where they are used: what may be in them, and what they are given.
 MADE = {
-    "cli/index.py:compile": "stems of the words of a query, for the passages that a terminal shows",
     "indexes/engines/milvus/collection.py:fullmatch": "a name of letters, digits and _, for names of collections",
 }
 

@@ -274,7 +274,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
         ):
             retriever.search(QUERY, rerank="token-vectors")
         assert retriever.search(QUERY, rerank="maxsim")
-    with pytest.raises(ConfigError, match="token_vectors='int4': must be one of None, int8, 1bit"):
+    with pytest.raises(ConfigError, match="token_vectors='int4': must be one of int8, 1bit"):
         build_index(rows, tmp_path / "no", model=embedder, token_vectors="int4")
     vectors = np.eye(12, 16, dtype=np.float32)
     with pytest.raises(ConfigError, match="with ready-made vectors: there is no model"):

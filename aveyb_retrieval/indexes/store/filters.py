@@ -77,7 +77,7 @@ def compile_filter(where: Filter) -> Condition:
     Raises:
         ConfigError: an operator is not known, or has a value of the wrong type.
     """
-    return LanceFilters(own=_OwnFilters()).compile(where)
+    return _IndexFilters().compile(where)
 
 
 def filter_key(where: Filter) -> str:
@@ -95,8 +95,7 @@ class FilterCompiler(ABC):
     refuses them.
     """
 
-    def __init__(self, own: FilterCompiler | None = None) -> None:
-        self.own = own
+    own: FilterCompiler | None = None
 
     def compile(self, where: object) -> Condition:
         """Compile a filter.
@@ -291,6 +290,12 @@ class LanceFilters(FilterCompiler):
     def is_empty(self, field: str) -> Condition:
         """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
+
+
+class _IndexFilters(LanceFilters):
+    """Conditions on metadata and on what is a document's own."""
+
+    own = _OwnFilters()
 
 
 def _quoted_text(field: str, value: Scalar) -> str:
