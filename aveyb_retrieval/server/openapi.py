@@ -111,10 +111,16 @@ class Operation:
     def describe(self, limits: Limits) -> Schema:
         """Describe it to clients of a server with certain limits."""
         error = {"application/json": {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
+        no_head = {
+            "text/plain": {"schema": _TEXT}
+        }  # what is no HTTP, or too long a URL, is answered before it gets here
         described: Schema = {
             "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
             "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
-            | {str(status): {"description": reason, "content": error} for status, reason in _REASONS.items()},
+            | {
+                str(status): {"description": reason, "content": error | (no_head if status == 400 else {})}
+                for status, reason in _REASONS.items()
+            },
         }
         if self.is_open or self.method in CHANGES:
             described["security"] = [] if self.is_open else [{"key": []}]

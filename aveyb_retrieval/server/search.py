@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 K = 10
 FACETS = 20  # fields whose values are counted, by a request
+LONGEST_FIELD = 200  # characters of the name of a field: twenty of them fit into a URL
 LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more are asked for
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
@@ -53,7 +54,7 @@ def search_fields(limits: Limits) -> fields.Fields:
             {"type": ["object", "null"], "description": "A condition on metadata, _id or title"}, _filter, fields.ABSENT
         ),
         "ids": fields.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
-        "facets": replace(fields.texts(FACETS, limits.max_query), default=()),
+        "facets": replace(fields.texts(FACETS, LONGEST_FIELD), default=()),
         "mode": fields.passed_on({"enum": list(get_args(Mode))}),
         "granularity": fields.passed_on({"enum": [*get_args(Granularity), None]}),
         "fusion": fields.passed_on({"enum": list(get_args(Fusion))}),
