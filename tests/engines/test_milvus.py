@@ -183,7 +183,7 @@ def test_words_beyond_what_a_row_keeps_are_said(one: PublishedCollection, caplog
 
 def test_a_filter_that_milvus_cannot_say_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"Milvus cannot look for '50%'"):
-        FILTERS.compile({"title": {"$contains": "50%"}})
+        FILTERS.compile({"name": {"$contains": "50%"}})
 
 
 @pytest.mark.parametrize("value", ['"', "\\", "' or 1 == 1", "1 = 1", "%s", "\n", "ünï", "}"])
