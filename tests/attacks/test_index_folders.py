@@ -332,6 +332,19 @@ def test_a_manifest_that_counts_no_words_ends_no_search(index: Path) -> None:
     use(index)
 
 
+def test_a_manifest_with_text_that_is_no_utf_8_can_be_changed(index: Path) -> None:
+    """It goes into journals and manifests again, and its job may be any JSON."""
+    seal(index, lambda body: {**body, "encoding": {**body["encoding"], "model_source": "\ud800"}, "job": {"\ud800": 1}})
+    add(index)
+    assert verify_index(index).problems == []
+
+
+def test_a_type_of_faiss_that_is_no_text_is_refused(index: Path) -> None:
+    seal(index, lambda body: {**body, "index": "\ud800"})
+    with pytest.raises(IndexFormatError, match="the index type"):
+        use(index)
+
+
 JOURNALS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a table is missing": lambda j: j["tables"].pop("texts"),
     "a table of a negative version": lambda j: j["tables"].update(texts=-3),

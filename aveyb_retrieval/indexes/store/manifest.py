@@ -223,6 +223,8 @@ def problem(m: Manifest) -> str | None:
         return f"the version {m.name!r}"
     if not 1 <= m.encoding.dim <= _MAX_DIM:
         return f"dimension {m.encoding.dim}"
+    if not (m.index.isascii() and m.index.isprintable()):
+        return f"the index type {m.index[:100]!r}"
     if set(m.tables) != set(TABLES) or not all(1 <= version < _MOST for version in m.tables.values()):
         return f"the tables {m.tables}"
     counted = (*dataclasses.astuple(m.counts), *dataclasses.astuple(m.changes), *(tier.count for tier in m.tiers))
@@ -292,7 +294,7 @@ def _content_problem(path: Path, info: FileInfo) -> str | None:
 
 def sealed(body: Mapping[str, Any]) -> bytes:
     """Return an object as JSON, with a checksum of itself."""
-    return json.dumps({"checksum": _checksum(body), **body}, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps({"checksum": _checksum(body), **body}, separators=(",", ":")).encode()
 
 
 def take_checksum(body: dict[str, Any]) -> bool:
