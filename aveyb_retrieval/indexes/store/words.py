@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 PLAIN = "none"
 K1, B = 1.2, 0.75  # of BM25, as Lance has them
-STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB
+STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB; those that were found in texts in 12 more
 LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
     ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
@@ -98,24 +98,29 @@ class Language:
     def finder(self, words: Collection[str]) -> Finder:
         """Make what finds words, as `words` gives them, in texts: wherever `stored` has them, in order."""
 
-        def within(letters: str) -> list[Found]:
-            places = list(_pieces(letters, stored=True))
-            pieces = [letters[start:stop] for start, stop in places]
-            stems = pieces if self.stem is None else self.stem(pieces)
-            return [Found(*place, stem) for place, stem in zip(places, stems, strict=True) if stem in words]
-
-        held = RememberedWords(within, STEMS_KEPT)
-
         def find(text: str) -> list[Found]:
             normal = _normal(text)
             starts, stops = _written(text, normal)
             return [
                 Found(starts[run.start() + start], stops[run.start() + stop - 1], word)
                 for run in _WORD.finditer(normal)
-                for start, stop, word in held[run.group()]
+                for start, stop, word in self._parts[run.group()]
+                if word in words
             ]
 
         return find
+
+    @cached_property
+    def _parts(self) -> RememberedWords[list[Found]]:
+        """The words that letters between blanks are made of, as `stored` has them."""
+
+        def parts(letters: str) -> list[Found]:
+            places = list(_pieces(letters, stored=True))
+            pieces = [letters[start:stop] for start, stop in places]
+            stems = pieces if self.stem is None else self.stem(pieces)
+            return [Found(*place, stem) for place, stem in zip(places, stems, strict=True)]
+
+        return RememberedWords(parts, STEMS_KEPT)
 
 
 @cache
