@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FILTERS_KEPT = 16
 WORDS_KEPT = 10_000
+CHANGED = 0.01  # share of the passages by which their number may differ from when their words were counted
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
 MOST_AMONG = 20_000
 
@@ -89,6 +90,10 @@ class Snapshot:
             mean_words = manifest.counts.words / max(manifest.counts.passages, 1)
             # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
             self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=mean_words), WORDS_KEPT)
+            self._counted = manifest.counts.passages
+            if old and abs(old._counted - self._counted) <= CHANGED * old._counted:
+                self._holding.update(old._holding)
+                self._counted = old._counted
             self.tokens = StoredTokens(self.tables, encoding) if encoding.token_codec is not None else None
             self._nearest = {
                 kind: Nearest.open(
