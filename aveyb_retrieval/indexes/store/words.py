@@ -50,6 +50,7 @@ t s d ll m re ve don doesn didn isn aren wasn weren haven hasn hadn won wouldn s
 """
 
 _WORD = re.compile(r"[^\W_]+")
+_BLANKS = {code: " " for code in range(128) if not chr(code).isalnum()}
 # Hiragana, Katakana, Chinese characters (with their rarer blocks) and Korean syllables.
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
@@ -81,7 +82,11 @@ class Language:
 
     def stored(self, text: str) -> str:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
-        words = list(_split(_WORD.findall(_normal(text)), stored=True))
+        normal = _normal(text)
+        if normal.isascii():  # most texts are, and this is much of a build's work
+            words = normal.translate(_BLANKS).split()
+        else:
+            words = list(_split(_WORD.findall(normal), stored=True))
         if self.stem is not None:
             words = self.stem(words)
         return f" {' '.join(words)} " if words else ""
@@ -137,7 +142,7 @@ def language(name: str) -> Language:
     import Stemmer
 
     stems = RememberedWords(Stemmer.Stemmer(name, 0).stemWord, STEMS_KEPT)
-    return Language(name, _stop_words(name), lambda words: [stems[word] for word in words])
+    return Language(name, _stop_words(name), lambda words: list(map(stems.__getitem__, words)))
 
 
 class RememberedWords(dict[str, V]):
