@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -354,9 +353,10 @@ class Transaction:
         """Flush the files that were not flushed yet, and the folders that name them."""
         new = [name for name in names if name not in self._synced]
         folders = {folder for name in new for folder in (self.root / name).parents if folder.is_relative_to(self.root)}
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(files.fsync_file, [self.root / name for name in new]))
-            list(threads.map(files.fsync_folder, folders))
+        for name in new:
+            files.fsync_file(self.root / name)
+        for folder in folders:
+            files.fsync_folder(folder)
         self._synced.update(dict.fromkeys(new))
 
     def abandon_if_empty(self, existed: bool) -> None:

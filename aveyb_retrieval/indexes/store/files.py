@@ -215,9 +215,12 @@ def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
 
 def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
     """Write a small file so that it is seen whole or not at all; `tag` as for `atomic_writer`."""
-    with atomic_writer(path, tag=tag) as out:
-        out.write(data)
-    return out.info()
+    temporary = path.with_name(f"{path.name}{tag}.tmp")
+    with _create(temporary) as handle:
+        write(handle, data)
+        fsync(handle)
+    rename(temporary, path)
+    return FileInfo(len(data), hashlib.sha256(data).hexdigest())
 
 
 def hash_file(path: Path) -> FileInfo:
