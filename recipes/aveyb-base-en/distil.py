@@ -52,7 +52,7 @@ class Settings:
     temperature: float = 0.05
     pooled_from: float = 0.5  # what both weights are multiplied by when the chain begins
     pooled_to: float = 2.0
-    pooled_over: int = 2500  # steps in which it rises
+    pooled_over: int = 1500  # steps in which it rises
     cooled_from: int = -1  # the step at which the learning rate begins to fall; -1: never
     cooldown: int = 0  # steps in which it falls
 

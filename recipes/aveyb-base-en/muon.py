@@ -16,8 +16,10 @@ class Muon(StableAdamW):
     Jordan et al., 2024: an update of a matrix is its momentum with all singular values near 1, found by five steps of
     a quintic polynomial; scaled by `0.2 sqrt(longer side)`, its size is that of Adam's (Liu et al., 2025), so one
     learning rate serves both. `torch.optim.Muon` multiplies in bfloat16, which takes 30 times as long on processors
-    without it.
+    without it; here that is `dtype`.
     """
+
+    dtype = torch.float32
 
     _MOMENTUM = 0.95
     _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -41,8 +43,8 @@ class Muon(StableAdamW):
         """Return `[M, N]` with the singular vectors of `matrix` and singular values between 0.7 and 1.2, about."""
         a, b, c = self._COEFFICIENTS
         x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-        x = x / x.norm().clamp_min(1e-7)
+        x = (x / x.norm().clamp_min(1e-7)).to(self.dtype)
         for _ in range(self._STEPS):
             gram = x @ x.T
             x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        return x.T if matrix.shape[0] > matrix.shape[1] else x
+        return (x.T if matrix.shape[0] > matrix.shape[1] else x).to(matrix.dtype)

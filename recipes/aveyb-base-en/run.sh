@@ -1,5 +1,5 @@
 #!/bin/sh
-# The run of this recipe, in the background: one thread that gives way to everything else.
+# The run of this recipe, in the background: one thread, or THREADS, giving way to everything else.
 #
 #   run.sh start           make the texts if they are missing; begin, or go on from the newest checkpoint
 #   run.sh stop            end with a checkpoint
@@ -11,6 +11,7 @@
 #
 # DATA    folder of the data sets, with train/ and pretrain/     WORK    where everything lies
 # MIRROR  where checkpoints are copied, too (default: nowhere)   PYTHON  with this package and its extras train, minilm
+# THREADS (default: 1)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -18,8 +19,9 @@ DATA=${DATA:-$root/../shared/data}
 WORK=${WORK:-$root/checkpoints/aveyb-base-en}
 MIRROR=${MIRROR:-}
 PYTHON=${PYTHON:-python}
+THREADS=${THREADS:-1}
 pid=$WORK/pid
-export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+export OMP_NUM_THREADS=$THREADS TOKENIZERS_PARALLELISM=false PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 # glibc: memory stays with the process, instead of going back to the system at every step
 export MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000
 
@@ -67,7 +69,7 @@ case "${1:-} ${2:-}" in
         "$PYTHON" "$here/../aveyb-small-en/make_texts.py" --data "$DATA" --vocabulary "$teacher" --out "$WORK/texts"
         "$PYTHON" "$here/token_ids.py" --texts "$WORK/texts" --vocabulary "$teacher"
     fi
-    exec "$PYTHON" "$here/distil.py" --texts "$WORK/texts" --data "$DATA" --out "$WORK/run" \
+    exec "$PYTHON" "$here/distil.py" --texts "$WORK/texts" --data "$DATA" --out "$WORK/run" --threads "$THREADS" \
         ${MIRROR:+--mirror "$MIRROR/run"}
     ;;
 "stop "*) stop ;;
@@ -84,7 +86,7 @@ case "${1:-} ${2:-}" in
     stop
     step=$(ls "$WORK/run/checkpoints" | sed -n 's/^checkpoint-//p' | sort -n | tail -n 1)
     background "$WORK/log" "$PYTHON" "$here/distil.py" --texts "$WORK/texts" --data "$DATA" --start "$WORK/run" \
-        --cooldown "${2:-300}" --out "$WORK/cooled-$step"
+        --cooldown "${2:-300}" --out "$WORK/cooled-$step" --threads "$THREADS"
     ;;
 "figures "*) "$PYTHON" "$here/figures.py" "$WORK/run" "$here" ;;
 "export "*) "$PYTHON" "$here/export_checkpoint.py" --run "${3:-$WORK/run}" --out "$2" ;;

@@ -118,6 +118,7 @@ class Run:
         """
         self.tokens = sum(sum(map(len, texts[step])) for step in range(self.step))
         amp, seen = uses_bfloat16(), list[StepLoss]()
+        self.optimizer.dtype = torch.bfloat16 if amp else torch.float32
         started, counted = time.monotonic(), self.tokens
         while not until():
             ids = texts[self.step]
