@@ -475,6 +475,27 @@ def funnel() -> str:
     return f"### {tables.strip()}".replace("\n## ", "\n### ")
 
 
+def engines() -> str:
+    """Return the table of engines.json."""
+    found = results("engines.json")
+    machine, passages = found.pop("machine"), found.pop("passages")
+
+    def cell(value: Any) -> str:
+        return f"{value['p50']:.1f} / {value['p99']:.1f}" if isinstance(value, dict) else f"{value}"
+
+    names = [*found["index directory"]]
+    rows = [[name, *(cell(system.get(name, "")) for system in found.values())] for name in names]
+    return "\n".join(
+        [
+            table(["", *found], rows),
+            "",
+            f"`benchmarks/cpu/engines.py`, {passages:,} passages of 560 characters, 256 dimensions; searches in",
+            f"milliseconds, p50 / p99; {machine['cores']} {machine['processor']} cores; load before: "
+            f"{machine['load before']:.1f}.",
+        ]
+    )
+
+
 def needle() -> str:
     """Return the table of needle.json: shares of the needles by length, all depths together."""
     found = results("needle.json")
@@ -612,6 +633,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fuzzed": fuzzed,
     "ablations": ablations,
     "funnel": funnel,
+    "engines": engines,
     "needle": needle,
     "precision": precision,
     "passages": passages,

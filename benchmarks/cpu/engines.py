@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import random
 import re
@@ -277,22 +278,8 @@ SYSTEMS: dict[str, Callable[[Corpus, Path], dict[str, Any]]] = {
 }
 
 
-def table(results: dict[str, Any]) -> str:
-    """The results as Markdown: a row for each measure, a column for each system."""
-    systems = {name: results[name] for name in SYSTEMS if name in results}
-    head = (
-        f"{results['passages']:,} passages, {growth.DIM} dimensions. Milliseconds are p50 / p99. {results['machine']}"
-    )
-    lines = [head, "", f"| | {' | '.join(systems)} |", f"|---|{'---|' * len(systems)}"]
-    for name in systems[INDEX]:
-        cells = [found.get(name, "") for found in systems.values()]
-        shown = [f"{cell['p50']:.1f} / {cell['p99']:.1f}" if isinstance(cell, dict) else f"{cell}" for cell in cells]
-        lines.append(f"| {name} | {' | '.join(shown)} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
-    """Measure the systems and write `engines.json` and `engines.md`."""
+    """Measure the systems and write `engines.json`; `benchmarks/readme.py` makes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="a folder of this run, for what it keeps")
@@ -309,7 +296,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True)
     results: dict[str, Any] = {
         "passages": arguments.passages,
-        "machine": f"{platform.machine()}, two cores, Python {platform.python_version()}.",
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "load before": os.getloadavg()[0]},
     }
     for system in [INDEX, *(name for name in arguments.systems if name != INDEX)]:
         command = [sys.executable, __file__, *map(str, texts), "--one", system]
@@ -318,7 +305,6 @@ def main() -> None:
         results[system] = json.loads(done.stdout.splitlines()[-1])
         print(system, results[system], flush=True)
     (arguments.out / "engines.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "engines.md").write_text(table(results))
 
 
 if __name__ == "__main__":
