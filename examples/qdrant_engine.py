@@ -19,7 +19,7 @@ from qdrant_client import QdrantClient, models
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import Collection
 from aveyb_retrieval.indexes.engines.reader import CollectionView
-from aveyb_retrieval.indexes.engines.words import word_key
+from aveyb_retrieval.indexes.engines.words import ascii_word, word_key
 from aveyb_retrieval.indexes.store.filters import LanceFilters
 from aveyb_retrieval.indexes.store.words import K1, B
 
@@ -73,12 +73,11 @@ class QdrantView(CollectionView):
         hits = np.array(found, dtype=[("number", np.int64), ("score", np.float32)]).reshape(len(found), -1)
         return hits["score"], hits["number"]
 
-    def by_words(self, kind: str, text: str, k: int, selection: Any = None) -> list[tuple[int, float]]:
-        words = dict.fromkeys(self.words(text), 1.0)
-        return self._best(kind, _sparse(words), "words", k, selection) if words else []
+    def by_words(self, kind: str, words: list[str], k: int, selection: Any = None) -> list[tuple[int, float]]:
+        return self._best(kind, _sparse(dict.fromkeys(words, 1.0)), "words", k, selection) if words else []
 
     def holding(self, words: list[str]) -> list[int]:
-        return [self.count("passage", _is_one_of("terms", [word])) for word in words]
+        return [self.count("passage", _is_one_of("terms", [ascii_word(word)])) for word in words]
 
     def matching(self, selection: models.Filter) -> Any:
         return np.array(sorted(int(point.id) for point in self._scroll("document", selection)), np.int64)

@@ -75,11 +75,11 @@ def sentences(texts: Sequence[str]) -> list[str]:
 def measure(view: Any, kind: str, queries: Sequence[str], where: Any) -> dict[str, float]:
     """Milliseconds for a query."""
     selection, pid = view.select(where), view._db.info.backend_pid
-    view.by_words(kind, queries[0], 10, selection)
+    view.by_words(kind, view.language.words(queries[0]), 10, selection)
     server, client, walls = processor_seconds(pid), time.process_time(), []
     for query in queries:
         started = time.perf_counter()
-        view.by_words(kind, query, 10, selection)
+        view.by_words(kind, view.language.words(query), 10, selection)
         walls.append(time.perf_counter() - started)
     return {
         "server_ms": 1000 * (processor_seconds(pid) - server) / len(queries),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
     from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
 Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
@@ -100,11 +100,16 @@ class EngineView(Protocol):
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
 
-    def by_words(self, kind: Kind, text: str, k: int, selection: Selection | None = None) -> list[tuple[int, float]]:
-        """The `k` best documents (title and text) or passages by BM25, best first; fewer where fewer hold a word."""
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
+    ) -> list[tuple[int, float]]:
+        """The `k` best documents (title and text) or passages by BM25, best first; fewer where fewer hold a word.
 
-    def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
-        """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
+        Words, here and below, are as `language` gives those of a query.
+        """
+
+    def holding(self, words: Sequence[str]) -> list[int]:
+        """How many passages hold each of some words."""
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
@@ -115,14 +120,11 @@ class EngineView(Protocol):
     def documents(self, docs: Sequence[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
         """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
 
-    def passages(self, passages: Sequence[int]) -> Mapping[int, StoredPassage]:
-        """Passages by number; those that are not there are left out."""
+    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> Mapping[int, StoredPassage]:
+        """Passages by number, with which of some words they hold; those that are not there are left out."""
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-
-    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
 
 
 class VectorEngine(Protocol):

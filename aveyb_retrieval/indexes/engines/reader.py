@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.engines.collection import Collection, CollectionSettings
-    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 KEPT = 10_000  # values that are remembered of one version
 
@@ -120,10 +120,6 @@ class CollectionView(ABC):
             self.remedy,
         )
 
-    def words(self, text: str) -> list[str]:
-        """The words of a query, as rows have them."""
-        return list(map(ascii_word, self.language.words(text)))
-
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
         found = dict(self.read_vectors(kind, numbers.tolist()))
@@ -142,13 +138,6 @@ class CollectionView(ABC):
         """The mean length of the passages of these documents, in characters."""
         return float(self.remembered("mean length", self._mean_length))
 
-    def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
-        """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        words = self.words(text)
-        stored = {number: f" {held} " for number, held in self.read("passage", ("number", "words"), passages.tolist())}
-        held = [[f" {word} " in stored.get(number, "") for number in passages.tolist()] for word in words]
-        return np.array(self.holding(words), np.int64), np.array(held, dtype=bool).reshape(len(words), len(passages))
-
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
         wanted = set(ids)
@@ -160,21 +149,19 @@ class CollectionView(ABC):
         columns = ("number", "id", "stored") if texts else ("number", "id")
         return {row[0]: _document(*row) for row in self.read("document", columns, docs)}
 
-    def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
-        """Passages by number; those that are not there are left out."""
-        found = self.read("passage", ("number", "start", "stop", "heading"), passages)
-        return {number: StoredPassage((start, stop), heading) for number, start, stop, heading in found}
+    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
+        """Passages by number, with which of some words they hold; those that are not there are left out."""
+        wanted = list(map(ascii_word, words))
+        found = self.read("passage", ("number", "start", "stop", "heading", *(["words"] if words else [])), passages)
+        return {
+            number: StoredPassage.of(start, stop, heading, f" {''.join(stored)} ", wanted)
+            for number, start, stop, heading, *stored in found
+        }
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
         counts = sorted(self.read("document", ("number", "passages"), docs))
         return expand_passages(np.array(counts, dtype=np.int64).reshape(-1, 2))
-
-    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        found = sorted(self.read("passage", ("number", "start", "stop"), self.passage_numbers(docs).tolist()))
-        rows = np.array(found, dtype=np.int64).reshape(-1, 3)
-        return rows[:, 0], rows[:, 1:]
 
     def remembered(self, name: str, compute: Callable[[], Any], *, state: Hashable = None) -> Any:
         """A value that is computed once as long as no document changes, or as `state` stays."""
@@ -192,10 +179,11 @@ class CollectionView(ABC):
         return vectors.mean(axis=0) if len(vectors) else np.zeros(self.encoding.dim, np.float32)
 
     def _mean_length(self) -> float:
-        spans = self.passage_spans(self.sample(SAMPLE))[1]
-        return float((spans[:, 1] - spans[:, 0]).mean()) if len(spans) else 0.0
+        numbers = self.passage_numbers(self.sample(SAMPLE)).tolist()
+        spans = [each.span for each in self.passages(numbers).values()]
+        return sum(stop - start for start, stop in spans) / max(len(spans), 1)
 
-    # --- what an engine does, beside `select`, `matching`, `nearest` and `by_words` of `EngineView` ------------------
+    # --- what an engine does, beside `select`, `matching`, `nearest`, `by_words` and `holding` of `EngineView` -------
 
     @abstractmethod
     def read(
@@ -214,10 +202,6 @@ class CollectionView(ABC):
     @abstractmethod
     def count(self, kind: Kind, selection: Any = None) -> int:
         """Count the vectors of a kind that can be found."""
-
-    @abstractmethod
-    def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages hold each of some words."""
 
 
 def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", null]') -> StoredDocument:

@@ -43,8 +43,8 @@ def kept_words(rules: Language, heading: str, text: str) -> str:
 
 
 def word_key(word: str) -> bytes:
-    """What a word is stored under, however long it is: half of its SHA-256."""
-    return hashlib.sha256(word.encode()).digest()[:16]
+    """What a word is stored under, however long it is: half of the SHA-256 of how rows have it."""
+    return hashlib.sha256(ascii_word(word).encode()).digest()[:16]
 
 
 def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.ndarray]:

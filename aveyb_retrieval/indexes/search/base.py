@@ -10,32 +10,42 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import fusion, rerank
-from aveyb_retrieval.indexes.search.candidates import unit_queries
+from aveyb_retrieval.indexes.search.candidates import NO_COSINES, background, unit_queries
+from aveyb_retrieval.indexes.search.relevance import PassageScores, score_hybrid
+from aveyb_retrieval.indexes.search.word_scores import WordScores
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engines.base import EngineView
-    from aveyb_retrieval.indexes.search.candidates import Match
+    from aveyb_retrieval.indexes.search.candidates import Cosines, Match
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.options import Options
-    from aveyb_retrieval.indexes.search.relevance import PassageScores
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
-    from aveyb_retrieval.indexes.store.words import Finder
-    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Kind
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
 
-REMEMBERED = 512  # documents and passages that a search keeps while it ranks, chooses and shows them
+REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
+NO_VECTOR = np.empty(0, np.float32)
 
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query: its text (None where only a vector was given) and its unit vector `[d]` (None where none was needed)."""
+    """A query, and what was read for it.
 
-    text: str | None
-    vector: FloatArray | None
+    Attributes:
+        text: As it was given, "" where only a vector was.
+        words: Those of the text that are looked up.
+        vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
+        passages: The passages that were read, with which of the words they hold (not in dense mode), by number.
+    """
+
+    text: str
+    words: Sequence[str]
+    vector: FloatArray
+    passages: dict[int, StoredPassage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,8 @@ class Ranked:
     """What was found for a query, best first, and every score that was computed: name, key, value.
 
     Keys are numbers of documents or, in a search for passages, of passages. `confidence` has that of passages in hybrid
-    mode, `duplicates` the ids of documents that near copies of a passage were found in, `scored` the passages of some
-    documents that were scored for the ranking.
+    mode, `duplicates` the ids of documents that near copies of a passage were found in, `scored` the passages of (at
+    least) the documents found, once they were scored.
     """
 
     query: Query
@@ -53,6 +63,10 @@ class Ranked:
     confidence: dict[int, float] = field(default_factory=dict)
     duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
     scored: PassageScores | None = None
+
+    def first(self, count: int) -> Ranked:
+        """The same with so many matches at most."""
+        return replace(self, matches=self.matches[:count])
 
     def scores_of(self, key: int) -> dict[str, float]:
         """The scores of one document or passage, by name."""
@@ -70,7 +84,6 @@ class Search(ABC):
         self._device = device
         self._selection = view.select(options.where)
         self._documents: dict[int, StoredDocument] = {}
-        self._passages: dict[int, StoredPassage] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
                 f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
@@ -82,17 +95,21 @@ class Search(ABC):
         """Whether vectors alone cannot be searched for."""
         return self._options.mode != "dense" or self._options.rerank is not None
 
-    def rank_texts(self, texts: Sequence[str]) -> list[Ranked]:
-        """Rank documents or passages for each text."""
+    def rank_texts(self, texts: Sequence[str]) -> Iterator[Ranked]:
+        """Rank documents or passages for each text; where there are none, without the model."""
+        asked = [(text, self._view.language.words(text)) for text in texts]
+        if not self._view.count("document", self._selection):
+            return (Ranked(Query(*each, NO_VECTOR), [], {}) for each in asked)
         if self._options.mode == "lexical":
-            return [self._rank(Query(text, None), []) for text in texts]
+            return (self._rank(Query(*each, NO_VECTOR), []) for each in asked)
         vectors = unit_queries(self._model().encode_queries(texts), self._view.info.dim)
-        found = self._nearest(vectors)
-        return [self._rank(Query(t, v), near) for t, v, near in zip(texts, vectors, found, strict=True)]
+        found = zip(asked, vectors, self._nearest(vectors), strict=True)
+        return (self._rank(Query(*each, vector), near) for each, vector, near in found)
 
-    def rank_vectors(self, vectors: FloatArray) -> list[Ranked]:
+    def rank_vectors(self, vectors: FloatArray) -> Iterator[Ranked]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
-        return [self._rank(Query(None, v), near) for v, near in zip(vectors, self._nearest(vectors), strict=True)]
+        found = zip(vectors, self._nearest(vectors), strict=True)
+        return (self._rank(Query("", (), vector), near) for vector, near in found)
 
     @abstractmethod
     def hits(self, ranked: Ranked) -> list[Hit]:
@@ -128,10 +145,10 @@ class Search(ABC):
         """Add late interaction to the scores of a hybrid search, both by key."""
 
     def _rerank(self, ranked: Ranked) -> Ranked:
-        """Order the candidates by a closer look at them; leave out the other matches."""
+        """Order candidates by a closer look at them."""
         options, query = self._options, ranked.query.text
-        ranked = replace(ranked, matches=ranked.matches[: options.depth])
-        assert query is not None  # `needs_text` has seen to it
+        if not ranked.matches:
+            return ranked  # nor is a model needed
         if options.rerank in rerank.LATE_INTERACTION:
             name, found = "maxsim", self._maxsim(ranked, query)
             scores = self._with_maxsim(ranked, found) if options.mode == "hybrid" else found
@@ -154,41 +171,50 @@ class Search(ABC):
         scores = rerank.stored_maxsim(self._model(), tokens, device, query, list(closest.values()))
         return {self._key(match): 0.0 for match in ranked.matches} | dict(zip(closest, scores, strict=True))
 
-    def _contexts(self, passages: Iterable[int]) -> dict[int, tuple[int, int]]:
+    def _scored(self, query: Query, ids: IntArray, known: Cosines = NO_COSINES) -> PassageScores:
+        """Score passages, numbers `[n]` ascending, in the way that the mode asks for; some cosines are `known`."""
+        mode, view = self._options.mode, self._view
+        cosine = NO_VECTOR if mode == "lexical" else known.of(view, ids, query.vector)
+        if mode == "dense":
+            return PassageScores(ids, cosine, cosine, cosine)
+        stored = self._stored_passages(query, ids.tolist())
+        words = WordScores.of(view, query.words, list(stored.values()))
+        if mode == "hybrid":
+            return score_hybrid(ids, cosine, words, background(view, query.vector))
+        return PassageScores(ids, words.bm25, words.bm25, words=words)
+
+    def _contexts(self, query: Query, passages: Iterable[int]) -> dict[int, tuple[int, int]]:
         """The characters of passages with their neighbors, by number, in one read; none if not asked for."""
-        wanted = list(passages)
-        if self._options.context is None or not wanted:
+        wanted, most = list(passages), self._options.context
+        if most is None or not wanted:
             return {}
-        ids, spans = self._view.passage_spans(sorted({passage >> PASSAGE_BITS for passage in wanted}))
-        contexts = {}
+        ids, ends = self._view.passage_numbers(sorted({passage >> PASSAGE_BITS for passage in wanted})), {}
         for passage in wanted:
-            beside = np.abs(ids - passage) <= self._options.context
-            shown = spans[beside & (ids >> PASSAGE_BITS == passage >> PASSAGE_BITS)]
-            contexts[passage] = (int(shown[0, 0]), int(shown[-1, 1]))
-        return contexts
+            beside = ids[(np.abs(ids - passage) <= most) & (ids >> PASSAGE_BITS == passage >> PASSAGE_BITS)]
+            ends[passage] = int(beside[0]), int(beside[-1])
+        stored = self._stored_passages(query, {number for pair in ends.values() for number in pair})
+        return {passage: (stored[first].span[0], stored[last].span[1]) for passage, (first, last) in ends.items()}
 
     def _fetch(self, docs: Iterable[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
         """Fetch documents by number; raises IndexFormatError where one is not stored."""
         wanted, read = list(dict.fromkeys(docs)), self._view.documents
+        if len(self._documents.keys() | wanted) > REMEMBERED:  # the queries of a long list
+            self._documents.clear()
         found = _remembered(self._documents, wanted, read) if texts else read(wanted, texts=False)
         self._check_stored("document", wanted, found)
         return found
 
-    def _finder(self, query: Query) -> Finder:
-        """What finds the words of a query in a text; none where only its vector was given."""
-        language = self._view.language
-        return language.finder(language.words(query.text or ""))
-
-    def _stored_passages(self, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
+    def _stored_passages(self, query: Query, passages: Iterable[int]) -> Mapping[int, StoredPassage]:
         """Fetch passages by number; raises IndexFormatError where one is not stored."""
         wanted = list(passages)
-        found = self._passages_there(wanted)
+        found = self._passages_there(query, wanted)
         self._check_stored("passage", wanted, found)
         return found
 
-    def _passages_there(self, numbers: Sequence[int]) -> dict[int, StoredPassage]:
+    def _passages_there(self, query: Query, numbers: Sequence[int]) -> dict[int, StoredPassage]:
         """Fetch passages by number; those that are not there are left out."""
-        return _remembered(self._passages, numbers, self._view.passages)
+        words = () if self._options.mode == "dense" else query.words
+        return _remembered(query.passages, numbers, lambda new: self._view.passages(new, words))
 
     def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Container[int]) -> None:
         missing = next((number for number in wanted if number not in found), None)
@@ -203,10 +229,6 @@ def _remembered(
     known: dict[int, Row], wanted: Sequence[int], read: Callable[[Sequence[int]], Mapping[int, Row]]
 ) -> dict[int, Row]:
     """What was asked for, by number, of which only what is not `known` is read; what is not there is left out."""
-    new = [number for number in wanted if number not in known]
-    if len(known) + len(new) > REMEMBERED:  # the queries of a long list
-        known.clear()
-        new = list(wanted)
-    if new:
+    if new := [number for number in wanted if number not in known]:
         known.update(read(new))
     return {number: known[number] for number in wanted if number in known}

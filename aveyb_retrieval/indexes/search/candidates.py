@@ -27,6 +27,24 @@ class Match(NamedTuple):
     passage: int = -1
 
 
+class Cosines(NamedTuple):
+    """The cosines `[n]` of passages with a query, by number `[n]`, ascending."""
+
+    ids: IntArray
+    values: FloatArray
+
+    def of(self, view: EngineView, ids: IntArray, query: FloatArray) -> FloatArray:
+        """Those of other passages, `[m]` ascending; only what is not among these is computed with the query `[d]`."""
+        values, known = np.empty(len(ids), np.float32), np.isin(ids, self.ids)
+        values[known] = self.values[np.isin(self.ids, ids)]
+        if not known.all():
+            values[~known] = view.vectors("passage", ids[~known]) @ query
+        return values
+
+
+NO_COSINES = Cosines(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
 def unit_queries(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
     """Scale query vectors `[n, d]` to unit length.
 
@@ -58,40 +76,45 @@ def nearest_documents(
     With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
     is among the `k` best by that score.
     """
-    if len(kinds) == 1:
-        return _by_kind(view, kinds[0], queries, k, selection, exact)
     results: list[dict[int, Match]] = [{} for _ in queries]
     for kind in kinds:
-        for result, matches in zip(results, _by_kind(view, kind, queries, k, selection, exact), strict=True):
+        nearest = nearest_vectors if kind == "document" else _by_passage
+        for result, matches in zip(results, nearest(view, kind, queries, k, selection, exact), strict=True):
             for match in matches:
                 if match.doc not in result or match.score > result[match.doc].score:
                     result[match.doc] = match
     return [sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results]
 
 
-def nearest_passages(
-    view: EngineView, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
+def nearest_vectors(
+    view: EngineView, kind: Kind, queries: FloatArray, k: int, selection: Selection | None, exact: bool
 ) -> list[list[Match]]:
-    """The `k` best passages for each query `[n, d]`."""
-    scores, ids = view.nearest("passage", queries, k, selection, exact=exact)
-    return [
-        [Match(i >> PASSAGE_BITS, score, i) for i, score in zip(row_ids, row, strict=True)]
-        for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
-    ]
+    """The `k` best documents, or passages, for each query `[n, d]`, by the vectors of their kind."""
+    scores, numbers = view.nearest(kind, queries, k, selection, exact=exact)
+    found = zip(numbers.tolist(), scores.tolist(), strict=True)
+    if kind == "document":
+        return [list(map(Match, docs, row)) for docs, row in found]
+    return [[Match(i >> PASSAGE_BITS, score, i) for i, score in zip(ids, row, strict=True)] for ids, row in found]
 
 
-def score_documents(view: EngineView, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray) -> dict[int, float]:
-    """Score documents against one query `[d]` as `nearest_documents` does; leave out those without a vector."""
+def score_documents(
+    view: EngineView, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray
+) -> tuple[dict[int, float], Cosines]:
+    """Score documents against one query `[d]` as `nearest_documents` does; leave out those without a vector.
+
+    Also give the cosines of their passages, if these count.
+    """
     found: dict[int, float] = {}
     if "document" in kinds and docs:
         scores = view.vectors("document", np.array(docs, dtype=np.int64)) @ query
         found = dict(zip(docs, scores.tolist(), strict=True))
-    if "passage" in kinds and docs:
-        ids = view.passage_numbers(docs)
-        scores = view.vectors("passage", ids) @ query if len(ids) else np.empty(0, np.float32)
-        for doc, score in zip((ids >> PASSAGE_BITS).tolist(), scores.tolist(), strict=True):
-            found[doc] = max(score, found.get(doc, score))
-    return found
+    if "passage" not in kinds or not docs:
+        return found, NO_COSINES
+    ids = view.passage_numbers(docs)
+    cosines = Cosines(ids, NO_COSINES.of(view, ids, query))
+    for doc, score in zip((ids >> PASSAGE_BITS).tolist(), cosines.values.tolist(), strict=True):
+        found[doc] = max(score, found.get(doc, score))
+    return found, cosines
 
 
 def background(view: EngineView, query: FloatArray) -> float:
@@ -99,38 +122,21 @@ def background(view: EngineView, query: FloatArray) -> float:
     return float(view.mean_vector @ query)
 
 
-def _by_kind(
-    view: EngineView, kind: Kind, queries: FloatArray, k: int, selection: Selection | None, exact: bool
-) -> list[list[Match]]:
-    if kind == "document":
-        scores, ids = view.nearest(kind, queries, k, selection, exact=exact)
-        return [
-            [Match(doc, score) for doc, score in zip(row_ids, row, strict=True)]
-            for row_ids, row in zip(ids.tolist(), scores.tolist(), strict=True)
-        ]
-    return _by_passage(view, queries, k, selection, exact)
-
-
 def _by_passage(
-    view: EngineView, queries: FloatArray, k: int, selection: Selection | None, exact: bool
+    view: EngineView, kind: Kind, queries: FloatArray, k: int, selection: Selection | None, exact: bool
 ) -> list[list[Match]]:
     """Documents by their best passage: fetches passages until they are of `k` documents or there are no more."""
     results: list[list[Match]] = [[] for _ in queries]
-    available = view.count("passage", selection)
+    available = view.count(kind, selection)
     open_rows, wanted = np.arange(len(queries)), 4 * k if available > ALL_AT_ONCE * k else available
     while len(open_rows):
-        scores, ids = view.nearest("passage", queries[open_rows], wanted, selection, exact=exact)
-        for row, row_ids, row_scores in zip(open_rows.tolist(), ids, scores, strict=True):
-            results[row] = _group(row_ids, row_scores, k)
+        found = view.nearest(kind, queries[open_rows], wanted, selection, exact=exact)
+        for row, scores, ids in zip(open_rows.tolist(), *found, strict=True):
+            docs = ids >> PASSAGE_BITS
+            first = np.sort(np.unique(docs, return_index=True)[1])[:k]  # the best passage of each document
+            results[row] = list(map(Match, docs[first].tolist(), scores[first].tolist(), ids[first].tolist()))
         if wanted >= available:
             break
         open_rows = np.array([row for row in open_rows if len(results[row]) < k], dtype=np.int64)
         wanted *= 4
     return results
-
-
-def _group(ids: IntArray, scores: FloatArray, k: int) -> list[Match]:
-    """The best passage of each document, of passages `[m]` in descending order: of `k` documents at most."""
-    docs = ids >> PASSAGE_BITS
-    first = np.sort(np.unique(docs, return_index=True)[1])[:k]
-    return list(map(Match, docs[first].tolist(), scores[first].tolist(), ids[first].tolist()))

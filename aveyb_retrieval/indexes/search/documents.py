@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.base import Query, Ranked, Search
-from aveyb_retrieval.indexes.search.candidates import Match, background, nearest_documents, score_documents
-from aveyb_retrieval.indexes.search.hits import make_hit, make_passage
-from aveyb_retrieval.indexes.search.relevance import (
-    PassageScores,
-    best_by_document,
-    score_by_vector,
-    score_by_words,
-    score_hybrid,
-)
+from aveyb_retrieval.indexes.search.candidates import Cosines, Match, background, nearest_documents, score_documents
+from aveyb_retrieval.indexes.search.hits import Chosen, make_hit
+from aveyb_retrieval.indexes.search.relevance import best_by_document
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aveyb_retrieval.indexes.search.hits import Hit, Passage
-    from aveyb_retrieval.indexes.store.tables import StoredDocument
+    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.relevance import PassageScores
     from aveyb_retrieval.indexes.types import FloatArray
 
 READ = 50  # documents whose passages a hybrid search reads: all candidates' gained .0015 at most on development sets
-
-
-class _Chosen(NamedTuple):
-    """A passage to show: its number, what is shown of it, and its confidence where that was computed."""
-
-    number: int
-    passage: Passage
-    confidence: float | None
 
 
 class DocumentSearch(Search):
@@ -44,19 +30,19 @@ class DocumentSearch(Search):
     def hits(self, ranked: Ranked) -> list[Hit]:
         """Fetch what was found: texts, metadata and the best passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
-        best = self._best_passages(ranked, documents, self._options.passages)
-        contexts = self._contexts(chosen[0].number for chosen in best.values() if chosen)
-        hits, find = [], self._finder(ranked.query)
+        best = self._best_passages(self._with_passages(ranked))
+        contexts = self._contexts(ranked.query, (chosen[0].number for chosen in best.values()))
+        hits, find = [], self._view.language.finder(ranked.query.words)
         for match in ranked.matches:
             chosen = best.get(match.doc, [])
             hits.append(
                 make_hit(
                     documents[match.doc],
                     match.score,
-                    tuple(each.passage for each in chosen),
+                    chosen,
                     ranked.scores_of(match.doc),
                     context=contexts.get(chosen[0].number) if chosen else None,
-                    confidence=chosen[0].confidence if chosen else None,
+                    confidence=chosen[0].score if chosen and self._options.mode == "hybrid" else None,
                     find=find,
                 )
             )
@@ -74,10 +60,12 @@ class DocumentSearch(Search):
         return match.doc
 
     def _rank(self, query: Query, near: list[Match]) -> Ranked:
-        ranked = self._first_ranking(query, near)
-        if self._options.rerank is not None:
-            ranked = self._rerank(ranked)
-        return replace(ranked, matches=self._above_least(ranked)[self._options.offset : self._options.last])
+        options, ranked = self._options, self._first_ranking(query, near)
+        if options.rerank is not None:
+            ranked = self._rerank(self._with_passages(ranked.first(options.depth)))
+        elif options.min_score is not None and options.mode == "hybrid":
+            ranked = self._with_passages(ranked)
+        return replace(ranked, matches=self._above_least(ranked)[options.offset : options.last])
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
         """Rank by vectors, by words, or by both fused: all candidates, before reranking."""
@@ -85,8 +73,7 @@ class DocumentSearch(Search):
         dense = {match.doc: match.score for match in near}
         if options.mode == "dense":
             return Ranked(query, near, {"dense": dense})
-        assert query.text is not None  # only the dense mode takes queries without text
-        found = view.by_words("document", query.text, options.depth, self._selection)
+        found = view.by_words("document", query.words, options.depth, self._selection)
         words = dict(found)
         if options.mode == "lexical":
             return Ranked(query, [Match(doc, score) for doc, score in found], {"lexical": words})
@@ -94,16 +81,17 @@ class DocumentSearch(Search):
         if options.fusion == "rrf":
             fused = fusion.reciprocal_rank([list(dense.items()), list(words.items())])
         else:
-            assert query.vector is not None  # a hybrid search has encoded its query
-            dense |= score_documents(view, options.kinds, [doc for doc in words if doc not in dense], query.vector)
+            others = [doc for doc in words if doc not in dense]
+            more, cosines = score_documents(view, options.kinds, others, query.vector)
+            dense |= more
             fused = fusion.weighted(dense, words, background=background(view, query.vector), weight=options.weight)
             if "passage" in options.kinds:
-                fused, scored, scores["passage"] = self._with_best_passages(query, fused)
+                fused, scored, scores["passage"] = self._with_best_passages(query, fused, cosines)
         matches = [Match(doc, score) for doc, score in fusion.ranked(fused)]
         return Ranked(query, matches, scores, scored=scored)
 
     def _with_best_passages(
-        self, query: Query, fused: Mapping[int, float]
+        self, query: Query, fused: Mapping[int, float], cosines: Cosines
     ) -> tuple[dict[int, float], PassageScores, dict[int, float]]:
         """Add to each document's score its best passage's; return these, all passages, and the best ones' scores.
 
@@ -111,12 +99,9 @@ class DocumentSearch(Search):
         passages that are not alone. Those of the first documents are read, or of all where the order may change later.
         """
         options, info = self._options, self._view.info
-        assert query.vector is not None
-        assert query.text is not None
         every = options.rerank is not None or options.min_score is not None
         first = dict(fusion.ranked(fused)[: None if every else max(options.last, READ)])
-        ids = self._view.passage_numbers(sorted(first))
-        scored = score_hybrid(self._view, ids, query.vector, query.text)
+        scored = self._scored(query, self._view.passage_numbers(sorted(first)), cosines)
         best = scored.best(options.weight)
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
         return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, scored, best
@@ -128,19 +113,31 @@ class DocumentSearch(Search):
             return ranked.matches
         if self._options.mode != "hybrid" or self._options.rerank is not None:
             return [match for match in ranked.matches if match.score >= least]
-        confidence = self._confidence(ranked)
+        scored = ranked.scored  # none in an index without passages, which such a search is refused of
+        confidence = {} if scored is None else best_by_document(scored.ids, scored.shown)
         return [match for match in ranked.matches if confidence.get(match.doc, 0.0) >= least]
 
     # --- passages ----------------------------------------------------------------------------------------------------
 
+    def _with_passages(self, ranked: Ranked) -> Ranked:
+        """The same with the passages of its matches scored, if they were not yet and the index has any."""
+        view, options, query = self._view, self._options, ranked.query
+        if ranked.scored is not None or not ranked.matches or "passage" not in view.info.kinds:
+            return ranked
+        found = {}
+        if options.mode == "dense" and options.passages == 1:  # the best ones of these documents are known
+            found = {match.passage: match.score for match in ranked.matches if match.passage >= 0}
+        known = Cosines(np.array(sorted(found), np.int64), np.array([found[i] for i in sorted(found)], np.float32))
+        left = sorted(match.doc for match in ranked.matches if match.passage not in found)
+        return replace(ranked, scored=self._scored(query, np.union1d(known.ids, view.passage_numbers(left)), known))
+
     def _closest(self, ranked: Ranked) -> dict[int, int]:
         """Return the best passage of each document, or the document where the index has no passages."""
-        if "passage" not in self._view.info.kinds:
-            return {match.doc: match.doc for match in ranked.matches}
-        scored = self._score_passages_of(ranked, 1)
-        order = np.lexsort((scored.ids, -scored.score, scored.ids >> PASSAGE_BITS))
-        best = order[np.unique(scored.ids >> PASSAGE_BITS, return_index=True)[1]]
-        return {passage >> PASSAGE_BITS: passage for passage in scored.ids[best].tolist()}
+        docs, scored = [match.doc for match in ranked.matches], ranked.scored
+        if scored is None:
+            return dict(zip(docs, docs, strict=True))
+        best = scored.best_rows(1)
+        return {doc: int(scored.ids[best[doc][0]]) for doc in docs if doc in best}
 
     def _with_maxsim(self, ranked: Ranked, maxsim: dict[int, float]) -> dict[int, float]:
         first = [(match.doc, match.score) for match in ranked.matches]
@@ -151,59 +148,23 @@ class DocumentSearch(Search):
     def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
         """The best passage of each document, or its whole text where it has none."""
         documents = self._fetch(match.doc for match in ranked.matches)
-        closest = self._closest(ranked) if "passage" in self._view.info.kinds else {}
-        stored = self._stored_passages(closest.values()) if closest else {}
+        closest = {} if ranked.scored is None else self._closest(ranked)
+        stored = self._stored_passages(ranked.query, closest.values())
         return {
             doc: each.text[slice(*stored[closest[doc]].span)] if doc in closest else each.text
             for doc, each in documents.items()
         }
 
-    def _confidence(self, ranked: Ranked) -> dict[int, float]:
-        """The confidence of the best passage of each document in a hybrid search; those without one are left out."""
-        scored = self._score_passages_of(ranked, 1)
-        return best_by_document(scored.ids, scored.shown) if len(scored.ids) else {}
-
-    def _best_passages(
-        self, ranked: Ranked, documents: Mapping[int, StoredDocument], count: int
-    ) -> dict[int, list[_Chosen]]:
-        """Choose the `count` best passages of each document, best first; none where it has no passages."""
-        if "passage" not in self._view.info.kinds:
+    def _best_passages(self, ranked: Ranked) -> dict[int, list[Chosen]]:
+        """The passages of each document to show, best first; none where it has none."""
+        scored = ranked.scored
+        if scored is None:
             return {}
-        scored = self._score_passages_of(ranked, count)
-        if not len(scored.ids):
-            return {}
-        docs = scored.ids >> PASSAGE_BITS
-        order = np.lexsort((scored.ids, -scored.score, docs))  # best first within each document
-        _, first, sizes = np.unique(docs, return_index=True, return_counts=True)
-        kept = min(count, len(order))
-        rows = np.concatenate([order[i : i + min(kept, size)] for i, size in zip(first, sizes, strict=True)])
+        best = scored.best_rows(self._options.passages)
+        rows = np.concatenate([scored.ids[:0], *(best[match.doc] for match in ranked.matches if match.doc in best)])
         numbers = scored.ids[rows].tolist()
-        stored = self._stored_passages(numbers)
-        lengths = np.array([stored[i].span[1] - stored[i].span[0] for i in numbers], dtype=np.int64)
-        calibrated = scored.confidence is not None
-        find = self._finder(ranked.query)
-        best: dict[int, list[_Chosen]] = {}
-        for i, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows, lengths), strict=True):
-            doc, (span, heading) = i >> PASSAGE_BITS, stored[i]
-            passage = make_passage(documents[doc], span, score, heading, parts, find)
-            best.setdefault(doc, []).append(_Chosen(i, passage, score if calibrated else None))
-        return best
-
-    def _score_passages_of(self, ranked: Ranked, count: int) -> PassageScores:
-        """Score the passages of the matches, to choose `count` of each, in the way that the mode asks for."""
-        view, query, mode = self._view, ranked.query, self._options.mode
-        docs = sorted(match.doc for match in ranked.matches)
-        if ranked.scored is not None:
-            return ranked.scored.of_documents(docs)  # the matches are among those whose passages were scored
-        if query.vector is None:
-            assert query.text is not None  # a query has a text or a vector
-            ids, spans = view.passage_spans(docs)
-            return score_by_words(view, ids, spans[:, 1] - spans[:, 0], query.text)
-        if mode == "dense" and count == 1 and all(match.passage >= 0 for match in ranked.matches):
-            ids = np.array(sorted(match.passage for match in ranked.matches), dtype=np.int64)  # found already
-        else:
-            ids = view.passage_numbers(docs)
-        if mode == "dense":
-            return score_by_vector(view, ids, query.vector)
-        assert query.text is not None  # a hybrid search has one
-        return score_hybrid(view, ids, query.vector, query.text)
+        stored = self._stored_passages(ranked.query, numbers)
+        chosen: dict[int, list[Chosen]] = {}
+        for number, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows), strict=True):
+            chosen.setdefault(number >> PASSAGE_BITS, []).append(Chosen(number, stored[number], score, parts))
+        return chosen

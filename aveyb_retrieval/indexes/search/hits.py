@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.encoder.outline import outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from aveyb_retrieval.indexes.store.tables import StoredDocument
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.store.words import Finder, Found
 
 OF_FIRST = ("span", "heading", "page", "page_label", "page_unit", "pages")  # what a hit takes from its best passage
@@ -63,24 +64,27 @@ class Passage(_Paged):
     pages: tuple[int, int] | None = None
 
 
-def make_passage(
-    document: StoredDocument, span: tuple[int, int], score: float, heading: str, scores: dict[str, float], find: Finder
+class Chosen(NamedTuple):
+    """A passage to show: its number, what is stored of it, its score, and what that was made of, by name."""
+
+    number: int
+    stored: StoredPassage
+    score: float
+    scores: dict[str, float]
+
+
+def _make_passage(
+    document: StoredDocument, chosen: Chosen, sentence: Callable[[tuple[int, int]], tuple[int, int] | None]
 ) -> Passage:
-    """Make what is shown of one passage of a document; `find` finds the query's words in a text, for the page."""
-    passage = Passage(document.text[slice(*span)], span, score, heading, scores)
-    pages = document.origin.pages if document.origin else None
+    """Make what is shown of one passage of a document; `sentence` finds its best sentence, for the page."""
+    (span, heading, _), pages = chosen.stored, document.origin.pages if document.origin else None
+    about = (document.text[slice(*span)], span, chosen.score, heading, chosen.scores)
     if pages is None:
-        return passage
+        return Passage(*about)
     first, last = pages.range(*span)
-    best = _best_sentence(document, span, find(passage.text)) if first.number < last.number else None
+    best = sentence(span) if first.number < last.number else None
     page = first if best is None else pages.at(best[0])
-    return replace(
-        passage,
-        page=page.number,
-        page_label=page.label,
-        page_unit=page.unit,
-        pages=(first.number, last.number),
-    )
+    return Passage(*about, page.number, page.label, page.unit, (first.number, last.number))
 
 
 def _best_sentence(document: StoredDocument, span: tuple[int, int], words: list[Found]) -> tuple[int, int] | None:
@@ -179,7 +183,7 @@ class Hit(_Paged):
 def make_hit(
     document: StoredDocument,
     score: float,
-    passages: tuple[Passage, ...],
+    chosen: Sequence[Chosen],
     scores: dict[str, float],
     *,
     context: tuple[int, int] | None,
@@ -187,10 +191,19 @@ def make_hit(
     duplicates: tuple[str, ...] = (),
     find: Finder,
 ) -> Hit:
-    """Make a hit of a document and its passages, best first; `context` are the characters of the first with others."""
-    first = passages[0] if passages else None
-    shown = {passage.span for passage in passages} | ({context} if context else set()) or {(0, BEGINNING)}
+    """Make a hit of a document and its passages, best first.
+
+    `context` are the characters of the first passage with others; `find` finds the query's words in a text.
+    """
+    shown = {each.stored.span for each in chosen} | ({context} if context else set()) or {(0, BEGINNING)}
     found = {span: find(document.text[slice(*span)]) for span in shown}
+
+    @cache
+    def sentence(span: tuple[int, int]) -> tuple[int, int] | None:
+        return _best_sentence(document, span, found[span])
+
+    passages = tuple(_make_passage(document, each, sentence) for each in chosen)
+    first = passages[0] if passages else None
     return Hit(
         id=document.id,
         score=score,
@@ -205,6 +218,6 @@ def make_hit(
         duplicates=duplicates,
         scores=scores,
         highlights=_joined((span[0] + word.start, span[0] + word.stop) for span in found for word in found[span]),
-        best_sentence=_best_sentence(document, first.span, found[first.span]) if first else None,
+        best_sentence=sentence(first.span) if first else None,
         **({name: getattr(first, name) for name in OF_FIRST} if first else {}),
     )

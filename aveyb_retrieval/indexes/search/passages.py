@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.indexes.search.base import Query, Ranked, Search
-from aveyb_retrieval.indexes.search.candidates import Match, nearest_passages
-from aveyb_retrieval.indexes.search.hits import make_hit, make_passage
-from aveyb_retrieval.indexes.search.relevance import score_by_words, score_hybrid, with_maxsim
+from aveyb_retrieval.indexes.search.candidates import Match, nearest_vectors
+from aveyb_retrieval.indexes.search.hits import Chosen, make_hit
+from aveyb_retrieval.indexes.search.relevance import with_maxsim
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
@@ -30,18 +30,16 @@ class PassageSearch(Search):
     def hits(self, ranked: Ranked) -> list[Hit]:
         """Fetch what was found: texts, metadata and the passages."""
         documents = self._fetch(match.doc for match in ranked.matches)
-        stored = self._stored_passages(match.passage for match in ranked.matches)
-        find = self._finder(ranked.query)
-        contexts = self._contexts(match.passage for match in ranked.matches)
-        hits = []
+        stored = self._stored_passages(ranked.query, (match.passage for match in ranked.matches))
+        contexts = self._contexts(ranked.query, (match.passage for match in ranked.matches))
+        hits, find = [], self._view.language.finder(ranked.query.words)
         for match in ranked.matches:
-            document, (span, heading) = documents[match.doc], stored[match.passage]
             scores = ranked.scores_of(match.passage)
             hits.append(
                 make_hit(
-                    document,
+                    documents[match.doc],
                     match.score,
-                    (make_passage(document, span, match.score, heading, scores, find),),
+                    [Chosen(match.passage, stored[match.passage], match.score, scores)],
                     scores,
                     context=contexts.get(match.passage),
                     confidence=ranked.confidence.get(match.passage),
@@ -57,7 +55,7 @@ class PassageSearch(Search):
         return self._nearest_to(vectors, self._options.depth)
 
     def _nearest_to(self, vectors: FloatArray, depth: int) -> list[list[Match]]:
-        return nearest_passages(self._view, vectors, depth, self._selection, exact=self._options.exact)
+        return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
 
     def _key(self, match: Match) -> int:
         return match.passage
@@ -68,7 +66,7 @@ class PassageSearch(Search):
         while True:
             ranked = self._score_candidates(query, near, depth)
             if self._options.rerank is not None:
-                ranked = self._rerank(ranked)
+                ranked = self._rerank(ranked.first(self._options.depth))
             chosen, exhausted = self._choose(ranked)
             if (
                 len(chosen.matches) == self._options.last
@@ -78,13 +76,13 @@ class PassageSearch(Search):
             ):
                 return replace(chosen, matches=chosen.matches[self._options.offset :])
             depth *= WIDEN
-            near = self._nearest_to(query.vector[None], depth)[0] if query.vector is not None else []
+            near = self._nearest_to(query.vector[None], depth)[0] if self._options.mode != "lexical" else []
 
     def _closest(self, ranked: Ranked) -> dict[int, int]:
         return {match.passage: match.passage for match in ranked.matches}
 
     def _closest_texts(self, ranked: Ranked) -> dict[int, str]:
-        return self._texts(ranked.matches)
+        return self._texts(ranked.query, ranked.matches)
 
     def _with_maxsim(self, ranked: Ranked, maxsim: dict[int, float]) -> dict[int, float]:
         keys = [match.passage for match in ranked.matches]
@@ -97,21 +95,16 @@ class PassageSearch(Search):
         mode, view = self._options.mode, self._view
         if mode == "dense":
             return Ranked(query, near, {"dense": {match.passage: match.score for match in near}})
-        assert query.text is not None  # only the dense mode takes queries without text
         candidates = {match.passage for match in near}
-        candidates.update(i for i, _ in view.by_words("passage", query.text, depth, self._selection))
+        candidates.update(i for i, _ in view.by_words("passage", query.words, depth, self._selection))
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         beside = {i + step for i in candidates for step in (-1, 1)} if mode == "hybrid" else set()
-        stored = self._passages_there(sorted(candidates | beside))
+        stored = self._passages_there(query, sorted(candidates | beside))
         self._check_stored("passage", candidates, stored)
         if not stored:
             return Ranked(query, [], {})
-        ids = np.array(sorted(stored), dtype=np.int64)
-        lengths = np.array([stop - start for (start, stop), _ in map(stored.__getitem__, ids.tolist())], dtype=np.int64)
-        if query.vector is None:
-            scored = score_by_words(view, ids, lengths, query.text)
-        else:
-            scored = score_hybrid(view, ids, query.vector, query.text)
+        ids = np.array(list(stored), dtype=np.int64)
+        scored = self._scored(query, ids)
         rows = np.flatnonzero(np.isin(ids, list(candidates)))
         rows = rows[np.argsort(-scored.score[rows], kind="stable")]  # ties by the lower number: they ascend
         matches = [
@@ -119,10 +112,10 @@ class PassageSearch(Search):
             for i, score in zip(ids[rows].tolist(), scored.shown[rows].tolist(), strict=True)
         ]
         scores: dict[str, dict[int, float]] = {}
-        for match, parts in zip(matches, scored.parts(rows, lengths[rows]), strict=True):
+        for match, parts in zip(matches, scored.parts(rows), strict=True):
             for name, value in parts.items():
                 scores.setdefault(name, {})[match.passage] = value
-        calibrated = {} if scored.confidence is None else {match.passage: match.score for match in matches}
+        calibrated = {match.passage: match.score for match in matches} if mode == "hybrid" else {}
         return Ranked(query, matches, scores, calibrated)
 
     # --- choosing ----------------------------------------------------------------------------------------------------
@@ -146,7 +139,7 @@ class PassageSearch(Search):
                 continue
             if options.fold:
                 if match.passage not in texts:  # fetched as they are needed, those that come next together
-                    texts = self._texts([match] if options.diversity else matches[at : at + options.last])
+                    texts = self._texts(ranked.query, [match] if options.diversity else matches[at : at + options.last])
                 first = copies.find_or_remember(match.passage, texts[match.passage])
                 if first is not None:
                     duplicates.setdefault(first, []).append(match.doc)
@@ -182,16 +175,16 @@ class PassageSearch(Search):
             if len(chosen) > before:
                 nearest = np.maximum(nearest, vectors @ vectors[row])
 
-    def _texts(self, matches: list[Match]) -> dict[int, str]:
+    def _texts(self, query: Query, matches: list[Match]) -> dict[int, str]:
         """Texts of passages by their numbers."""
         documents = self._fetch(match.doc for match in matches)
-        stored = self._stored_passages(match.passage for match in matches)
+        stored = self._stored_passages(query, (match.passage for match in matches))
         return {m.passage: documents[m.doc].text[slice(*stored[m.passage].span)] for m in matches}
 
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
         if not duplicates:
             return {}
-        found = self._fetch((doc for docs in duplicates.values() for doc in docs), texts=False)
+        found = self._fetch(doc for docs in duplicates.values() for doc in docs)  # all are there already
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 
 

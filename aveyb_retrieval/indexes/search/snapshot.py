@@ -14,7 +14,6 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
-from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
 from aveyb_retrieval.indexes.store.lock import hold_version
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
-    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
 WORDS_KEPT = 10_000
@@ -236,26 +235,22 @@ class Snapshot:
         """Numbers of all documents, ascending."""
         return self.tables.numbers("document")
 
-    def passages(self, passages: Sequence[int]) -> dict[int, StoredPassage]:
-        """Passages by number; those that are not there are left out."""
-        return self.tables.read_passages(passages)
+    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
+        """Passages by number, with which of some words they hold; those that are not there are left out."""
+        return self.tables.read_passages(passages, words)
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
         return self.tables.passage_numbers(docs)
 
-    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        return self.tables.passage_spans(docs)
-
     # --- words -------------------------------------------------------------------------------------------------------
 
-    def by_words(self, kind: Kind, text: str, k: int, selection: Allowed | None = None) -> list[tuple[int, float]]:
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None
+    ) -> list[tuple[int, float]]:
         """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
         self.check_open()
-        words, dataset, total = self.language.words(text), self.tables.of(kind), self.manifest.counts.of(kind)
-        if kind not in self.kinds and kind == "passage":
-            return []
+        dataset, total = self.tables.of(kind), self.manifest.counts.of(kind)
         if selection is None:
             numbers, scores = dataset.by_words(words, k)
             return list(zip(numbers.tolist(), scores.tolist(), strict=True))
@@ -274,16 +269,9 @@ class Snapshot:
         numbers, scores = dataset.by_words(words, k, among)
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
 
-    def occurrences(self, text: str, passages: IntArray) -> tuple[IntArray, BoolArray]:
-        """How many passages hold each word of a text, `[t]`, and which of some `[n]`, ascending, do: `[t, n]`."""
-        words, dataset = self.language.words(text), self.tables.passages
-        counts = np.array([self._holding[word] for word in words], dtype=np.int64)
-        stored = dataset.take(passages, [WORDS])[WORDS]
-        if len(stored) != len(passages):
-            raise IndexFormatError(f"{self.root}: passages that the index refers to are not stored; {self.info.remedy}")
-        texts = stored.to_pylist()
-        held = [[f" {word} " in text for text in texts] for word in words]
-        return counts, np.array(held, dtype=bool).reshape(len(words), len(passages))
+    def holding(self, words: Sequence[str]) -> list[int]:
+        """How many passages hold each of some words."""
+        return [self._holding[word] for word in words]
 
     @property
     def mean_passage_length(self) -> float:

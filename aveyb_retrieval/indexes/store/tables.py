@@ -56,10 +56,19 @@ class StoredDocument(NamedTuple):
 
 
 class StoredPassage(NamedTuple):
-    """A passage as it is stored: its characters `[start, end)` in the text, and the heading over it or ""."""
+    """A passage as it is stored: its characters `[start, end)` in the text, and the heading over it or "".
+
+    `held` says which of the words that were asked for it holds.
+    """
 
     span: tuple[int, int]
     heading: str
+    held: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, start: int, stop: int, heading: str, stored: str, words: Sequence[str]) -> StoredPassage:
+        """A passage whose words are stored with a space before and after each, and which of some words it holds."""
+        return cls((start, stop), heading, tuple([f" {word} " in stored for word in words]))
 
 
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
@@ -245,15 +254,15 @@ class Tables:
         places = np.minimum(np.searchsorted(known, docs), len(known) - 1)
         return known[places] == docs, counts[places]
 
-    def passage_spans(self, docs: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Passages of some documents, ascending: numbers `[n]` and characters of the text `[n, 2]`."""
-        rows = self.passages.take(self.passage_numbers(docs), ["start", "stop"])
-        return rows["passage"].to_numpy(), np.stack([rows["start"].to_numpy(), rows["stop"].to_numpy()], axis=1)
-
-    def read_passages(self, numbers: Sequence[int]) -> dict[int, StoredPassage]:
-        """Fetch passages by number; those that are not there are left out."""
-        rows = self.passages.take(np.array(numbers, dtype=np.int64), ["start", "stop", "heading"]).to_pylist()
-        return {row["passage"]: StoredPassage((row["start"], row["stop"]), row["heading"]) for row in rows}
+    def read_passages(self, numbers: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
+        """Fetch passages by number, with which of some words they hold; those that are not there are left out."""
+        columns = ["start", "stop", "heading", *([WORDS] if words else [])]
+        rows = self.passages.take(np.array(numbers, dtype=np.int64), columns)
+        found = zip(*(rows[column].to_pylist() for column in ("passage", *columns)), strict=True)
+        return {
+            number: StoredPassage.of(start, stop, heading, "".join(stored), words)
+            for number, start, stop, heading, *stored in found
+        }
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 

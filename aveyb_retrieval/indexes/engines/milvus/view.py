@@ -13,6 +13,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.base import SAMPLE
 from aveyb_retrieval.indexes.engines.facts import FactFilters
 from aveyb_retrieval.indexes.engines.reader import CollectionView
+from aveyb_retrieval.indexes.engines.words import ascii_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -104,21 +105,22 @@ class MilvusView(CollectionView):
         best = np.lexsort((np.broadcast_to(numbers, scores.shape), -scores))[:, :k]
         return np.take_along_axis(scores, best, axis=1), numbers[best]
 
-    def by_words(self, kind: Kind, text: str, k: int, selection: str | None = None) -> list[tuple[int, float]]:
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: str | None = None
+    ) -> list[tuple[int, float]]:
         """The `k` best documents or passages by Milvus's BM25, best first; fewer where fewer hold a word."""
-        words = self.words(text)
         k = min(k, self.count(kind, selection)) if k > MOST_HITS else k
         if k > MOST_HITS:
             raise ConfigError(f"{self.info.name}: {k:,} hits by words; Milvus gives up to {MOST_HITS:,}: ask for fewer")
         if not words or not k:
             return []
-        (found,) = self._search(kind, "bm25", "BM25", [" ".join(words)], k, selection)
+        (found,) = self._search(kind, "bm25", "BM25", [" ".join(map(ascii_word, words))], k, selection)
         return [hit for hit in found if hit[1]]
 
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each of some words, by those of a sample of documents."""
         seen, held = self.remembered("words", self._words_of_sample)
-        return [round(held[word] * self.count("passage") / seen) if seen else 0 for word in words]
+        return [round(held[ascii_word(word)] * self.count("passage") / max(seen, 1)) for word in words]
 
     def _words_of_sample(self) -> tuple[int, Counter[str]]:
         """How many passages a sample of documents has, and how many of these hold each word."""

@@ -150,9 +150,11 @@ class PostgresView(CollectionView):
         counted = self._counts["passage"]
         return counted.characters / max(counted.n, 1)
 
-    def by_words(self, kind: Kind, text: str, k: int, selection: Selected | None = None) -> list[tuple[int, float]]:
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Selected | None = None
+    ) -> list[tuple[int, float]]:
         """The `k` best documents or passages by BM25, best first; fewer where fewer hold a word."""
-        keys, counted = list(map(word_key, self.words(text))), self._counts[kind]
+        keys, counted = list(map(word_key, words)), self._counts[kind]
         blocks: dict[bytes, bytes] = {}
         for key, held in self._db.execute(
             f"SELECT key, held FROM {self._schema}.{kind}_lists WHERE key = ANY(%s)", (keys,), binary=True
