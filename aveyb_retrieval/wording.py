@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 def first_line(error: BaseException, said: str | None = None) -> str:
     """Return the first line of an error's message, or of what else it `said`; its type where there is none."""
     return next(iter((str(error) if said is None else said).strip().splitlines()), type(error).__name__)
+
+
+def how_it_ended(code: int, said: str = "") -> str:
+    """Say how a process ended: by which signal, or the last line of what it said; its exit code where it said none."""
+    if code < 0:
+        return signal.Signals(-code).name
+    return next(iter(said.strip().splitlines()[-1:]), f"exit code {code}")
 
 
 def shortened(text: str, most: int = 600) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aveyb_retrieval.wording import plural, shortened
+from aveyb_retrieval.wording import how_it_ended, plural, shortened
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,9 @@ def test_a_long_message_keeps_its_begin_and_its_end():
     assert len(text) == 600
     assert text.startswith("filter vvv") and text.endswith("known are $eq, $ne")
     assert shortened("short") == "short"
+
+
+def test_a_process_ended_by_a_signal_or_with_its_last_words():
+    assert how_it_ended(-11, "nothing of this\n") == "SIGSEGV"
+    assert how_it_ended(1, "Traceback\n\nMemoryError\n") == "MemoryError"
+    assert how_it_ended(3) == "exit code 3"

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,12 @@ from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passage
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
 from aveyb_retrieval.indexes.types import Progress, silent
+from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
 _OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
@@ -77,9 +78,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
         return Verdict([f"{path}: missing"])
     except IndexFormatError as error:
         return Verdict([str(error)])
-    if not problems or not repair:
-        return Verdict([*filter(None, [pointer]), *problems], repaired=bool(pointer) and not problems)
-    repaired = _rebuild(index_dir, damaged, progress)
+    repaired = _rebuild(index_dir, damaged, progress) if problems and repair else bool(pointer) and not problems
     return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
 
 
@@ -93,10 +92,7 @@ def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUST_BACKTRACE": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # this module
     if done.returncode:
-        code = done.returncode
-        how = (
-            signal.Signals(-code).name if code < 0 else (done.stderr.strip().splitlines() or [f"exit code {code}"])[-1]
-        )
+        how = how_it_ended(done.returncode, done.stderr)
         return Verdict([f"{root}: reading it ends the process ({how}); do not open it, restore it from a copy"])
     sys.stderr.write(done.stderr)
     answer = json.loads(done.stdout)
@@ -151,10 +147,10 @@ def _problems(
                 progress(f"checking {kind}s", 0, None, 0)
                 numbers = ids_of(tables, kind)
                 problems += _vector_problems(tables, manifest, kind, numbers)
-                for number, each in enumerate(_expected(root, manifest, kind, numbers)):
-                    if each.path.name not in names:
+                for number, tier in enumerate(manifest.tiers_of(kind)):
+                    if (root / tier.file).name not in names:
                         copy = Path(folder) / f"{kind}-{number}.npy" if deep else None
-                        expected.append(_with_vectors(each, tables, manifest, copy))
+                        expected.append(_expected(tables, manifest, tier, numbers, copy))
             progress("checking FAISS files", 0, len(expected), 0)
             problems += faiss_check.problems(expected)
     except AveyBError as error:
@@ -212,29 +208,21 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
                 return
 
 
-def _expected(root: Path, manifest: Manifest, kind: Kind, numbers: IntArray) -> Iterator[faiss_check.Expected]:
-    for tier in manifest.tiers_of(kind):
-        low, high = number_range(kind, tier.first, tier.stop)
-        live = numbers[(numbers >= low) & (numbers < high)]
-        yield faiss_check.Expected(
-            root / tier.file, kind, tier.first, tier.stop, tier.count, live, manifest.encoding.dim
-        )
-
-
-def _with_vectors(
-    expected: faiss_check.Expected, tables: Tables, manifest: Manifest, copy: Path | None
+def _expected(
+    tables: Tables, manifest: Manifest, tier: Tier, numbers: IntArray, copy: Path | None
 ) -> faiss_check.Expected:
-    """The same with a file of the stored vectors, which codes are compared with; None: they are not compared."""
-    if copy is None or not len(expected.ids):
-        return expected
-    out = np.lib.format.open_memmap(copy, "w+", np.float32, (len(expected.ids), manifest.encoding.dim))
-    at = 0
-    stored = StoredVectors(tables, expected.kind, manifest.encoding.dim)
-    for numbers, vectors in stored.blocks(expected.first, expected.stop):
-        out[at : at + len(numbers)] = vectors
-        at += len(numbers)
-    out.flush()
-    return replace(expected, vectors=copy)
+    """What a file should hold; `copy` becomes a file of the stored vectors, which its codes are compared with."""
+    low, high = number_range(tier.kind, tier.first, tier.stop)
+    live, dim = numbers[(numbers >= low) & (numbers < high)], manifest.encoding.dim
+    if copy is not None and len(live):
+        out = np.lib.format.open_memmap(copy, "w+", np.float32, (len(live), dim))
+        at = 0
+        for some, vectors in StoredVectors(tables, tier.kind, dim).blocks(tier.first, tier.stop):
+            out[at : at + len(some)] = vectors
+            at += len(some)
+        out.flush()
+    compared, path = copy if len(live) else None, tables.root / tier.file
+    return faiss_check.Expected(path, tier.kind, tier.first, tier.stop, tier.count, live, dim, compared)
 
 
 def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -> bool:

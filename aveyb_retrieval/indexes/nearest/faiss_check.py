@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,10 +106,8 @@ def _in_child(expected: Sequence[Expected]) -> tuple[list[list[str]], str]:
     for note in done.stderr.splitlines():
         if note.startswith(_NOTE):
             logger.warning("%s", note.removeprefix(_NOTE))
-    if done.returncode < 0:
-        return _lines(done.stdout), f"FAISS crashes on it ({signal.Signals(-done.returncode).name})"
-    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return _lines(done.stdout), f"it cannot be checked ({reason})"
+    what = "FAISS crashes on it" if done.returncode < 0 else "it cannot be checked"
+    return _lines(done.stdout), f"{what} ({how_it_ended(done.returncode, done.stderr)})"
 
 
 def _lines(output: str) -> list[list[str]]:

@@ -17,6 +17,7 @@ from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected
 from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, FileText, Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, missing_package
 from aveyb_retrieval.indexes.pages import Pages
+from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,5 +160,4 @@ def _start() -> subprocess.Popen[bytes]:
 def _died(code: int, seconds: int) -> str:
     if code == -signal.SIGXCPU:
         return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"its reader crashed ({name}): damaged, or made to do that"
+    return f"its reader crashed ({how_it_ended(code)}): damaged, or made to do that"
