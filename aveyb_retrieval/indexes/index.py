@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ class Index(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the place and the options, not what is open."""
-        return _reopen, (type(self), str(self.path), self._options)
+        return partial(type(self).open, **self._options), (str(self.path),)
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +181,3 @@ class Index(Retriever):
         """The datasets as they are open."""
         assert isinstance(self._engine, LocalEngine)  # `open` sees to that
         return self._engine.snapshot.tables
-
-
-def _reopen(cls: type[Index], path: str, options: dict[str, Any]) -> Index:
-    return cls.open(path, **options)

@@ -431,7 +431,7 @@ def run(paths: list[Path], count: int, peers: list[str]) -> dict[str, Any]:
         if "FAISS" in peers:
             from aveyb_retrieval.indexes.nearest.faiss_index import choose_factory
 
-            factory = choose_factory("auto", count, DIM)
+            factory = choose_factory("auto", count)
             found["FAISS"] = faiss_alone(count, vectors, questions, folder, factory)
         if "Lance" in peers:
             found["Lance"] = lance_alone(paths, count, vectors, questions, folder)

@@ -66,7 +66,7 @@ def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> N
     (vector,) = FakeEmbedder().encode_queries([query])
     snapshot = retriever._engine.snapshot
     hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
-    ids = snapshot.passage_numbers(snapshot.all_documents().tolist())
+    ids = snapshot.passage_numbers(snapshot.tables.numbers("document").tolist())
     stored = snapshot.passages(ids.tolist())
     names = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
     texts = [names[i >> PASSAGE_BITS].text[slice(*stored[i].span)].lower().split() for i in ids.tolist()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Literal
 
-from aveyb_retrieval.indexes.changes.build import ingest_items
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.ingest import Ingestion
 from aveyb_retrieval.indexes.changes.metadata import MetadataChange
 from aveyb_retrieval.indexes.changes.selection import Selection
 from aveyb_retrieval.indexes.changes.update import open_model, remove_selected
@@ -72,9 +72,8 @@ class Batch:
         def step(transaction: Transaction) -> None:
             source = open_model(transaction.state.encoding, self._root, {"model": self._model})
             source.check_fits(transaction.state.encoding, self._root)
-            items = read_corpus(documents, reading)
             transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
-            ingest_items(transaction, source, items, mode=mode, on_error=on_error, progress=silent, total=None)
+            Ingestion(transaction, source, mode=mode, on_error=on_error).run(read_corpus(documents, reading))
 
         self._steps.append(step)
 

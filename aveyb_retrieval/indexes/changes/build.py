@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +10,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion
 from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
-from aveyb_retrieval.indexes.changes.transaction import new_state
+from aveyb_retrieval.indexes.changes.transaction import State
 from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options, load_as_asked, reading_of
 from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
 from aveyb_retrieval.indexes.input.corpus import Source, count_items, read_corpus, source_names
@@ -22,13 +23,13 @@ from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.input.documents import Item, Notice, OnError, Rejected
+    from aveyb_retrieval.indexes.input.documents import Notice, OnError
     from aveyb_retrieval.indexes.input.reading import Reading
     from aveyb_retrieval.indexes.types import Progress
 
@@ -82,7 +83,7 @@ def build_index(
         )
         return FinishOptions(notices=notices)
 
-    state = new_state(job, encoding, index, options.get("recall"))
+    state = State(job, None, 1, secrets.token_hex(4), encoding, index, options.get("recall"))
     return run_change(out, job, work, state=state, restart=options.get("restart", False), progress=progress)
 
 
@@ -90,10 +91,7 @@ def _open_source(
     corpus: Source | Sequence[str | Path] | None, out: str | Path, options: Mapping[str, Any]
 ) -> tuple[VectorSource, Encoding, Any]:
     """Open what the vectors of a build come from: (source, what it makes, the documents)."""
-    vectors = options.get("vectors")
-    ready = open_vectors(vectors, corpus) if vectors is not None else None
-    if corpus is None and ready is None:
-        raise ConfigError("no corpus and no vectors: give at least one of them")
+    ready = open_vectors(options.get("vectors"), corpus)
     if ready is None:
         embedder, encoding = load_as_asked(options)
         return ModelSource(keeping_tokens(embedder, encoding.token_codec)), encoding, corpus
@@ -179,45 +177,16 @@ def ingest_corpus(
         InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
             `source` does not match it.
     """
-    items_read = read_corpus(corpus, reading)
     total = None if progress is silent else count_items(corpus)
-    items, notices, rejected = ingest_items(
-        transaction, source, items_read, mode=mode, on_error=on_error, progress=progress, total=total
-    )
+    ingestion = Ingestion(transaction, source, mode=mode, on_error=on_error, progress=progress, total=total)
+    items, rejected = ingestion.run(read_corpus(corpus, reading)), ingestion.first_rejected
     if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
     if transaction.state.counts.documents == 0 and not allow_empty:
         first = "" if rejected is None else f"; the first: {rejected.location}: {rejected.reason}"
         raise InputError(f"none of the {items:,} items of the input is a document{first}")
     source.check_all_used(items)
-    return notices
-
-
-def ingest_items(
-    transaction: Transaction,
-    source: VectorSource,
-    items: Iterator[Item],
-    *,
-    mode: Literal["add", "upsert"],
-    on_error: OnError,
-    progress: Progress,
-    total: int | None,
-) -> tuple[int, tuple[Notice, ...], Rejected | None]:
-    """Take items into a transaction; return how many there were, what is to be reported, and the first left out.
-
-    Raises:
-        InputError: an item is not a document (with `on_error="stop"`).
-    """
-    ingestion = Ingestion(
-        transaction,
-        source.encode,
-        growing=source.growing,
-        mode=mode,
-        on_error=on_error,
-        progress=progress,
-        total=total,
-    )
-    return ingestion.run(items), tuple(ingestion.notices), ingestion.first_rejected
+    return tuple(ingestion.notices)
 
 
 def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:

@@ -54,9 +54,10 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish a change: what is merged or made anew, and whether searches are tuned (see `finish`).
+    """How to finish a change.
 
-    `notices` are for the report.
+    `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words;
+    `retune` measures the settings of searches again. `notices` are for the report.
     """
 
     whole: bool = False
@@ -68,6 +69,19 @@ class FinishOptions:
 
 Work = Callable[[Transaction], FinishOptions | None]
 """Brings the datasets of a transaction to their new state; None where there is nothing to change."""
+
+
+def once(apply: Callable[[Transaction], int]) -> Work:
+    """The work of a change of a single step: `apply` makes it, and returns how many documents it concerned."""
+
+    def work(transaction: Transaction) -> FinishOptions | None:
+        if not transaction.state.step:  # else done by the interrupted run that this one continues
+            if not apply(transaction):
+                return None
+            transaction.state.step = 1
+        return FinishOptions()
+
+    return work
 
 
 def run_change(
@@ -107,14 +121,7 @@ def run_change(
             assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
             unchanged = replace(transaction.base, changes=Changes())
             return _report(transaction, unchanged, started, resumed=False)
-        manifest = finish(
-            transaction,
-            progress,
-            whole=options.whole,
-            rebuild=options.rebuild,
-            reindex=options.reindex,
-            retune=options.retune,
-        )
+        manifest = finish(transaction, options, progress)
         report = _report(transaction, manifest, started, resumed=transaction.resumed)
         return replace(report, notices=options.notices)
 

@@ -13,38 +13,27 @@ from aveyb_retrieval.indexes.store.directory import FAISS
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.changes.change import FinishOptions
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.store.manifest import Manifest
     from aveyb_retrieval.indexes.types import Kind, Progress
 
 
-def finish(
-    transaction: Transaction,
-    progress: Progress,
-    *,
-    whole: bool = False,
-    rebuild: bool = False,
-    reindex: bool = False,
-    retune: bool = False,
-) -> Manifest:
-    """Bring the indexes of a change up to date as far as that is due, and show the new version.
-
-    `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words;
-    `retune` measures the settings of searches again.
-    """
+def finish(transaction: Transaction, options: FinishOptions, progress: Progress) -> Manifest:
+    """Bring the indexes of a change up to date as far as that is due, and show the new version."""
     state, tables = transaction.state, transaction.tables
-    transaction.whole = whole
+    transaction.whole = options.whole
     new = transaction.base is None
-    if new or not reindex:  # indexes of words that are made again may be damaged, so nothing merges these before
+    if new or not options.reindex:  # indexes of words that are made again may be damaged: nothing merges these before
         for dataset in tables.all.values():
-            dataset.settle(whole=whole or new)  # a build leaves a fragment for each batch
-    if new or reindex:
+            dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
+    if new or options.reindex:
         progress("indexing words", 0, None, 0)
         for dataset, column in ((tables.documents, "id"), (tables.texts, WORDS), (tables.passages, WORDS)):
             dataset.index(column)
     for kind in state.encoding.kinds:
-        _bring_up_to_date(transaction, kind, progress, rebuild=rebuild)
-    if retune and state.recall is not None:
+        _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
+    if options.retune and state.recall is not None:
         state.tiers = [
             build.tune_tier(transaction.root, tier, StoredVectors(tables, tier.kind, state.encoding.dim), state.recall)
             for tier in state.tiers

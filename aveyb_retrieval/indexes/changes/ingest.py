@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -20,10 +19,14 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.changes.rows import content_digest
 from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
-from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, unusable
+from aveyb_retrieval.indexes.store.tables import StoredTokens
+from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, silent, unusable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from aveyb_retrieval.encoder.token_codec import TokenCodes
+    from aveyb_retrieval.indexes.changes.source import VectorSource
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.input.documents import Item
 
@@ -59,11 +62,6 @@ class Step:
         return self.item
 
 
-Encode = Callable[[Iterator[Step]], Iterator[Encoded]]
-"""Encodes the documents of steps, in order. It may read ahead, but only in the calling thread: pulling a step may
-commit those before it."""
-
-
 @runtime_checkable
 class GrowingEmbedder(Protocol):
     """A model whose passages depend on earlier ones only, so that a document that grew keeps its first vectors."""
@@ -78,29 +76,29 @@ class GrowingEmbedder(Protocol):
 
 
 class Ingestion:
-    """Feeds one stream of documents into a change.
+    """Feeds one stream of documents, with their vectors from `source`, into a change.
 
     `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only what has changed.
+    Of `total` items, if that is known, `progress` tells.
     """
 
     def __init__(
         self,
         transaction: Transaction,
-        encode: Encode,
+        source: VectorSource,
         *,
         mode: Literal["add", "upsert"],
         on_error: OnError,
-        progress: Progress,
-        growing: GrowingEmbedder | None = None,
+        progress: Progress = silent,
         total: int | None = None,
     ) -> None:
         self.transaction = transaction
         self._encoding = transaction.state.encoding
-        self._encode = encode
+        self._source = source
         self._mode = mode
         self._on_error = on_error
         self._progress = progress
-        self._growing = growing if "passage" in self._encoding.kinds else None
+        self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._ids = _Ids(transaction)
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
@@ -121,7 +119,7 @@ class Ingestion:
         """
         state = self.transaction.state
         self._progress("encoding", state.consumed, self._total, 0)
-        for encoded in self._encode(self._to_encode(self._steps(items))):
+        for encoded in self._source.encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
             step = self._waiting.popleft()
@@ -268,7 +266,8 @@ class Ingestion:
         encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
         if codec is None:
             return encoded, None
-        return encoded, codec.concatenate([tables.codes(first, self._encoding), _tokens(encoded, step)])
+        stored = StoredTokens(tables, self._encoding.tokens_of, codec).gather(first)
+        return encoded, codec.concatenate([stored, _tokens(encoded, step)])
 
     def _norms(self, doc: int) -> FloatArray:
         """Norms of a document's leading passages, up to the first that has none."""

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.change import Report, once, run_change
 from aveyb_retrieval.indexes.changes.selection import Selection
 from aveyb_retrieval.indexes.input.documents import check_metadata, metadata_json
 from aveyb_retrieval.indexes.types import Progress, silent
@@ -55,17 +55,8 @@ def update_metadata(
         IndexLockedError: another process is writing.
     """
     change = MetadataChange(changes, Selection("update_metadata", ids, where, missing_ok=missing_ok), remove)
-
-    def work(transaction: Transaction) -> FinishOptions | None:
-        if transaction.state.step:  # done by the interrupted run that this one continues
-            return FinishOptions()
-        progress("changing metadata", 0, None, 0)
-        if not change.apply(transaction):
-            return None
-        transaction.state.step = 1
-        return FinishOptions()
-
-    return run_change(root, change.job, work, restart=restart, progress=progress, before=before)
+    progress("changing metadata", 0, None, 0)
+    return run_change(root, change.job, once(change.apply), restart=restart, progress=progress, before=before)
 
 
 class MetadataChange:

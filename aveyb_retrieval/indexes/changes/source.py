@@ -34,7 +34,10 @@ class VectorSource(ABC):
 
     @abstractmethod
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
-        """Return one result for each step, in order. May read ahead, but only in the calling thread."""
+        """Return one result for each step, in order.
+
+        It may read ahead, but only in the calling thread: pulling a step may commit those before it.
+        """
 
     @abstractmethod
     def check_fits(self, encoding: Encoding, where: object) -> None:
@@ -107,13 +110,17 @@ class PrecomputedSource(VectorSource):
         return self.vectors.describe()
 
 
-def open_vectors(vectors: Vectors, corpus: object) -> PrecomputedVectors | EncodedShards:
-    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards.
+def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | EncodedShards | None:
+    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards; None where none are given.
 
     Raises:
         InputError: they are not usable.
-        ConfigError: a corpus is given beside shards, which hold the documents themselves.
+        ConfigError: a corpus is given beside shards, which hold the documents themselves, or neither is given.
     """
+    if vectors is None:
+        if corpus is None:
+            raise ConfigError("no corpus and no vectors: give at least one of them")
+        return None
     if not (is_url(vectors) or (isinstance(vectors, (str, Path)) and Path(vectors).is_dir())):
         return PrecomputedVectors.open(vectors)
     assert not isinstance(vectors, np.ndarray)  # neither of the two

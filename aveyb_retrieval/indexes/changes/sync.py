@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.changes.build import build_index, ingest_items
+from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.ingest import Ingestion
 from aveyb_retrieval.indexes.changes.update import open_model
 from aveyb_retrieval.indexes.input.documents import MAX_LINE, OnError, Record, path_text
 from aveyb_retrieval.indexes.input.folders import SourceFile, beir_corpus, list_folder, read_files, summary
@@ -142,16 +143,16 @@ def sync_index(
         remaining = _remove_and_rename(transaction, folder, found)
         wanted = {*remaining.new, *remaining.changed, *(new for _, new in remaining.renamed)}
         files_left = [file for file in listed if file.id in wanted]
-        more: tuple[Notice, ...] = ()
+        more: list[Notice] = []
         if files_left:
             source = open_model(transaction.state.encoding, root, options)
             source.check_fits(transaction.state.encoding, root)
             taken: set[str] = set()
-            items = _noted(read_files(files_left, reading), taken)
-            _, more, _ = ingest_items(
-                transaction, source, items,
-                mode="upsert", on_error=on_error, progress=progress, total=len(files_left),
-            )  # fmt: skip
+            taking = Ingestion(
+                transaction, source, mode="upsert", on_error=on_error, progress=progress, total=len(files_left)
+            )
+            taking.run(_noted(read_files(files_left, reading), taken))
+            more = taking.notices
             _remove_unread(transaction, wanted - taken)
         if transaction.state.counts.documents == 0:
             raise InputError(f"{folder}: none of its files can be read; the index would be empty")

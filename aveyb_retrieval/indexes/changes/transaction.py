@@ -15,7 +15,6 @@ import dataclasses
 import json
 import logging
 import os
-import secrets
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -83,10 +82,10 @@ class State:
     encoding: Encoding
     index: str
     recall: float | None
-    first_doc: int
-    next_doc: int
-    counts: Counts
-    tiers: list[Tier]
+    first_doc: int = 1
+    next_doc: int = 1
+    counts: Counts = field(default_factory=Counts)
+    tiers: list[Tier] = field(default_factory=list)
     tables: dict[str, int] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     consumed: int = 0
@@ -418,23 +417,10 @@ def open_transaction(
             delete_unused(index_dir)
 
 
-def new_state(job: Job, encoding: Encoding, index: str, recall: float | None) -> State:
-    """What an index built from nothing begins with."""
-    return State(
-        job=job, base=None, number=1, build=secrets.token_hex(4), encoding=encoding, index=index, recall=recall,
-        first_doc=1, next_doc=1, counts=Counts(), tiers=[],
-    )  # fmt: skip
-
-
-def unfinished(index_dir: IndexDirectory) -> bool:
-    """Whether a change was interrupted."""
-    return index_dir.journal.exists()
-
-
 def delete_unused(index_dir: IndexDirectory) -> None:
     """Delete all files that neither the visible version nor one that somebody reads is made of."""
     current = index_dir.current()
-    if current is None or unfinished(index_dir):
+    if current is None or index_dir.journal.exists():  # what is unfinished needs its own
         return
     kept = set[str]()
     for name in index_dir.versions():

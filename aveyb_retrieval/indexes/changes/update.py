@@ -8,9 +8,9 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.build import describe_job, ingest_corpus
-from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, once, run_change
 from aveyb_retrieval.indexes.changes.selection import Selection
-from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
+from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, open_vectors
 from aveyb_retrieval.indexes.encode_options import InsertOptions, check_options, reading_of
 from aveyb_retrieval.indexes.model import Model, cutting, keeping_tokens, limiting, load_model, load_recorded, pooling
 from aveyb_retrieval.indexes.store.manifest import read_manifest
@@ -73,15 +73,7 @@ def delete_documents(
     """
     chosen = Selection("delete", ids, where, missing_ok=missing_ok)
     job: Job = {"command": "delete", **chosen.describe()}
-
-    def work(transaction: Transaction) -> FinishOptions | None:
-        if transaction.state.step:  # done by the interrupted run that this one continues
-            return FinishOptions()
-        if not remove_selected(transaction, chosen):
-            return None
-        transaction.state.step = 1
-        return FinishOptions()
-
+    work = once(lambda transaction: remove_selected(transaction, chosen))
     return run_change(root, job, work, restart=restart, progress=progress, before=before)
 
 
@@ -109,17 +101,9 @@ def insert(
     options = check_options(options, InsertOptions, f"{mode}_documents")
     encoding = read_manifest(root).encoding
     reading, on_error, progress = reading_of(options), options.get("on_error", "auto"), options.get("progress", silent)
-    vectors = options.get("vectors")
-    source: VectorSource
-    documents: Any = corpus
-    if vectors is not None:
-        ready = open_vectors(vectors, corpus)
-        source = PrecomputedSource(ready)
-        documents = ready.documents() if corpus is None else corpus
-    elif corpus is None:
-        raise ConfigError("no corpus and no vectors: give at least one of them")
-    else:
-        source = open_model(encoding, root, options)
+    ready = open_vectors(options.get("vectors"), corpus)
+    source = open_model(encoding, root, options) if ready is None else PrecomputedSource(ready)
+    documents: Any = corpus if ready is None or corpus is not None else ready.documents()
     source.check_fits(encoding, root)
     job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
 

@@ -100,7 +100,7 @@ def make_tier(
     Raises:
         ConfigError: FAISS does not know the factory string, or there are too few vectors to train it.
     """
-    factory = faiss_index.choose_factory(index, count_estimate, vectors.dim)
+    factory = faiss_index.choose_factory(index, count_estimate)
     made = faiss_index.create(factory, vectors.dim)
     if size := faiss_index.training_size(made, count_estimate):
         faiss_index.train(made, _sample(vectors, first, stop, size, count_estimate), factory)

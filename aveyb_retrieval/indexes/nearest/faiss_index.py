@@ -58,8 +58,8 @@ def exact_limit(dim: int) -> int:
     return EXACT_COMPONENTS // dim
 
 
-def choose_factory(wanted: str, count: int, dim: int) -> str:
-    """Resolve "auto" to a FAISS factory string for `count` vectors of `dim` components; keep any other string."""
+def choose_factory(wanted: str, count: int) -> str:
+    """Resolve "auto" to a FAISS factory string for `count` vectors; keep any other string."""
     if wanted != AUTO:
         return wanted
     cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))

@@ -262,13 +262,9 @@ class _Walk:
 
     def _transform(self, width: int) -> int:
         """Walk a linear transform of vectors; the dimension that it gives."""
-        name = self._name()
-        if name == "PcAm":
-            self._skip(struct.calcsize("<fBi"))
-            for _ in range(3):
-                self._array(4)
-        elif name == "Pcam":
-            self._skip(struct.calcsize("<ffBi"))
+        name, heads = self._name(), {"PcAm": "<fBi", "Pcam": "<ffBi"}
+        if name in heads:
+            self._skip(struct.calcsize(heads[name]))
             for _ in range(3):
                 self._array(4)
         elif name not in ("rrot", "LTra"):

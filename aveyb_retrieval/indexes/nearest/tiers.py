@@ -158,7 +158,7 @@ class Nearest:
             some = [(file, here) for file, here in ranges if file.scores_are_true is true]
             if some:
                 found.append(self._by_files(some, queries, k, look_up=not true))
-        return _top([scores for scores, _ in found], [numbers for _, numbers in found], k)
+        return _top(found, k)
 
     def _in_memory(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
         """The best in memory."""
@@ -184,12 +184,7 @@ class Nearest:
         return search_exactly(blocks, queries, k)
 
     def _by_files(
-        self,
-        files: Sequence[tuple[FaissSearcher, IntArray | None]],
-        queries: FloatArray,
-        k: int,
-        *,
-        look_up: bool,
+        self, files: Sequence[tuple[FaissSearcher, IntArray | None]], queries: FloatArray, k: int, *, look_up: bool
     ) -> tuple[FloatArray, IntArray]:
         """The best that files find, looked up among the stored vectors if `look_up`; all, where there are not `k`."""
         wanted = max(file.wanted(k) for file, _ in files)
@@ -197,7 +192,7 @@ class Nearest:
         grown = 1
         while True:
             asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
-            scores, numbers = _top([part[0] for part in asked], [part[1] for part in asked], wanted * grown)
+            scores, numbers = _top(asked, wanted * grown)
             candidates = (numbers >= 0).sum(axis=1)
             if look_up:
                 scores, numbers = self._looked_up(queries, scores, numbers)
@@ -207,8 +202,7 @@ class Nearest:
             if all(file.exhausted(wanted, grown) for file, _ in files):
                 break
             grown *= HARDER
-        parts = [self._exactly(file, queries, k, here) for file, here in files]
-        return _top([scores for scores, _ in parts], [numbers for _, numbers in parts], k)
+        return _top([self._exactly(file, queries, k, here) for file, here in files], k)
 
     def _looked_up(self, queries: FloatArray, scores: FloatArray, numbers: IntArray) -> tuple[FloatArray, IntArray]:
         """True cosines of candidates `[n, m]`; -inf for those that are gone."""
@@ -220,8 +214,9 @@ class Nearest:
         return np.where(stored[places] == numbers, true, -np.inf).astype(np.float32), numbers
 
 
-def _top(scores: Sequence[FloatArray], numbers: Sequence[IntArray], k: int) -> tuple[FloatArray, IntArray]:
-    """The `k` best of several candidates `[n, m]` a row."""
+def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:
+    """The `k` best of several scores and numbers `[n, m]` a row."""
+    scores, numbers = zip(*found, strict=True)
     return top(np.concatenate(scores, axis=1), np.concatenate(numbers, axis=1), k)
 
 

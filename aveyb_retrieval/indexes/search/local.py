@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
@@ -32,11 +33,10 @@ class LocalEngine:
             IndexFormatError: there is no index, or it is damaged.
         """
         self._path = path
-        self._mapped = mapped
-        self._device = device
+        self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
         self._moving = threading.Lock()
         self.follow: Callable[[EngineInfo], None] | None = None
-        self.snapshot = Snapshot.open(path, mapped=mapped, full_check=full_check, device=device)
+        self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
         """Return the version that is open now (with `follow`: the newest one), also for later."""
@@ -56,7 +56,7 @@ class LocalEngine:
 
         The old one lets go of its files when the last search on it ends.
         """
-        snapshot = Snapshot.open(self._path, mapped=self._mapped, device=self._device, before=self.snapshot)
+        snapshot = self._open(before=self.snapshot)
         check(snapshot.info)
         self.snapshot = snapshot
 

@@ -92,10 +92,7 @@ def publish_index(
         done = 0 if update else writer.begin(settings, restart=restart)
         written = 0
         for batch in _batches(documents, done):
-            if update:
-                writer.upsert(batch)
-            else:
-                writer.add(batch)
+            (writer.upsert if update else writer.add)(batch)
             written += len(batch)
             progress("publishing", done + written, documents.documents, 0)
         if not update:
@@ -186,6 +183,6 @@ def _open(source: str | Path, words: str | None) -> Iterator[_Source]:
             raise ConfigError(f"language={words!r}: {source} has the language {own!r}")
 
         def rows(start: int) -> Iterator[Record]:
-            return stored_documents(snapshot, snapshot.all_documents()[start:])
+            return stored_documents(snapshot, snapshot.tables.numbers("document")[start:])
 
         yield _Source(manifest.encoding, manifest.name, manifest.counts.documents, manifest.counts.passages, rows)

@@ -93,7 +93,8 @@ class Snapshot:
             if old and abs(old._counted - self._counted) <= CHANGED * old._counted:
                 self._holding.update(old._holding)
                 self._counted = old._counted
-            self.tokens = StoredTokens(self.tables, encoding) if encoding.token_codec is not None else None
+            codec = encoding.token_codec
+            self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
             self._nearest = {
                 kind: Nearest.open(
                     root,
@@ -230,10 +231,6 @@ class Snapshot:
     def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
         """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
         return self.tables.read_documents(docs, texts=texts)
-
-    def all_documents(self) -> IntArray:
-        """Numbers of all documents, ascending."""
-        return self.tables.numbers("document")
 
     def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
         """Passages by number, with which of some words they hold; those that are not there are left out."""

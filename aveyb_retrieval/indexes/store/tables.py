@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.token_codec import TokenCodes
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.encoder.token_codec import TokenCodec
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
@@ -273,7 +274,7 @@ class Tables:
             IndexFormatError: one of them is not there.
         """
         found, rows = self.live_vectors(kind, numbers)
-        self._check_all(kind, numbers, found)
+        self.check_all(kind, numbers, found)
         return rows
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
@@ -286,26 +287,8 @@ class Tables:
         numbers = numbers[live]
         return numbers, self.of(kind).vectors(numbers)
 
-    def codes(self, numbers: IntArray, encoding: Encoding) -> TokenCodes:
-        """The codes of the tokens of passages (of documents, where these own them), one after the other.
-
-        Raises:
-            IndexFormatError: one of them is not there, or its codes are not of this codec.
-        """
-        codec = encoding.token_codec
-        assert codec is not None  # else none are stored
-        dataset = self.of(encoding.tokens_of)
-        rows = dataset.take(numbers, [CODES])
-        self._check_all(encoding.tokens_of, numbers, rows[dataset.key].to_numpy())
-        parts = [value.as_buffer() for value in rows[CODES]]
-        sizes = np.array([part.size for part in parts], dtype=np.int64)
-        if (sizes % codec.row_bytes).any():
-            raise IndexFormatError(f"{dataset.path}: damaged codes of tokens; build the index again")
-        ends = np.cumsum(sizes // codec.row_bytes)
-        flat = np.frombuffer(b"".join(parts), dtype=codec.dtype).reshape(-1, codec.row_bytes)
-        return TokenCodes(flat, np.stack([ends - sizes // codec.row_bytes, ends], axis=1))
-
-    def _check_all(self, kind: str, wanted: IntArray, found: IntArray) -> None:
+    def check_all(self, kind: Kind, wanted: IntArray, found: IntArray) -> None:
+        """Raise IndexFormatError where some of the wanted documents or passages were not found."""
         if not np.array_equal(wanted, found):
             missing = np.setdiff1d(wanted, found)
             raise IndexFormatError(
@@ -316,21 +299,28 @@ class Tables:
 
 @dataclass(frozen=True)
 class StoredTokens:
-    """The token vectors of a version, for late interaction."""
+    """The token vectors of a version, for late interaction: what they are kept with, and how."""
 
     tables: Tables
-    encoding: Encoding
-
-    @property
-    def codec(self) -> TokenCodec:
-        """How they are kept."""
-        codec = self.encoding.token_codec
-        assert codec is not None  # nobody makes this otherwise
-        return codec
+    kind: Kind
+    codec: TokenCodec
 
     def gather(self, numbers: IntArray) -> TokenCodes:
-        """The codes of passages (of documents, where these own them), one after the other."""
-        return self.tables.codes(numbers, self.encoding)
+        """The codes of the tokens of passages (of documents, where these own them), one after the other.
+
+        Raises:
+            IndexFormatError: one of them is not there, or its codes are not of this codec.
+        """
+        codec, dataset = self.codec, self.tables.of(self.kind)
+        rows = dataset.take(numbers, [CODES])
+        self.tables.check_all(self.kind, numbers, rows[dataset.key].to_numpy())
+        parts = [value.as_buffer() for value in rows[CODES]]
+        sizes = np.array([part.size for part in parts], dtype=np.int64)
+        if (sizes % codec.row_bytes).any():
+            raise IndexFormatError(f"{dataset.path}: damaged codes of tokens; build the index again")
+        ends = np.cumsum(sizes // codec.row_bytes)
+        flat = np.frombuffer(b"".join(parts), dtype=codec.dtype).reshape(-1, codec.row_bytes)
+        return TokenCodes(flat, np.stack([ends - sizes // codec.row_bytes, ends], axis=1))
 
 
 def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -105,7 +105,7 @@ class Language:
 
         def find(text: str) -> list[Found]:
             normal = _normal(text)
-            starts, stops = _written(text, normal)
+            starts, stops = _written(text)
             return [
                 Found(starts[run.start() + start], stops[run.start() + stop - 1], word)
                 for run in _WORD.finditer(normal)
@@ -174,7 +174,7 @@ def _normal(text: str) -> str:
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).lower()
 
 
-def _written(text: str, normal: str) -> tuple[Sequence[int], Sequence[int]]:
+def _written(text: str) -> tuple[Sequence[int], Sequence[int]]:
     """Where the characters of a text that each of its normal form was made of begin and end."""
     if text.isascii() or (len(text.lower()) == len(text) and unicodedata.is_normalized("NFC", text)):
         return range(len(text)), range(1, len(text) + 1)
