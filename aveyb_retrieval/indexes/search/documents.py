@@ -113,7 +113,7 @@ class DocumentSearch(Search):
             return ranked.matches
         if self._options.mode != "hybrid" or self._options.rerank is not None:
             return [match for match in ranked.matches if match.score >= least]
-        scored = ranked.scored  # none in an index without passages, which such a search is refused of
+        scored = ranked.scored  # there is one, but for a ranking without matches
         confidence = {} if scored is None else best_by_document(scored.ids, scored.shown)
         return [match for match in ranked.matches if confidence.get(match.doc, 0.0) >= least]
 
