@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.engines.words import ascii_word
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
 from aveyb_retrieval.indexes.store.numbering import expand_passages, rank_of
-from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+from aveyb_retrieval.indexes.store.tables import StoredDocument, stored_passages
 from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.engines.collection import Collection, CollectionSettings
+    from aveyb_retrieval.indexes.store.tables import StoredPassage
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 KEPT = 10_000  # values that are remembered of one version
@@ -151,12 +152,9 @@ class CollectionView(ABC):
 
     def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
         """Passages by number, with which of some words they hold; those that are not there are left out."""
-        wanted = list(map(ascii_word, words))
-        found = self.read("passage", ("number", "start", "stop", "heading", *(["words"] if words else [])), passages)
-        return {
-            number: StoredPassage.of(start, stop, heading, f" {''.join(stored)} ", wanted)
-            for number, start, stop, heading, *stored in found
-        }
+        columns = ("number", "start", "stop", "heading", *(["words"] if words else []))
+        rows = list(self.read("passage", columns, passages))
+        return stored_passages(list(map(ascii_word, words)), *zip(*rows, strict=True)) if rows else {}
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,10 +67,23 @@ class StoredPassage(NamedTuple):
     heading: str
     held: tuple[bool, ...] = ()
 
-    @classmethod
-    def of(cls, start: int, stop: int, heading: str, stored: str, words: Sequence[str]) -> StoredPassage:
-        """A passage whose words are stored with a space before and after each, and which of some words it holds."""
-        return cls((start, stop), heading, tuple([f" {word} " in stored for word in words]))
+
+def stored_passages(
+    words: Sequence[str],
+    numbers: Iterable[int],
+    starts: Iterable[int],
+    stops: Iterable[int],
+    headings: Iterable[str],
+    texts: Sequence[str] = (),
+) -> dict[int, StoredPassage]:
+    """Passages by number, from their columns, with which of some words they hold.
+
+    `texts` are their stored words, with a space before and after each; not needed where no words are asked for.
+    """
+    asked = [f" {word} " for word in words]
+    held = zip(*([word in text for text in texts] for word in asked), strict=True) if asked else repeat(())
+    spans = zip(starts, stops, strict=True)
+    return dict(zip(numbers, map(StoredPassage, spans, headings, held), strict=True))
 
 
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
@@ -257,13 +271,10 @@ class Tables:
 
     def read_passages(self, numbers: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
         """Fetch passages by number, with which of some words they hold; those that are not there are left out."""
-        columns = ["start", "stop", "heading", *([WORDS] if words else [])]
-        rows = self.passages.take(np.array(numbers, dtype=np.int64), columns)
-        found = zip(*(rows[column].to_pylist() for column in ("passage", *columns)), strict=True)
-        return {
-            number: StoredPassage.of(start, stop, heading, "".join(stored), words)
-            for number, start, stop, heading, *stored in found
-        }
+        texts = ["heading", *([WORDS] if words else [])]
+        rows = self.passages.take(np.array(numbers, dtype=np.int64), ["start", "stop", *texts])
+        places = (rows[column].to_numpy().tolist() for column in ("passage", "start", "stop"))
+        return stored_passages(words, *places, *(rows[column].to_pylist() for column in texts))
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 
