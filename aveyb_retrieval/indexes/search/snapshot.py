@@ -60,14 +60,7 @@ class Snapshot:
     """
 
     def __init__(
-        self,
-        root: Path,
-        manifest: Manifest,
-        *,
-        mapped: bool = True,
-        full_check: bool = False,
-        device: str = "cpu",
-        before: Snapshot | None = None,
+        self, root: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str, before: Snapshot | None
     ) -> None:
         encoding = manifest.encoding
         self.root = root
