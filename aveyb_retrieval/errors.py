@@ -40,12 +40,13 @@ class BackendError(AveyBError, RuntimeError):
 
 
 class OptionalDependencyError(AveyBError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed; the message names the command that installs the extra that brings it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{package} is needed for {purpose} and is not installed: pip install 'aveyb-retrieval[{extra}]'"
-        )
+        from aveyb_retrieval.version import install_command
+
+        self.command = install_command(extra)
+        super().__init__(f"{package} is needed for {purpose} and is not installed: {self.command}")
         self.package = package
         self.extra = extra
         self._purpose = purpose

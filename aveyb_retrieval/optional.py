@@ -17,6 +17,13 @@ _EXTRAS = {
     "tokenizers": "torch",
     "huggingface_hub": "hub",
     "onnx": "train",
+    "prometheus_client": "server",
+    "starlette": "server",
+    "uvicorn": "server",
+    "langchain_core": "langchain",
+    "llama_index": "llama-index",
+    "haystack": "haystack",
+    "mcp": "mcp",
 }
 
 

@@ -1,8 +1,11 @@
-"""The version of the installed package."""
+"""The version of the installed package, and how its extras are installed."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 
 
 def package_version() -> str:
@@ -11,3 +14,23 @@ def package_version() -> str:
         return version("aveyb-retrieval")
     except PackageNotFoundError:
         return "unknown"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from where this package itself came.
+
+    That is the folder of a clone it runs from, else the address it was installed from (a folder, a wheel, a repository
+    of git: pip's direct_url.json), else its name in a package index.
+    """
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    wanted = f"aveyb-retrieval[{extra}]"
+    try:
+        origin = json.loads(distribution("aveyb-retrieval").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if "url" in origin:
+        git = origin.get("vcs_info")
+        wanted += f" @ {git['vcs']}+{origin['url']}@{git['commit_id']}" if git else f" @ {origin['url']}"
+    return f"pip install {shlex.quote(wanted)}"

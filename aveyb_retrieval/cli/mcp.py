@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, MODE, Command
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.addresses import LOOPBACK
 
 PORT = 8765
@@ -44,10 +44,6 @@ def main(
         raise ConfigError(
             f"--host {host}: other machines can reach it, and there are no keys; give --no-key to allow that"
         )
-    try:
-        import mcp.server  # noqa: F401
-    except ImportError as error:
-        raise OptionalDependencyError(f"{error.name}", "mcp", "aveyb-mcp") from error
     from aveyb_retrieval.integrations.mcp import make_server
 
     server = make_server(directory, model=model, name=name, mode=mode)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.optional import extra_for
 from aveyb_retrieval.server.addresses import LOOPBACK
 from aveyb_retrieval.server.limits import Limits, limits
 from aveyb_retrieval.wording import plural
@@ -87,12 +88,10 @@ def main(
     INDEXES are folders; NAME=DIR names one otherwise than its folder. A new version of an index is served within a
     second or two. SIGTERM and Ctrl-C end the server when the running requests are answered.
     """
-    try:
+    with extra_for("aveyb-serve"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise OptionalDependencyError(f"{error.name}", "server", "aveyb-serve") from error
     from aveyb_retrieval.server.app import create_app
     from aveyb_retrieval.server.gate import Keys, read_keys
     from aveyb_retrieval.server.indexes import Indexes, named_paths

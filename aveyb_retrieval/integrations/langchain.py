@@ -5,15 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.retrievers import BaseRetriever
-from langchain_core.vectorstores import VectorStore
-from pydantic import Field, PrivateAttr
-
 from aveyb_retrieval import ConfigError, Embedder, Index
 from aveyb_retrieval.integrations.adapting import place, row
 from aveyb_retrieval.integrations.vectors_only import VectorsOnly
+from aveyb_retrieval.optional import extra_for
+
+with extra_for("the adapter of LangChain"):
+    from langchain_core.documents import Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+    from pydantic import Field, PrivateAttr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
+from aveyb_retrieval.optional import extra_for
 from aveyb_retrieval.wording import shortened
+
+with extra_for("the tools of an agent"):
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+    from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

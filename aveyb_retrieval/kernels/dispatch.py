@@ -96,7 +96,9 @@ def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
 
 def missing_triton() -> str | None:
     """Return how to install Triton where it is missing, or None where it is installed."""
-    return None if _TRITON_INSTALLED else "Triton is not installed (pip install 'aveyb-retrieval[gpu]')"
+    from aveyb_retrieval.version import install_command
+
+    return None if _TRITON_INSTALLED else f"Triton is not installed ({install_command('gpu')})"
 
 
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:

@@ -332,5 +332,5 @@ def test_options_out_of_range_are_refused_in_one_line(folder: Path, options: dic
 
 def test_minilm_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(AveyBError, match=r"aveyb-retrieval\[minilm\]"):
+    with pytest.raises(AveyBError, match=r"pip install .*\[minilm\]"):
         load_encoder("minilm")

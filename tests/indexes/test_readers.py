@@ -249,7 +249,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     kind = kind_of(path)
     assert kind is not None
     monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
-    with FileReader(None, 100) as reader, pytest.raises(OptionalDependencyError, match=r"aveyb-retrieval\[files\]"):
+    with FileReader(None, 100) as reader, pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"):
         reader.read(path, kind)
 
 

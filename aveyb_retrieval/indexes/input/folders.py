@@ -207,7 +207,7 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
     except OptionalDependencyError as error:
         if file.named:
             raise
-        missing = f"{error.package} is needed and is not installed: pip install 'aveyb-retrieval[{error.extra}]'"
+        missing = f"{error.package} is needed and is not installed: {error.command}"
         yield Rejected(location, missing, "", found=True)
         return
     if not found.text.strip():

@@ -31,7 +31,7 @@ for root, storage in ((sys.argv[1], "int8"), (sys.argv[2], None)):
         try:
             retriever.search("filter", 2, rerank="cross/encoder")
         except ImportError as error:
-            assert str(error).endswith("pip install 'aveyb-retrieval[torch]'")
+            assert str(error).endswith("[torch]'") and ": pip install " in str(error)
 """
 
 
@@ -66,7 +66,7 @@ def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: lis
     done = run(f"from aveyb_retrieval.cli.{command} import main\nmain(sys.argv[1:])", *arguments, *data)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.endswith("and is not installed: pip install 'aveyb-retrieval[torch]'")
+    assert line.endswith("[torch]'") and " and is not installed: pip install " in line
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_needs_it_names_the_extra(code: str, said: str) -> None:
     done = run(f"import aveyb_retrieval\n{wrapped}", DEFAULT_MODEL)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
-    assert said in line and "pip install 'aveyb-retrieval[" in line
+    assert said in line and ": pip install " in line
 
 
 def test_every_public_name_is_there_or_names_its_extra() -> None:
