@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -225,3 +226,24 @@ def test_a_prompt_keeps_to_its_budget(retriever: Retriever) -> None:
     assert hits_to_prompt([], max_tokens=10) == ""
     with pytest.raises(ConfigError, match="none of the 8 hits fits; the smallest has"):
         hits_to_prompt(hits, max_tokens=3)
+
+
+@pytest.mark.parametrize("words", [range(0), range(40), range(200, 240)])
+def test_a_prompt_keeps_the_best_hit_trimmed(words: range) -> None:
+    text = "First of all. " + " ".join(f"Sentence {n} says so much." for n in range(60))
+    best = (text.index("Sentence 30"), text.index("Sentence 31") - 1) if words else (0, 13)
+    if words.start:  # a sentence that does not fit
+        text, best = " ".join(f"word{n}" for n in words), (0, 300)
+    hit = Hit("a", 1.0, "xy" + text, "", {}, text, span=(2, 2 + len(text)), best_sentence=(best[0] + 2, best[1] + 2))
+    other = Hit("b", 0.5, "Small.", "", {}, "Small.", span=(0, 6))
+    prompt = hits_to_prompt([hit, other], max_tokens=60)
+    assert estimate_tokens(prompt) <= 60
+    found = re.match(r"\[1\] \(a, characters (\d+)-(\d+)\)\n(.+)\n\n", prompt)
+    assert found
+    kept = found[3]
+    assert kept == hit.text[int(found[1]) : int(found[2])]
+    assert len(kept) > 100
+    if words.start:
+        assert text.startswith(kept + " ")
+    else:
+        assert kept.startswith("Sentence 30" if words else "First of all. Sentence 0") and kept.endswith("so much.")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from aveyb_retrieval.encoder.outline import outline
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.hits import Hit
 
+_LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 
 
@@ -28,8 +32,10 @@ def hits_to_prompt(
 ) -> str:
     """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
 
-    A passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the numbers stay
-    those of the hits, so that `[3]` in an answer means `hits[2]`.
+    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
+    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
+    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
+    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
 
     Args:
         hits: Best first. A hit without a passage gives its whole text.
@@ -46,12 +52,34 @@ def hits_to_prompt(
         block = _block(number, hit)
         size = count(block)
         smallest = min(smallest or size, size)
+        if number == 1 and size > left:
+            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
+            size = count(block)
         if size <= left:
             blocks.append(block)
             left -= size
     if hits and not blocks:
         raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
     return "".join(blocks)
+
+
+def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
+    """What fits of a hit: whole sentences, else words; None where not even a word does."""
+    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
+    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    for begin in sorted({0, best[0]}):
+        text = whole[begin : begin + _LONGEST_TOKEN * tokens]
+
+        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
+            kept = text[:end].rstrip()
+            return replace(hit, passage=kept, span=(start, start + len(kept)))
+
+        words = [word.end() for word in re.finditer(r"\S+", text)]
+        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
+            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
+            if number and (begin == best[0] or ends[number - 1] >= best[1]):
+                return part(ends[number - 1])
+    return None
 
 
 def _block(number: int, hit: Hit) -> str:
