@@ -15,6 +15,7 @@ from aveyb_retrieval.indexes.input.documents import Record, Rejected
 from aveyb_retrieval.indexes.input.readers import formats
 from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable
 from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
+from aveyb_retrieval.indexes.input.readers.ocr import why_none
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_docx, make_pdf, make_zip
 
@@ -234,5 +235,5 @@ def test_a_folder_of_all_kinds_is_one_index(tmp_path: Path) -> None:
 def test_a_scanned_file_is_listed_as_such(tmp_path: Path) -> None:
     (tmp_path / "scan.pdf").write_bytes(make_pdf([[], []], images=[0, 1]))
     (left,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
-    assert left.reason == "no text: scanned? (2 pages of pictures only; make it searchable by OCR)"
+    assert left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"  # by what is installed here
     assert not [item for item in read_corpus(tmp_path) if isinstance(item, Record)]

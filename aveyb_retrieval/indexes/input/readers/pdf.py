@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+import time
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable, check_characters, clean, one_line
+from aveyb_retrieval.indexes.input.readers.ocr import ALL_SECONDS, read_picture, why_none
 from aveyb_retrieval.indexes.pages import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.wording import plural
 
@@ -36,7 +38,7 @@ def read_pdf(data: bytes, longest: int) -> FileText:
     """Read a PDF file: `longest` bounds the characters of its text.
 
     Raises:
-        Unreadable: it is encrypted, damaged, too long, or pictures of text only.
+        Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
     """
     import pypdfium2
 
@@ -69,18 +71,19 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     sizes: list[Sizes] = []
     pictures: list[int] = []  # numbers of pages that show pictures and hold no text
     length = 0
+    enough = time.monotonic() + ALL_SECONDS
     for index in range(count):
         text, is_picture, page_sizes = _page(document, index, measure=not bookmarks)
-        if is_picture:
+        if is_picture and time.monotonic() < enough:
+            text = clean(read_picture(document[index])).strip()
+        if is_picture and not text:
             pictures.append(index + 1)
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
         sizes.append(page_sizes)
         length += len(text)
         check_characters(length, longest)
     if pictures and not length:
-        raise Unreadable(
-            f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; make it searchable by OCR)"
-        )
+        raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
     labels = tuple(short_label(one_line(document.get_page_label(index))) for index in range(count))
     if all(label in ("", str(number)) for number, label in enumerate(labels, start=1)):
         labels = ()
