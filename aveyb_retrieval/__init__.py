@@ -16,8 +16,8 @@ from aveyb_retrieval.errors import (
     InputError,
     ModelError,
     OptionalDependencyError,
+    extra_for,
 )
-from aveyb_retrieval.optional import extra_for
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.avey_config import AveyConfig

@@ -6,6 +6,21 @@ tools print the message and exit with code 2; anything else that escapes is a bu
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_EXTRAS = {  # packages that more than one place imports
+    "torch": "torch",
+    "transformers": "torch",
+    "sentence_transformers": "torch",
+    "tokenizers": "torch",
+    "huggingface_hub": "hub",
+    "onnx": "train",
+}
+
 
 class AveyBError(Exception):
     """Base of every error this package raises on purpose."""
@@ -54,3 +69,21 @@ class OptionalDependencyError(AveyBError, ImportError):
     def __reduce__(self) -> tuple[type[OptionalDependencyError], tuple[str, str, str]]:
         """Let it pass from one process to another."""
         return type(self), (self.package, self.extra, self._purpose)
+
+
+@contextmanager
+def extra_for(purpose: str, extra: str | None = None) -> Iterator[None]:
+    """Raise `OptionalDependencyError` where an import inside the block lacks a package that an extra brings.
+
+    Args:
+        purpose: what the package is needed for, for the message.
+        extra: that brings what the block imports; None looks the package up.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        brought = extra or _EXTRAS.get(package)
+        if brought is None:
+            raise
+        raise OptionalDependencyError(package.replace("_", "-"), brought, purpose) from error

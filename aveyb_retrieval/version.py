@@ -17,11 +17,7 @@ def package_version() -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, from where this package itself came.
-
-    That is the folder of a clone it runs from, else the address it was installed from (a folder, a wheel, a repository
-    of git: pip's direct_url.json), else its name in a package index.
-    """
+    """Return what installs an extra from where this package came: a clone, an address (direct_url.json) or its name."""
     clone = Path(__file__).parents[1]
     if (clone / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.processors import respect_processors
-from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for
 from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:

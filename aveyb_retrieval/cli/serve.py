@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
-from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.server.addresses import LOOPBACK
 from aveyb_retrieval.server.limits import Limits, limits
 from aveyb_retrieval.wording import plural
@@ -88,7 +87,7 @@ def main(
     INDEXES are folders; NAME=DIR names one otherwise than its folder. A new version of an index is served within a
     second or two. SIGTERM and Ctrl-C end the server when the running requests are answered.
     """
-    with extra_for("aveyb-serve"):
+    with extra_for("aveyb-serve", "server"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from aveyb_retrieval.errors import BackendError, ConfigError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 
 def check_device(device: str) -> None:

@@ -21,8 +21,7 @@ from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cu
 from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.wordpiece import load_tokenizer
-from aveyb_retrieval.errors import BackendError, ConfigError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

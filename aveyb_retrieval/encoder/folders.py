@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ModelError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import ModelError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

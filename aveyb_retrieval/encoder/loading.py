@@ -11,8 +11,7 @@ from aveyb_retrieval.encoder.embedder import AUTO, Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
 from aveyb_retrieval.encoder.sentence_transformers import read_prompts
 from aveyb_retrieval.encoder.wordpiece import tokenizer_files
-from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder

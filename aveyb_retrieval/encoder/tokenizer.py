@@ -25,8 +25,7 @@ import tiktoken
 
 from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
 from aveyb_retrieval.encoder.folders import read_object
-from aveyb_retrieval.errors import InputError, ModelError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import InputError, ModelError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, InputError, extra_for
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, rank
 from aveyb_retrieval.eval.runs import check_run
 from aveyb_retrieval.wording import plural
@@ -87,10 +87,8 @@ def load_trec_eval() -> ModuleType:
     Raises:
         OptionalDependencyError: it is not installed.
     """
-    try:
+    with extra_for("computing metrics", "eval"):
         import pytrec_eval
-    except ImportError as error:
-        raise OptionalDependencyError("pytrec-eval-terrier", "eval", "computing metrics") from error
     return pytrec_eval
 
 

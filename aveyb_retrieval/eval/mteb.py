@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -120,10 +120,8 @@ def _pairs(batch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _meta(name: str, fingerprint: str, dim: int, suffix: str = "") -> ModelMeta:
-    try:
+    with extra_for("evaluation through MTEB", "mteb"):
         from mteb.models.model_meta import ModelMeta
-    except ImportError as error:
-        raise OptionalDependencyError("mteb", "mteb", "evaluation through MTEB") from error
     label = name if name.count("/") == 1 else f"aveyb-retrieval/{Path(name).name}"
     values = {"name": label + suffix, "revision": fingerprint[:12], "embed_dim": dim, "similarity_fn_name": "cosine"}
     return ModelMeta.create_empty(overwrites=values)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import CorpusEncoder, LoadOptions
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
@@ -81,11 +81,9 @@ def bm25_modules() -> tuple[Any, Any]:
     Raises:
         OptionalDependencyError: one of them is not installed.
     """
-    try:
+    with extra_for("the BM25 baseline", "bm25"):
         import bm25s
         import Stemmer
-    except ImportError as error:
-        raise OptionalDependencyError(error.name or "bm25s", "bm25", "the BM25 baseline") from error
     return bm25s, Stemmer.Stemmer("english")
 
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Index
+from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import in_thread, place, row
-from aveyb_retrieval.optional import extra_for
 
-with extra_for("the adapter of Haystack"):
+with extra_for("the adapter of Haystack", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
     from haystack.document_stores.errors import DuplicateDocumentError
     from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy

@@ -6,11 +6,11 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index
+from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import place, row
 from aveyb_retrieval.integrations.vectors_only import VectorsOnly
-from aveyb_retrieval.optional import extra_for
 
-with extra_for("the adapter of LangChain"):
+with extra_for("the adapter of LangChain", "langchain"):
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index, Retriever
+from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import in_thread, place, row
-from aveyb_retrieval.optional import extra_for
 
-with extra_for("the adapter of LlamaIndex"):
+with extra_for("the adapter of LlamaIndex", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import PrivateAttr

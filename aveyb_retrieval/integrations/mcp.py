@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.wording import shortened
 
-with extra_for("the tools of an agent"):
+with extra_for("the tools of an agent", "mcp"):
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations

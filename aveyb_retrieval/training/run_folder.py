@@ -25,7 +25,7 @@ from safetensors import safe_open
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from aveyb_retrieval.errors import ConfigError, InputError, ModelError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError, extra_for
 from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.step_display import StepDisplay
 
@@ -254,10 +254,8 @@ def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
     Raises:
         OptionalDependencyError: matplotlib is not installed.
     """
-    try:
+    with extra_for("drawing loss curves", "train"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OptionalDependencyError("matplotlib", "train", "drawing loss curves") from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, label in (("loss", "training"), ("eval_loss", "held out")):

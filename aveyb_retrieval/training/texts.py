@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import InputError, OptionalDependencyError
+from aveyb_retrieval.errors import InputError, extra_for
 from aveyb_retrieval.indexes.input.json_lines import read_objects
 from aveyb_retrieval.indexes.store.files import hash_file
 
@@ -73,11 +73,9 @@ def read_hub_rows(name: str, *, split: str = "train") -> Iterator[tuple[int, dic
         OptionalDependencyError: `datasets` is not installed.
         InputError: the data set does not exist, or reading it fails.
     """
-    try:
+    with extra_for("reading a data set from the hub", "train"):
         from datasets import load_dataset
         from datasets.exceptions import DatasetsError
-    except ImportError as error:
-        raise OptionalDependencyError("datasets", "train", "reading a data set from the hub") from error
     path, _, config = name.partition(":")
     try:
         yield from enumerate(load_dataset(path, config or None, split=split, streaming=True))

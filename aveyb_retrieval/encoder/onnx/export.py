@@ -10,8 +10,7 @@ from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Int8
 from aveyb_retrieval.encoder.onnx.model import FILES, WEIGHTS
 from aveyb_retrieval.encoder.onnx.network import Network
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
-from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.optional import extra_for
+from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
 
 if TYPE_CHECKING:
     from pathlib import Path

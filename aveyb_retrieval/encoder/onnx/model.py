@@ -11,7 +11,7 @@ from aveyb_retrieval.encoder.folders import file_digest
 from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.file import read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
-from aveyb_retrieval.errors import ModelError, OptionalDependencyError
+from aveyb_retrieval.errors import ModelError, extra_for
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -158,10 +158,8 @@ class OnnxModel:
 
 def _session(content: bytes, path: Path) -> Any:
     """Open a session on one processor or as many as OMP_NUM_THREADS says; its threads wait as OMP_WAIT_POLICY says."""
-    try:
+    with extra_for("the ONNX form of a model", "cpu"):
         import onnxruntime
-    except ImportError as error:
-        raise OptionalDependencyError("onnxruntime", "cpu", "the ONNX form of a model") from error
     options = onnxruntime.SessionOptions()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = int(threads) if threads.isdigit() else 0

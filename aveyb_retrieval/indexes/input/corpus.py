@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from aveyb_retrieval.errors import InputError, OptionalDependencyError
+from aveyb_retrieval.errors import InputError, extra_for
 from aveyb_retrieval.indexes.input.documents import (
     FieldNames,
     Item,
@@ -179,10 +179,8 @@ def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[byte
 
 def _read_dataset(source: str, names: FieldNames) -> Iterator[Item]:
     name, _, split = source.partition(":")
-    try:
+    with extra_for(f"reading the Hugging Face dataset {name!r}", "hub"):
         import datasets
-    except ImportError as error:
-        raise OptionalDependencyError("datasets", "hub", f"reading the Hugging Face dataset {name!r}") from error
     try:
         rows = datasets.load_dataset(name, split=split or "train", streaming=True)
     except (OSError, ValueError) as error:  # datasets' own errors derive from these two

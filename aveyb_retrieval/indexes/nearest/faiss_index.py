@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.indexes.nearest import faiss_structure
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def import_faiss() -> Any:
     Raises:
         OptionalDependencyError: it is not installed.
     """
-    try:
+    with extra_for("building and searching an index", "cpu"):
         import faiss
-    except ImportError as error:
-        raise OptionalDependencyError("faiss", "cpu", "building and searching an index") from error
     return faiss
 
 

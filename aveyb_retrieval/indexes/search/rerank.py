@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
-from aveyb_retrieval.optional import extra_for
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ConfigError, EngineError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, EngineError, extra_for
 from aveyb_retrieval.wording import first_line, plural
 
 if TYPE_CHECKING:
@@ -112,10 +112,8 @@ class RayCluster:
             EngineError: no cluster answers at the address.
             OptionalDependencyError: Ray is not installed.
         """
-        try:
+        with extra_for("encoding on a cluster", "ray"):
             import ray
-        except ImportError as error:
-            raise OptionalDependencyError("ray", "ray", "encoding on a cluster") from error
         if ray.is_initialized():
             yield ray
             return

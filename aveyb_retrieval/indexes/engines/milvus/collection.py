@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, extra_for
 from aveyb_retrieval.indexes.engines.collection import NOT_THERE, Collection
 from aveyb_retrieval.indexes.engines.milvus.view import NAMED, MilvusView
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
@@ -90,13 +90,11 @@ class MilvusCollection(Collection):
         self.options = {"consistency_level": level, "timeout": WAIT}
         self._names = rf"{self.prefix}_([0-9]+)_(documents|passages)"
         self._index, self._next, self._uri, self._lite = parameters.index, 0, target["uri"], not address.url.netloc
-        try:
+        with extra_for("milvus:// addresses", "milvus"):
             import pymilvus
 
             if self._lite:
                 import milvus_lite  # noqa: F401
-        except ImportError as error:
-            raise OptionalDependencyError("pymilvus and milvus-lite", "milvus", "milvus:// addresses") from error
         for name in ("pymilvus.decorators", "pymilvus.client.connection_manager"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what is raised is not printed as well
         path, advice = Path(self._uri), "check that the server runs there, and the user, password and database"

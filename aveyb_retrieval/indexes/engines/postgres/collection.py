@@ -12,7 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlunsplit
 
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexLockedError, InputError, OptionalDependencyError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexLockedError, InputError, extra_for
 from aveyb_retrieval.indexes.engines.collection import Collection
 from aveyb_retrieval.indexes.engines.postgres.view import PostgresView, vector_text
 from aveyb_retrieval.indexes.engines.words import pack_postings, word_key
@@ -87,10 +87,8 @@ class PostgresCollection(Collection):
         """Open a connection that commits every statement unless a transaction is begun."""
         if len(self.address.folders) != 1:
             raise ConfigError(f"{self.name}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION")
-        try:
+        with extra_for("postgresql:// addresses", "pgvector"):
             import psycopg
-        except ImportError as error:
-            raise OptionalDependencyError("psycopg", "pgvector", "postgresql:// addresses") from error
         from psycopg.conninfo import conninfo_to_dict
         from psycopg.types.json import JsonbDumper
 

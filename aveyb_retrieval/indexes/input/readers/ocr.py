@@ -48,7 +48,6 @@ def read_picture(page: pypdfium2.PdfPage) -> str:
     scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
     try:
         picture = page.render(scale=scale, grayscale=True).to_pil()
-        words: str = pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS)
+        return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
     except (OSError, RuntimeError):  # of Tesseract, or its time
         return ""
-    return words
