@@ -21,6 +21,7 @@ PORT = 8765
 @click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
 @click.option("--no-key", is_flag=True, help="With --http: let other machines ask; there are no keys.")
 @click.option("--name", help="What agents call the index.  [default: the name of its folder]")
+@click.option("--page", help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.")
 @MODE
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 def main(
@@ -30,6 +31,7 @@ def main(
     port: int | None,
     no_key: bool,
     name: str | None,
+    page: str | None,
     mode: str,
     model: str | None,
 ) -> None:
@@ -46,7 +48,7 @@ def main(
         )
     from aveyb_retrieval.integrations.mcp import make_server
 
-    server = make_server(directory, model=model, name=name, mode=mode)
+    server = make_server(directory, model=model, name=name, page=page, mode=mode)
     if http:
         click.echo(f"{directory}: http://{host}:{port or PORT}/mcp", err=True)
         server.run("streamable-http", host=host, port=port or PORT)

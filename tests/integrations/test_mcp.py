@@ -21,7 +21,7 @@ pytest.importorskip("mcp", reason="mcp is not installed: pip install '.[integrat
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
-from aveyb_retrieval import Embedder, add_documents, build_index, delete_documents
+from aveyb_retrieval import ConfigError, Embedder, add_documents, build_index, delete_documents
 from aveyb_retrieval.cli.mcp import main
 from aveyb_retrieval.integrations.mcp import MAX_BYTES, make_server
 
@@ -169,6 +169,19 @@ def test_a_new_version_is_followed(index: Path, server: Any, embedder: Embedder)
     assert found["results"][0]["id"] == "new"
     delete_documents(index, ["new"])
     assert call(server, "fetch", id="new").is_error
+
+
+def test_with_an_address_of_the_page_citations_lead_there(tmp_path: Path, embedder: Embedder) -> None:
+    build_index([{"_id": "a/b c&d", "text": "The gate."}], tmp_path / "ix", model=embedder)
+    for page, begin in (("https://s.org/", "https://s.org/?"), ("http://s.org?index=x", "http://s.org?index=x&")):
+        server = make_server(tmp_path / "ix", model=embedder, page=page)
+        (found,) = call(server, "search", query="gate").structured_content["results"]
+        assert found["url"] == begin + "doc=a%2Fb+c%26d&at=0"
+        read = call(server, "fetch", id="a/b c&d", offset=4).structured_content
+        assert read["url"] == begin + "doc=a%2Fb+c%26d&at=4"
+    for wrong in ("s.org", "https://s.org/#a", "javascript:alert(1)"):
+        with pytest.raises(ConfigError, match="http"):
+            make_server(tmp_path / "ix", model=embedder, page=wrong)
 
 
 def test_an_index_without_passages_is_searched_by_documents(tmp_path: Path, embedder: Embedder) -> None:
