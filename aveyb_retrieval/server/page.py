@@ -12,7 +12,7 @@ from starlette.routing import Route
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-_SCRIPTS = ("page.js", "api.js", "filters.js", "reader.js", "text.js")
+_SCRIPTS = ("page.js", "api.js", "facets.js", "filters.js", "reader.js", "text.js")
 _FILES = {
     "/": ("index.html", "text/html"),
     "/page/style.css": ("style.css", "text/css"),

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from PIL import Image
 
@@ -14,6 +15,17 @@ from tests.server.browser import Browser, Page
 from tests.server.conftest import ROOT, pages_of_this_project, running
 
 QUESTION = "how is damage on the disk found?"
+ARABIC = [
+    {"_id": f"{file}.md", "title": title, "text": text, "القسم": part, "السنة": year}
+    for file, title, text, part, year in (
+        ("lease", "عقد الإيجار", "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. انظر section 4 من العقد.\n\n"
+         "يكون الإخطار كتابيا، ويسلم باليد أو بالبريد المسجل.", "القانون", 2021),
+        ("rent", "دفع الإيجار", "يدفع الإيجار في أول كل شهر. إذا تأخر الدفع أرسل المالك إنذارا.", "القانون", 2021),
+        ("pump", "دليل المضخة", "أغلق الصمام قبل فتح المرشح، ثم انتظر حتى ينخفض الضغط.", "الصيانة", 2023),
+        ("keys", "تسليم المفاتيح", "عند إنهاء العقد تسلم المفاتيح إلى المالك في يوم الخروج.", "القانون", 2023),
+    )
+]  # fmt: skip
+ARABIC_QUESTION = "متى يجب إخطار المالك لإنهاء العقد؟"
 COLORS = 96  # of a picture: a third of the bytes, and nobody sees it
 
 
@@ -25,7 +37,7 @@ def save(page: Page, path: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Take a search with an open document: in light, in dark, and on a phone."""
+    """Take a search with an open document, in light, in dark, and on a phone; its facets; and one in Arabic."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "chromium is not installed (Debian package `chromium`)"
     folder.mkdir(exist_ok=True)
@@ -43,6 +55,19 @@ def main(folder: Path) -> None:
                 page.click("#hits h2 a")
                 page.wait("document.querySelector('#text .current') !== null")
                 save(page, folder / f"document-{name}.png")
+            page.screen(1360, 850)
+            page.go(f"{server.url}/?query={QUESTION.replace(' ', '+')}")
+            page.wait("!document.getElementById('facets').hidden")
+            save(page, folder / "facets-light.png")
+        build_index(ARABIC, Path(scratch) / "العقود")
+        with running(Path(scratch) / "العقود") as server, Browser(chromium, Path(scratch) / "second") as browser:
+            page = browser.open()
+            page.screen(1360, 620)
+            page.go(f"{server.url}/?query={quote(ARABIC_QUESTION)}")
+            page.wait("!document.getElementById('facets').hidden")
+            page.click("#hits h2 a")
+            page.wait("document.querySelector('#text .current') !== null")
+            save(page, folder / "arabic-light.png")
 
 
 if __name__ == "__main__":

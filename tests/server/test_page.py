@@ -88,6 +88,7 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.wait("document.getElementById('page-number').textContent === 'Page 1'")
     assert page.run("document.querySelector('#hits h2').textContent") == first
 
+    page.wait("!document.getElementById('facets').hidden")
     page.click("#add-filter")
     page.type("folder")
     page.run("document.getElementById('filter-value').focus()")
@@ -181,6 +182,7 @@ def test_markup_in_documents_stays_text(browser, tmp_path):
         page.wait("document.querySelectorAll('#filters button').length === 1")
         page.wait(f"{HITS} === 2")
         assert page.console == []
+        page.go("about:blank")  # asks no more
 
 
 def test_a_key_is_asked_for_once(browser, handbook, tmp_path):
@@ -199,6 +201,7 @@ def test_a_key_is_asked_for_once(browser, handbook, tmp_path):
         assert [line for line in page.console if "401" not in line] == []
         page.go(f"{server.url}/?query=passage")
         page.wait(f"{HITS} === 10")
+        page.go("about:blank")
 
 
 @pytest.fixture(scope="session")
@@ -241,6 +244,8 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
     assert violations(page, axe) == []
     search(page, server.url)
     page.click("#add-filter")
+    page.wait("!document.getElementById('facets').hidden")
+    page.run("document.getElementById('facets').open = true")
     assert violations(page, axe) == []
     page.click("#hits h2 a")
     page.wait(OPENED)
@@ -279,6 +284,62 @@ def mixed_page(browser, mixed):
     opened.screen(1280, 800)
     yield opened
     assert opened.console == []
+
+
+FACETS = """Object.fromEntries([...document.querySelectorAll('.facet')].map((group) => [
+  group.querySelector('p').textContent, [...group.querySelectorAll('button')].map((each) => each.innerText.trim())]))"""
+COUNTED = "!document.getElementById('facets').hidden"
+
+
+def test_facets_count_narrow_down_and_are_reached_by_keyboard(browser, tmp_path):
+    documents = [
+        {
+            "_id": str(number),
+            "text": f"The valve number {number} is closed.",
+            "path": f"{number}.md",
+            "file.type": "pdf" if number % 3 else "docx",
+            "tags": ["a", "b"] if number < 5 else ["b"],
+            "serial": number,
+            "year": 2000 + number // 2,
+            "url": f"https://example.org/{number}",
+            "one": "same",
+        }
+        for number in range(24)
+    ]
+    build_index(documents, tmp_path / "valves")
+    with running(tmp_path / "valves") as server:
+        page = browser.open()
+        page.screen(1400, 900)
+        page.go(f"{server.url}/?query=which+valve+is+closed")
+        page.wait(COUNTED)
+        facets = page.run(FACETS)
+        assert list(facets) == ["file.type", "tags", "year"]  # neither what all have nor what each has alone
+        assert [" ".join(each.split()) for each in facets["file.type"]] == ["pdf 16 documents", "docx 8 documents"]
+        assert [" ".join(each.split()) for each in facets["tags"]] == ["b 24 documents", "a 5 documents"]
+        assert len(facets["year"]) == 13 and facets["year"][-1] == "4 more"
+        left, right = page.run(
+            "[document.getElementById('facets').getBoundingClientRect().right,"
+            " document.querySelector('#hits h2').getBoundingClientRect().left]"
+        )
+        assert 0 < left <= right  # beside the hits
+        page.run("document.querySelector('.facet button').focus()")
+        page.press("Enter")
+        page.wait(f"{COUNTED} && document.querySelectorAll('#filters button').length === 1")
+        assert json.loads(page.run("new URLSearchParams(location.search).get('filter')")) == {"file\\.type": "pdf"}
+        assert page.run("document.activeElement.id") == "results"
+        page.wait(f"({FACETS})['file.type'] === undefined")
+        page.run("[...document.querySelectorAll('.facet button')].find((b) => b.innerText.startsWith('a')).click()")
+        page.wait(f"{HITS} === 3")  # 1, 2 and 4
+        page.screen(390, 780, phone=True)
+        page.go(f"{server.url}/?query=which+valve+is+closed")
+        page.wait(COUNTED)
+        assert not page.run("document.getElementById('facets').open")
+        page.click("#facets summary")
+        page.click(".facet button")
+        page.wait("document.querySelectorAll('#filters button').length === 1")
+        assert page.run("document.documentElement.scrollWidth <= 390")
+        assert page.console == []
+        page.go("about:blank")
 
 
 def direction(page, selector):
@@ -340,6 +401,9 @@ def test_it_says_where_nothing_fits(page, server):
     page.wait(f"{HITS} > 0")
     assert page.run("document.getElementById('unsure').innerText") == "Nothing fits well. These come nearest."
     assert "fits poorly" in page.run("document.querySelector('#hits .place').textContent")
+    page.click("#hits h2 a")
+    page.wait(OPENED)
+    assert not page.run("document.getElementById('unsure').hidden")
     page.go(f"{server.url}/?query=how+is+damage+on+the+disk+found")
     page.wait(f"{HITS} > 0")
     assert page.run("document.getElementById('unsure').hidden")

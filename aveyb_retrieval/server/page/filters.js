@@ -57,7 +57,7 @@ export function metadataChips(metadata) {
       if (chips.children.length >= CHIPS) continue;
       const title = `Only where ${field} ${SIGNS[operator]} ${each}`;
       const condition = { [path(field)]: operator === "$eq" ? each : { [operator]: each } };
-      chips.append(chip(`${field}: ${each}`, title, () => add(condition)));
+      chips.append(chip(`${field}: ${each}`, title, () => filterBy(condition)));
     }
   }
   return chips;
@@ -71,11 +71,12 @@ function remember(field, value) {
   byId("fields").append(option);
 }
 
-function path(field) {
+// A field as filters name it.
+export function path(field) {
   return field.replaceAll(".", "\\.");
 }
 
-function add(condition) {
+export function filterBy(condition) {
   const written = JSON.stringify(condition);
   if (conditions.some((other) => JSON.stringify(other) === written)) return;
   conditions.push(condition);
@@ -137,7 +138,7 @@ byId("filter-editor").addEventListener("submit", (event) => {
   const operator = byId("filter-operator").value;
   const value = typed(field, byId("filter-value").value);
   const name = samples.has(field) ? path(field) : field;
-  add({ [name]: operator === "$eq" ? value : { [operator]: value } });
+  filterBy({ [name]: operator === "$eq" ? value : { [operator]: value } });
   byId("filter-value").value = "";
   byId("filter-field").value = "";
   byId("filter-field").focus();

@@ -1,6 +1,7 @@
 // The page: its address says what is shown, so that a search can be sent to somebody, and Back goes back.
 
 import { Problem, fetchIndexes, hasKey, keepKey, search } from "./api.js";
+import { hideFacets, showFacets } from "./facets.js";
 import { currentFilter, metadataChips, onFilterChange, readFilter, setFilter } from "./filters.js";
 import { closeReader, openReader, showInReader } from "./reader.js";
 import { element, markedSentence, pageName, snippet, unitSpans, written as writtenText } from "./text.js";
@@ -105,13 +106,14 @@ function fillForm() {
 async function showHits() {
   const wanted = address();
   byId("problem").hidden = true;
-  byId("unsure").hidden = true;
   if (!wanted.get("query")) {
     answer = null;
+    byId("unsure").hidden = true;
     asked = "";
     byId("summary").textContent = "";
     byId("hits").replaceChildren();
     byId("pages").hidden = true;
+    hideFacets();
     return;
   }
   const fields = fieldsOf(wanted);
@@ -127,6 +129,7 @@ async function showHits() {
   }
   asked = JSON.stringify(fields);
   drawHits(fields, performance.now() - began);
+  showFacets(server.indexes.find(({ name }) => name === fields.index), answer.hits, fields.query);
 }
 
 function drawHits(fields, milliseconds) {
@@ -257,6 +260,7 @@ function complain(error) {
   byId("unsure").hidden = true;
   byId("hits").replaceChildren();
   byId("pages").hidden = true;
+  hideFacets();
   byId("problem").hidden = false;
   byId("problem").textContent = error.message;
   if (!(error instanceof Problem)) throw error;
