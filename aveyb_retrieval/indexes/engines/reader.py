@@ -161,15 +161,19 @@ class CollectionView(ABC):
         counts = sorted(self.read("document", ("number", "passages"), docs))
         return expand_passages(np.array(counts, dtype=np.int64).reshape(-1, 2))
 
-    def remembered(self, name: str, compute: Callable[[], Any], *, state: Hashable = None) -> Any:
-        """A value that is computed once as long as no document changes, or as `state` stays."""
-        known, key = self.version.known, (self.state if state is None else state, name)
-        if (value := known.get(key)) is None:
+    def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
+        """A value that is computed once as long as no document changes."""
+        key = (self.state, name)
+        if (value := self.version.known.get(key)) is None:
             value = compute()
-            if len(known) >= KEPT:
-                known.clear()
-            known[key] = value
+            self.remember(key, value)
         return value
+
+    def remember(self, key: Hashable, value: Any) -> None:
+        """Keep a value for other views of this version."""
+        if len(self.version.known) >= KEPT:
+            self.version.known.clear()
+        self.version.known[key] = value
 
     def _mean(self) -> FloatArray:
         docs, kind = sorted(self.sample(SAMPLE)), self.encoding.kinds[0]

@@ -28,6 +28,7 @@ NAMED = 4096  # values in one expression
 EF = 200  # candidates that a search of a graph keeps; as many as are asked for if these are more
 ALL = "number >= 0"
 COUNTED = 5.0  # seconds that counts are remembered, as long as Milvus's bounded reads may be behind
+PATIENCE = 20.0  # times as long as the counting took, if this is longer: milvus-lite reads all rows for it
 SAMPLED = 60.0  # seconds that what a sample says is remembered while the counts stay
 
 
@@ -76,11 +77,13 @@ class MilvusView(CollectionView):
 
     def count(self, kind: Kind, selection: str | None = None) -> int:
         """Count the vectors of a kind that can be found."""
-        where = selection or ALL
-        state = self._opened // COUNTED
-        return self.remembered(
-            f"{kind} {where}", lambda: self._query(kind, where, ["count(*)"])[0]["count(*)"], state=state
-        )
+        key, now = ("count", kind, selection), time.monotonic()
+        until, counted = self.version.known.get(key, (now, 0))
+        if until <= now:
+            counted = self._query(kind, selection or "", ["count(*)"])[0]["count(*)"]
+            ended = time.monotonic()
+            self.remember(key, (ended + max(COUNTED, PATIENCE * (ended - now)), counted))
+        return counted
 
     def matching(self, selection: str) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
