@@ -29,6 +29,7 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 }
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 ENGLISH = "english"
+KEPT = ("storage_dtype", "token_vectors", "token_dim")  # how, and how much: what is searched does not depend on it
 
 
 @dataclass(frozen=True)

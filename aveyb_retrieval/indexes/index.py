@@ -6,7 +6,6 @@ import asyncio
 import threading
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.changes.batch import Batch
@@ -22,6 +21,7 @@ from aveyb_retrieval.indexes.store.directory import IndexDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
 
@@ -47,7 +47,6 @@ class Index(Retriever):
     """
 
     _writing: threading.RLock
-    _options: dict[str, Any]
 
     @classmethod
     def open(
@@ -75,8 +74,6 @@ class Index(Retriever):
         assert isinstance(index._engine, LocalEngine)  # addresses of engines were refused above
         index._engine.follow = index._check_model
         index._writing = threading.RLock()
-        named = {"model": kept["model"]} if isinstance(kept.get("model"), (str, Path)) else {}
-        index._options = {"mapped": mapped, **{n: v for n, v in kept.items() if n != "model"}, **named}
         return index
 
     @classmethod
@@ -92,7 +89,7 @@ class Index(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the place and the options, not what is open."""
-        return partial(type(self).open, **self._options), (str(self.path),)
+        return partial(type(self).open, **vars(self._opening)), ()
 
     # --- changes -----------------------------------------------------------------------------------------------------
 

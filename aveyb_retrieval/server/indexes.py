@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
@@ -58,8 +58,8 @@ class Indexes:
             observe: Called with the size of each batch of queries.
 
         Raises:
-            ConfigError: the indexes were made by different models.
-            IndexFormatError: there is no index, it is damaged, or it was made by another model than the one given.
+            IndexFormatError: there is no index, it is damaged, or it was made by another model than the one given or
+                the first one: a server has one model.
             ModelError: there is no usable model there.
         """
         described = {name: describe(path) for name, path in paths.items()}
@@ -68,7 +68,6 @@ class Indexes:
         if model is not None:
             loaded = load_model(model, device=device, precision=precision)
         elif recorded:
-            _check_one_model(paths, described, recorded)
             first = described[recorded[0]]
             loaded = load_recorded(first["model_source"], first["model"], device=device, precision=precision)
         if isinstance(loaded, Embedder):
@@ -157,14 +156,3 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it")
         paths[name] = Path(folder)
     return paths
-
-
-def _check_one_model(paths: Mapping[str, Path], described: Mapping[str, dict[str, Any]], names: Sequence[str]) -> None:
-    """Raise ConfigError where the indexes that have a model have different ones."""
-    first, *others = ((paths[name], described[name]["model"]) for name in names)
-    for path, model in others:
-        if model["fingerprint"] != first[1]["fingerprint"]:
-            raise ConfigError(
-                f"{path}: made by the model {model['name']}, but {first[0]} by {first[1]['name']}; a server has one "
-                "model: serve them from two processes"
-            )

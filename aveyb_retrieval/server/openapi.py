@@ -61,7 +61,7 @@ _FLAG: Schema = {"type": "boolean"}
 _NUMBER: Schema = {"type": "number"}
 _WHOLE: Schema = {"type": "integer", "minimum": 0}
 _OBJECT: Schema = {"type": "object"}
-_JSON = ("filter", "ids", "facets")  # fields that are JSON in a URL
+_JSON = ("filter", "ids", "facets", "indexes")  # fields that are JSON in a URL
 _SPAN: Schema = {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2}
 _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
 _DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
@@ -226,6 +226,7 @@ def _schemas() -> dict[str, Schema]:
         "duplicates": _list(_TEXT),
         "highlights": _list(_SPAN),
         "best_sentence": maybe_span,
+        "index": maybe_text,
         **place,
     }
     result = {
@@ -247,8 +248,8 @@ def _schemas() -> dict[str, Schema]:
         "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
         "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
         "Result": _closed(result),
-        "Found": _closed({"index": _TEXT, "facets": facets, **result}),
-        "FoundForEach": _closed({"index": _TEXT, "facets": facets, "results": _list(_reference("Result"))}),
+        "Found": _closed({"index": maybe_text, "facets": facets, **result}),
+        "FoundForEach": _closed({"index": maybe_text, "facets": facets, "results": _list(_reference("Result"))}),
         "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
         "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),

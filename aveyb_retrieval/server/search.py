@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
+from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.search.several import MOST
 from aveyb_retrieval.indexes.store.files import read_bounded
 from aveyb_retrieval.server import fields
 from aveyb_retrieval.server.answers import joined, json_answer, to_json
@@ -47,6 +49,7 @@ def search_fields(limits: Limits) -> fields.Fields:
     return {
         "query": fields.text_or_texts(limits.max_batch, limits.max_query),
         "index": fields.word("Name of the index; needed where several are served"),
+        "indexes": replace(fields.texts(MOST, LONGEST_FIELD), default=None),
         "k": fields.whole(1, limits.max_k, min(K, limits.max_k), "How many hits"),
         "offset": fields.whole(0, limits.max_k, 0, "After how many"),
         "text": fields.flag(default=False, description="Whether the whole text of each document is added"),
@@ -103,7 +106,7 @@ def document_parameters(limits: Limits) -> fields.Fields:
 
 
 async def search(request: Request) -> Response:
-    """Search an index for one query or several, by GET or by POST."""
+    """Search an index, or several in one ranking, for one query or several, by GET or by POST."""
     server, ticket = context(request), request.state.ticket
     limits = server.limits
     if request.method == "POST":
@@ -114,7 +117,13 @@ async def search(request: Request) -> Response:
         raise ConfigError(unknown_option(min(unknown)))
     asked = fields.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
-    name, retriever = server.indexes.named(asked.pop("index"))
+    name, several = asked.pop("index"), asked.pop("indexes")
+    if several is None:
+        name, retriever = server.indexes.named(name)
+    elif name is not None:
+        raise ConfigError("index and indexes: give one of them")
+    else:
+        retriever = Retriever.load({each: server.indexes.named(each)[1] for each in several})
     k, offset, with_text, facets = asked.pop("k"), asked["offset"], asked.pop("text"), asked.pop("facets")
     if offset + k > limits.max_k:
         raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")

@@ -25,7 +25,7 @@ CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/document
 PLACES = {"id": "doc-3", "name": "fake-a"}
 # a value of each declared field, by which it is asked for; a field of two routes that means two things has a path
 VALUES = {
-    "ids": ["doc-3", "doc-4"], "facets": ["year", "tags"],
+    "ids": ["doc-3", "doc-4"], "indexes": ["words"], "facets": ["year", "tags"],
     "query": "word1", "index": "words", "k": 3, "offset": 1, "text": True, "filter": {"year": {"$gte": 2000}},
     "mode": "dense", "granularity": "passage", "fusion": "rrf", "weight": 0.4, "rerank": "maxsim", "unit": "document",
     "per_document": 1, "diversity": 0.3, "fold": False, "min_score": 0.0, "passages": 2, "context": 1,
@@ -79,7 +79,7 @@ def test_every_route_is_declared_and_nothing_else(client):
 
 def test_it_has_every_option_of_a_search():
     declared = set(body_schema("/search")["properties"])
-    assert declared == {*SearchOptions.__annotations__, "query", "index", "k", "offset", "text", "facets"}
+    assert declared == {*SearchOptions.__annotations__, "query", "index", "indexes", "k", "offset", "text", "facets"}
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=str)

@@ -219,6 +219,20 @@ def test_several_indexes_by_name(open_client, folder, tmp_path):
     hits = client.post("/search", json={"query": "word1", "index": "few", "k": 9}).json()["hits"]
     assert {hit["id"] for hit in hits} <= {f"doc-{i}" for i in range(500, 505)}
     assert client.get("/documents/doc-500", params={"index": "few"}).status_code == 200
+    both = client.post("/search", json={"query": "word1", "indexes": ["words", "few"], "k": 40, "facets": ["year"]})
+    assert {(hit["index"], hit["id"] >= "doc-5") for hit in both.json()["hits"]} >= {("words", False), ("few", True)}
+    assert sum(value["count"] for value in both.json()["facets"]["year"]) == 125
+    with Retriever.load({"words": folder, "few": tmp_path / "few"}, model=FakeEmbedder()) as several:
+        assert [(hit["index"], hit["id"], hit["score"]) for hit in both.json()["hits"]] == [
+            (hit.index, hit.id, hit.score) for hit in several.search("word1", 41)[:40]
+        ]
+    asked = {"query": "word1", "indexes": '["words", "few"]', "k": "40", "facets": '["year"]'}
+    assert client.get("/search", params=asked).json() == both.json()
+    for wrong, status in (
+        ({"indexes": ["words", "nobody"]}, 404), ({"indexes": []}, 422), ({"indexes": "few"}, 422),
+        ({"indexes": ["few"], "index": "few"}, 422),
+    ):  # fmt: skip
+        assert client.post("/search", json={"query": "word1", **wrong}).status_code == status, wrong
     unnamed = client.post("/search", json={"query": "word1"})
     assert (unnamed.status_code, "name one of 'words', 'few'" in unnamed.json()["error"]) == (422, True)
 
@@ -257,8 +271,6 @@ def test_one_model_must_fit_all_indexes(folder, tmp_path):
     from aveyb_retrieval.server.indexes import Indexes, named_paths
 
     build_index(make_documents(5), tmp_path / "other", model=FakeEmbedder(seed="b"))
-    with pytest.raises(ConfigError, match="a server has one model"):
-        Indexes.open({"words": folder, "other": tmp_path / "other"})
     with pytest.raises(IndexFormatError, match="made by the model fake-b"):
         Indexes.open({"other": tmp_path / "other"}, model=CountingEmbedder())
     with pytest.raises(ConfigError, match="NAME=DIR"):

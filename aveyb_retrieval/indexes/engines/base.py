@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
     from aveyb_retrieval.indexes.store.words import Language
@@ -66,6 +67,10 @@ class EngineView(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What there is."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How vectors and words were made."""
 
     @property
     def tokens(self) -> StoredTokens | None:

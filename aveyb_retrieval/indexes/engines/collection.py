@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engines.facts import describe
 from aveyb_retrieval.indexes.engines.reader import CollectionReader, Version
 from aveyb_retrieval.indexes.engines.words import kept_words
@@ -81,8 +81,7 @@ class CollectionSettings:
             ConfigError: something that decides vectors or words differs.
         """
         # token vectors are not published, and how numbers are stored is the engine's own business
-        but = ("storage_dtype", "token_vectors", "token_dim")
-        for name, (ours, theirs) in self.encoding.differences(other.encoding, but=but).items():
+        for name, (ours, theirs) in self.encoding.differences(other.encoding, but=KEPT).items():
             raise ConfigError(
                 f"{where}: {name} of the collection is {ours!r}, of the documents {theirs!r}; publish them as a whole, "
                 "without --update"

@@ -149,6 +149,7 @@ class Hit(_Paged):
             without passages. None are there where a vector was searched for.
         best_sentence: The characters in `text` of the best passage's sentence that holds most of these words, the first
             of several; None where it holds none.
+        index: The name of its index where several are searched together, else None.
     """
 
     id: str
@@ -171,6 +172,7 @@ class Hit(_Paged):
     pages: tuple[int, int] | None = None
     highlights: tuple[tuple[int, int], ...] = ()
     best_sentence: tuple[int, int] | None = None
+    index: str | None = None
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
@@ -219,5 +221,6 @@ def make_hit(
         scores=scores,
         highlights=_joined((span[0] + word.start, span[0] + word.stop) for span in found for word in found[span]),
         best_sentence=sentence(first.span) if first else None,
+        index=document.of_index,
         **({name: getattr(first, name) for name in OF_FIRST} if first else {}),
     )

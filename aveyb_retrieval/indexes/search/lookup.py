@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
-from aveyb_retrieval.indexes.store.values import MOST_GIVEN
+from aveyb_retrieval.indexes.store.values import MOST_GIVEN, most_frequent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ class Document:
         title: The title, "" where there is none.
         metadata: All other fields.
         origin: The file that it was read from, if it was one of its own.
+        index: The name of its index where several are read together, else None.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Document:
     title: str
     metadata: dict[str, Any]
     origin: FileOrigin | None = field(default=None, repr=False, compare=False)
+    index: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
@@ -99,6 +102,10 @@ def values(view: EngineView, field: str, where: Filter | None, limit: int) -> li
         raise ConfigError(f"field={field!r}: must be the name of a field")
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
         raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+    if isinstance(view, SeveralView):  # some of them may know nothing of the field
+        known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
+        counted = [values(each, field, where, MOST_GIVEN) for each in known or view.views[:1]]
+        return most_frequent((value, count) for each in counted for value, count in each)[:limit]
     if not isinstance(view, Snapshot):
         raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
     return view.values(field, where)[:limit]
@@ -136,4 +143,4 @@ def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
             if number not in found:
                 raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
             stored = found[number]
-            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin)
+            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Union, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
@@ -18,6 +19,7 @@ from aveyb_retrieval.indexes.search.documents import DocumentSearch
 from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.passages import PassageSearch
+from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
@@ -33,18 +35,26 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
+Place = Union[str, Path, "Retriever"]
+
 
 class Retriever:
     """Searches an index directory. Safe to use from many threads; several processes may open the same index.
 
     A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
-    `reopen` moves to the newest one.
+    `reopen` moves to the newest one. A copy made by pickle opens the same place with the same options: the newest
+    version, by the model that the index names where the model was given loaded.
+
+    Attributes:
+        path: Where the index is; of several, their names.
+        indexes: Of several, each by its name; else empty.
     """
 
     def __init__(
         self, path: str | Path, engine: VectorEngine, embedder: EmbedderLike | None, opening: _Opening
     ) -> None:
         self.path = path
+        self.indexes = opening.path if isinstance(opening.path, dict) else {}
         self._engine = engine
         self._embedder = embedder
         self._opening = opening
@@ -53,7 +63,7 @@ class Retriever:
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        path: str | Path | Sequence[Place] | Mapping[str, Place],
         *,
         model: Model = None,
         device: str = "cpu",
@@ -61,11 +71,13 @@ class Retriever:
         mapped: bool = True,
         verify: bool = False,
     ) -> Self:
-        """Open an index.
+        """Open an index, or several whose documents are searched in one ranking.
 
         Args:
             path: The index directory, or the address of a collection that `publish_index` made, such as
-                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`.
+                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`. Several of these or of open
+                retrievers (a list, or a mapping that gives each a name) must have been made by one model and with the
+                same options. `Hit.index` is the name, by default the path as given; `close` closes all.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
@@ -77,13 +89,16 @@ class Retriever:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             BackendError: the device is not there.
             EngineError: a server does not answer, or refuses.
-            ConfigError: an option does not go with where the index is.
+            ConfigError: an option does not go with where the index is, or several indexes do not go together.
         """
+        if isinstance(path, (Sequence, Mapping)) and not isinstance(path, str):
+            options: Any = {"model": model, "device": device, "precision": precision, "mapped": mapped}
+            return cls._load_several(path, verify=verify, **options)
         source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
         if embedder is not None:
             # `device` says where vectors are searched, too, and so it may be given beside a loaded model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
-        opening = _Opening(source, device, precision)
+        opening = _Opening(path, source, device, precision, mapped)
         engine: VectorEngine
         if is_address(path):
             if verify or not mapped:
@@ -102,6 +117,25 @@ class Retriever:
         elif source is not None:
             retriever._model()
         return retriever
+
+    @classmethod
+    def _load_several(cls, places: Sequence[Place] | Mapping[str, Place], **options: Any) -> Self:
+        pairs = (
+            places.items() if isinstance(places, Mapping) else [(getattr(each, "path", each), each) for each in places]
+        )
+        named = {str(name): each for name, each in pairs}
+        if not 0 < len(named) == len(places) <= MOST or any(getattr(each, "indexes", ()) for each in named.values()):
+            raise ConfigError(f"{', '.join(named) or 'no indexes'}: give 1 to {MOST} indexes, each once and by itself")
+        indexes = {n: each if isinstance(each, Retriever) else cls.load(each, **options) for n, each in named.items()}
+        first = next(iter(indexes.values()))
+        engine = SeveralEngine({name: each._engine for name, each in indexes.items()})
+        retriever = cls(", ".join(indexes), engine, first._embedder, replace(first._opening, path=indexes))
+        retriever._info()  # refuses indexes that do not go together
+        return retriever
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the place and the options, not what is open."""
+        return partial(type(self).load, **vars(self._opening)), ()
 
     @property
     def version(self) -> str:
@@ -305,11 +339,13 @@ class Retriever:
 
 @dataclass(frozen=True)
 class _Opening:
-    """How to open the model."""
+    """How to open the index and the model: the options of `load`."""
 
+    path: str | Path | dict[str, Retriever]
     model: str | Path | None
     device: str
     precision: str
+    mapped: bool
 
     def embedder(self, info: EngineInfo) -> EmbedderLike:
         if self.model is not None:

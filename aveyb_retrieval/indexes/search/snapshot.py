@@ -15,7 +15,7 @@ from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
+from aveyb_retrieval.indexes.store.filter_advice import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
@@ -52,7 +52,7 @@ class Snapshot:
 
     Attributes:
         manifest: What the version says about itself.
-        info: The same, as every engine says it.
+        info, encoding: The same, as every engine says it.
         tables: The datasets.
         kinds: The kinds of vectors it can search.
         tokens: The vectors of tokens, for late interaction; None where the index does not keep them.
@@ -62,7 +62,7 @@ class Snapshot:
     def __init__(
         self, root: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str, before: Snapshot | None
     ) -> None:
-        encoding = manifest.encoding
+        self.encoding = encoding = manifest.encoding
         self.root = root
         self.manifest = manifest
         self.tables: Tables
@@ -162,6 +162,10 @@ class Snapshot:
             while len(self._filters) > FILTERS_KEPT:
                 self._filters.popitem(last=False)
         return selection
+
+    def has_field(self, field: str) -> bool:
+        """Whether some document has a field."""
+        return field in filters.OWN or no_such_field(self.tables, field) is None
 
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
         """Values of a field with the number of documents that have them, as `count_values` says. Remembered, too."""

@@ -35,9 +35,8 @@ class WordScores:
 
     @classmethod
     def of(cls, view: EngineView, words: Sequence[str], passages: Sequence[StoredPassage]) -> WordScores:
-        """Weigh the words that each of some passages `[n]` holds, as BM25 does (in Lucene's form, never below 0)."""
-        holding = np.array(view.holding(words), dtype=np.int64)
-        weights = np.log(1 + (view.info.passages - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+        """Weigh the words that each of some passages `[n]` holds."""
+        weights = word_weights(view, words)
         held = np.array([passage.held for passage in passages], np.float32).reshape(len(passages), len(words))
         spans = np.array([passage.span for passage in passages], np.int64).reshape(len(passages), 2)
         return cls(held @ weights, float(weights.sum()), spans[:, 1] - spans[:, 0], view.mean_passage_length)
@@ -56,3 +55,9 @@ class WordScores:
         """
         penalty = K1 * (1 - B + B * self.lengths / max(self.mean_length, 1.0))
         return (self.found * (K1 + 1) / (1 + penalty)).astype(np.float32)
+
+
+def word_weights(view: EngineView, words: Sequence[str]) -> FloatArray:
+    """Weigh words `[t]` by how few passages hold them, as BM25 does (in Lucene's form, never below 0)."""
+    holding = np.array(view.holding(words), dtype=np.int64)
+    return np.log(1 + (view.info.passages - holding + 0.5) / (holding + 0.5)).astype(np.float32)

@@ -47,7 +47,7 @@ COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
 
 class StoredDocument(NamedTuple):
-    """A document as it is stored."""
+    """A document as it is stored; `of_index` names its index where several are searched."""
 
     doc: int
     id: str
@@ -55,6 +55,7 @@ class StoredDocument(NamedTuple):
     text: str
     metadata: dict[str, Any]
     origin: FileOrigin | None = None
+    of_index: str | None = None
 
 
 class StoredPassage(NamedTuple):

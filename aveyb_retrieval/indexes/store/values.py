@@ -11,6 +11,8 @@ from aveyb_retrieval.indexes.store.filter_advice import no_such_field
 from aveyb_retrieval.indexes.store.filters import OWN, compile_filter, json_path, quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import Tables
 
@@ -41,5 +43,13 @@ def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar
             )
     if not found and field not in OWN and (told := no_such_field(tables, field)) and len(tables.documents):
         raise ConfigError(f"no document can be counted: {told}")
+    return most_frequent((value, count) for (_, value), count in found.items())
+
+
+def most_frequent(counted: Iterable[tuple[Scalar, int]]) -> list[tuple[Scalar, int]]:
+    """Add up counts of values, the most frequent first: up to `MOST_GIVEN`."""
+    found: Counter[tuple[bool, Scalar]] = Counter()
+    for value, count in counted:
+        found[isinstance(value, bool), value] += count
     best = sorted(found.items(), key=lambda each: (-each[1], isinstance(each[0][1], str), each[0]))[:MOST_GIVEN]
     return [(value, count) for (_, value), count in best]

@@ -1,0 +1,177 @@
+"""Several indexes searched as one: one ranking of all their documents, by the statistics of all of them together.
+
+Their candidates are fused, scored and reranked side by side: the best cosine and BM25, the mean vector, the rarity of
+words among passages are those of all. One thing is estimated: Lance knows the BM25 of each index by itself, which is
+multiplied by the weight that the query's words have among all passages, over what they have among those of the index.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.encoding import KEPT
+from aveyb_retrieval.indexes.search.word_scores import word_weights
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, Selection, VectorEngine
+    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
+SHIFT = {"document": 36, "passage": 36 + PASSAGE_BITS}  # the bits above say which index a number is of
+MOST = 127  # indexes that these bits can tell apart
+
+
+@dataclass(frozen=True)
+class SeveralEngine:
+    """Several engines as one `VectorEngine`, by the names of their indexes."""
+
+    engines: Mapping[str, VectorEngine]
+
+    @contextmanager
+    def view(self) -> Iterator[SeveralView]:
+        """Look at the state that each is in."""
+        with ExitStack() as stack:
+            yield SeveralView({name: stack.enter_context(engine.view()) for name, engine in self.engines.items()})
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether one of them is."""
+        return any(engine.is_stale for engine in self.engines.values())
+
+    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
+        """Move each to its newest version."""
+        for engine in self.engines.values():
+            engine.reopen(check)
+
+    def close(self) -> None:
+        """Close them all."""
+        for engine in self.engines.values():
+            engine.close()
+
+
+class SeveralView:
+    """One state of each of some indexes, by their names, as one `EngineView`; numbers say which index they are of."""
+
+    tokens = None  # late interaction encodes candidates again
+
+    def __init__(self, views: Mapping[str, EngineView]) -> None:
+        self.names, self.views = list(views), list(views.values())
+        self.encoding, self.language = self.views[0].encoding, self.views[0].language
+        for name, view in views.items():
+            for what, (first, other) in self.encoding.differences(view.encoding, but=KEPT).items():
+                raise ConfigError(
+                    f"{name}: {what} is {other!r}, of {self.names[0]} {first!r}; one ranking is of indexes that were "
+                    "made alike: build one of them again, or search each by itself"
+                )
+
+    @cached_property
+    def info(self) -> EngineInfo:
+        """What there is in all of them."""
+        every = [view.info for view in self.views]
+        sums: dict[str, Any] = {what: sum(getattr(info, what) for info in every) for what in ("documents", "passages")}
+        sums |= {what: ", ".join(getattr(info, what) for info in every) for what in ("name", "version", "remedy")}
+        return replace(every[0], **sums)
+
+    def _own(self, selection: Selection | None) -> Iterator[tuple[int, EngineView, Selection | None]]:
+        """Each index: its place, its view, and its part of a selection."""
+        return zip(range(len(self.views)), self.views, selection or repeat(None), strict=False)
+
+    def _parts(self, kind: Kind, numbers: Any) -> Iterator[tuple[int, EngineView, IntArray, IntArray]]:
+        """Each index that numbers `[n]` are of: its place, its view, where its are among them, and its own numbers."""
+        wanted = np.asarray(numbers, dtype=np.int64)
+        for i in np.unique(wanted >> SHIFT[kind]).tolist():
+            rows = np.flatnonzero(wanted >> SHIFT[kind] == i)
+            yield i, self.views[i], rows, wanted[rows] - (i << SHIFT[kind])
+
+    @property
+    def mean_vector(self) -> FloatArray:
+        """The mean `[d]` of all, as each estimates its own."""
+        weights = np.array([view.count(self.encoding.kinds[0]) for view in self.views], np.float32)
+        return weights @ np.stack([view.mean_vector for view in self.views]) / max(float(weights.sum()), 1.0)
+
+    @property
+    def mean_passage_length(self) -> float:
+        """The mean length of all passages, in characters."""
+        lengths = [view.mean_passage_length * view.info.passages for view in self.views]
+        return sum(lengths) / max(self.info.passages, 1)
+
+    def select(self, where: Filter | None) -> Selection | None:
+        """The documents of each that satisfy a filter."""
+        return None if where is None else [view.select(where) for view in self.views]
+
+    def count(self, kind: Kind, selection: Selection | None = None) -> int:
+        """Count the vectors of a kind."""
+        return sum(view.count(kind, own) for _, view, own in self._own(selection))
+
+    def matching(self, selection: Selection) -> IntArray:
+        """Numbers of the documents of a selection, ascending."""
+        return np.concatenate([view.matching(own) + (i << SHIFT["document"]) for i, view, own in self._own(selection)])
+
+    def nearest(
+        self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
+    ) -> tuple[FloatArray, IntArray]:
+        """The nearest of what is nearest in each."""
+        found = [(i, *view.nearest(kind, queries, k, own, exact=exact)) for i, view, own in self._own(selection)]
+        scores = np.concatenate([scores for _, scores, _ in found], axis=1)
+        ids = np.concatenate([ids + (i << SHIFT[kind]) for i, _, ids in found], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+    def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """Vectors `[n, d]` by numbers `[n]`, in their order."""
+        vectors = np.empty((len(numbers), self.encoding.dim), np.float32)
+        for _, view, rows, own in self._parts(kind, numbers):
+            vectors[rows] = view.vectors(kind, own)
+        return vectors
+
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
+    ) -> list[tuple[int, float]]:
+        """The best of what is best in each."""
+        among_all, found = word_weights(self, words), []
+        for i, view, own in self._own(selection):
+            there = np.array(view.holding(words)) > 0  # a word that the index lacks adds nothing to its scores
+            scale = float(among_all[there].sum() / word_weights(view, words)[there].sum()) if there.any() else 1.0
+            best = view.by_words(kind, words, k, own)
+            found += [(number + (i << SHIFT[kind]), score * scale) for number, score in best]
+        return sorted(found, key=lambda each: (-each[1], each[0]))[:k]
+
+    def holding(self, words: Sequence[str]) -> list[int]:
+        """How many passages of all hold each of some words."""
+        return [sum(counts) for counts in zip(*(view.holding(words) for view in self.views), strict=True)]
+
+    def find(self, ids: Sequence[str]) -> dict[str, int]:
+        """Refuse to: several may have a document of one id."""
+        raise ConfigError(f"{self.info.name}: get documents from one of them, as retriever.indexes[hit.index].get(ids)")
+
+    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Documents by number, with the names of their indexes."""
+        return {
+            number + (i << SHIFT["document"]): stored._replace(of_index=self.names[i])
+            for i, view, _, own in self._parts("document", docs)
+            for number, stored in view.documents(own.tolist(), texts=texts).items()
+        }
+
+    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
+        """Passages by number, with which of some words they hold."""
+        return {
+            number + (i << SHIFT["passage"]): stored
+            for i, view, _, own in self._parts("passage", passages)
+            for number, stored in view.passages(own.tolist(), words).items()
+        }
+
+    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
+        """Numbers of the passages of some documents, `[n]`, ascending."""
+        found = [(i, view.passage_numbers(own.tolist())) for i, view, _, own in self._parts("document", docs)]
+        return np.concatenate([*(ids + (i << SHIFT["passage"]) for i, ids in found), np.empty(0, np.int64)])
