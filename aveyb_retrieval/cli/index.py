@@ -11,7 +11,7 @@ import click
 
 from aveyb_retrieval.cli import changes, documents, shards
 from aveyb_retrieval.cli.changes import print_report
-from aveyb_retrieval.cli.common import CONTEXT, MODE, PRECISION, Commands, filter_option, progress_bar
+from aveyb_retrieval.cli.common import CONTEXT, MODE, PRECISION, Commands, filter_option, parse_json, progress_bar
 from aveyb_retrieval.cli.options import INDEX, PATH
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.wording import printable
@@ -75,6 +75,7 @@ for command in (
 @click.option("--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1.")
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
+@click.option("--boost", metavar="JSON", callback=parse_json, help='Weights of fields, such as {"stars": 0.1}.')
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")

@@ -72,6 +72,7 @@ def search_fields(limits: Limits) -> fields.Fields:
         "context": fields.whole(0, limits.max_context, fields.ABSENT, or_null=True),
         "candidates": fields.whole(1, limits.max_candidates, fields.ABSENT),
         "exact": fields.flag(fields.ABSENT),
+        "boost": fields.passed_on({"type": ["object", "null"]}),
     }
 
 

@@ -92,6 +92,16 @@ def test_search_options(run: Run, index: Path) -> None:
     assert run("search", index, "zzz", "--mode", "lexical").output == "nothing found\n"
 
 
+def test_a_boost_moves_hits(run: Run, index: Path) -> None:
+    plain, moved = (
+        {hit["id"]: hit["score"] for hit in map(json.loads, run("search", index, "grow", *given).output.splitlines())}
+        for given in (["--json"], ["--json", "--boost", '{"year": 0.5}'])
+    )
+    best = max(plain.values())
+    years = {row["_id"]: row["year"] for row in ROWS}
+    assert moved == pytest.approx({name: plain[name] + best * 0.5 * years[name] / 2022 for name in plain}, rel=1e-3)
+
+
 def test_the_precision_that_is_asked_for_is_used(run: Run, corpus: Path, tmp_path: Path) -> None:
     chosen = ("--precision", "bfloat16")
     assert run("build", corpus, "-o", tmp_path / "ix", *chosen).exit_code == 0
@@ -169,6 +179,8 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["search", "INDEX", "q", "-k", "-3"], "k=-3"),
         (["search", "INDEX", " "], "the query is empty"),
         (["search", "INDEX", "q", "--diversity", "0.5"], "diversity=0.5: only with unit='passage'"),
+        (["search", "INDEX", "q", "--boost", '{"yeer": 1}'], "boost: no document has the field 'yeer'"),
+        (["search", "INDEX", "q", "--boost", "year=1"], "--boost 'year=1': not JSON"),
         (["search", "INDEX", "q", "--json", "--fields", "id,name"], "no field 'name'; known are id, score, text"),
         (["search", "INDEX", "q", "--fields", "id"], "--fields: only with --json"),
         pytest.param(

@@ -106,6 +106,7 @@ def test_hits_by_vectors_are_those_of_our_own_files(
         {"unit": "passage"},
         {"unit": "passage", "per_document": 2, "fold": False},
         {"unit": "passage", "rerank": "maxsim", "candidates": 20},
+        {"boost": {"year": 0.5}},
         {"unit": "passage", "diversity": 0.3, "filter": {"tags": {"$in": ["a", "b"]}}},
         {"mode": "lexical"},
         {"mode": "lexical", "passages": 2, "filter": {"year": {"$lt": 2010}}},

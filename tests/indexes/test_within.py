@@ -119,6 +119,7 @@ def test_more_ids_than_fit_are_told(words: Index) -> None:
 OPTIONS: list[dict[str, Any]] = [
     {}, {"mode": "dense"}, {"mode": "lexical"}, {"unit": "passage"}, {"unit": "passage", "per_document": 1},
     {"rerank": "maxsim"}, {"unit": "passage", "diversity": 0.3}, {"fusion": "rrf"}, {"min_score": 0.0},
+    {"boost": {"year": 0.5}}, {"boost": {"year": 0.5}, "mode": "lexical"},
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/document
 PLACES = {"id": "doc-3", "name": "fake-a"}
 # a value of each declared field, by which it is asked for; a field of two routes that means two things has a path
 VALUES = {
-    "ids": ["doc-3", "doc-4"], "indexes": ["words"], "facets": ["year", "tags"],
+    "ids": ["doc-3", "doc-4"], "indexes": ["words"], "boost": {"year": 0.1}, "facets": ["year", "tags"],
     "query": "word1", "index": "words", "k": 3, "offset": 1, "text": True, "filter": {"year": {"$gte": 2000}},
     "mode": "dense", "granularity": "passage", "fusion": "rrf", "weight": 0.4, "rerank": "maxsim", "unit": "document",
     "per_document": 1, "diversity": 0.3, "fold": False, "min_score": 0.0, "passages": 2, "context": 1,

@@ -26,6 +26,7 @@ OPTIONS = [
     {"mode": "dense", "exact": True},
     {"ids": ["doc-1", "doc-2", "doc-77", "nobody"]},
     {"offset": 3},
+    {"boost": {"year": 0.5}},
 ]
 
 
@@ -136,7 +137,14 @@ def test_refusals_name_the_field_and_the_value(client, fields, status, message):
     assert not answer.json()["error"].endswith(".")
 
 
-OPTION_ERRORS = [{"mode": "fast"}, {"weight": 2}, {"per_document": 0}, {"diversity": "much"}, {"granularity": "word"}]
+OPTION_ERRORS = [
+    {"boost": {"year": -1000}},
+    {"mode": "fast"},
+    {"weight": 2},
+    {"per_document": 0},
+    {"diversity": "much"},
+    {"granularity": "word"},
+]
 
 
 @pytest.mark.parametrize("options", OPTION_ERRORS, ids=str)

@@ -10,6 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import fusion, rerank
+from aveyb_retrieval.indexes.search.boost import gains
 from aveyb_retrieval.indexes.search.candidates import NO_COSINES, background, unit_queries
 from aveyb_retrieval.indexes.search.relevance import PassageScores, score_hybrid
 from aveyb_retrieval.indexes.search.word_scores import WordScores
@@ -160,6 +161,16 @@ class Search(ABC):
         by_key = {self._key(match): match for match in ranked.matches}
         matches = [by_key[key]._replace(score=score) for key, score in fusion.ranked(scores)]
         return replace(ranked, matches=matches, scores={**ranked.scores, name: found})
+
+    def _boosted(self, ranked: Ranked, matches: list[Match]) -> list[Match]:
+        """Order matches, best first, by their scores with what is added by metadata, which `ranked` then has too."""
+        if not self._options.boost or not matches:
+            return matches
+        documents = self._fetch(match.doc for match in matches)
+        best, shares = max(abs(match.score) for match in matches), gains(self._options.boost, documents, self._view)
+        added = ranked.scores["boost"] = {self._key(match): best * shares[match.doc] for match in matches}
+        moved = [match._replace(score=match.score + added[self._key(match)]) for match in matches]
+        return sorted(moved, key=lambda match: -match.score)
 
     def _maxsim(self, ranked: Ranked, query: str) -> dict[int, float]:
         """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""

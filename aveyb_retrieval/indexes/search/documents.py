@@ -65,7 +65,8 @@ class DocumentSearch(Search):
             ranked = self._rerank(self._with_passages(ranked.first(options.depth)))
         elif options.min_score is not None and options.mode == "hybrid":
             ranked = self._with_passages(ranked)
-        return replace(ranked, matches=self._above_least(ranked)[options.offset : options.last])
+        matches = self._boosted(ranked, self._above_least(ranked))
+        return replace(ranked, matches=matches[options.offset : options.last])
 
     def _first_ranking(self, query: Query, near: list[Match]) -> Ranked:
         """Rank by vectors, by words, or by both fused: all candidates, before reranking."""
@@ -99,7 +100,7 @@ class DocumentSearch(Search):
         passages that are not alone. Those of the first documents are read, or of all where the order may change later.
         """
         options, info = self._options, self._view.info
-        every = options.rerank is not None or options.min_score is not None
+        every = any(option is not None for option in (options.rerank, options.min_score, options.boost))
         first = dict(fusion.ranked(fused)[: None if every else max(options.last, READ)])
         scored = self._scored(query, self._view.passage_numbers(sorted(first)), cosines)
         best = scored.best(options.weight)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
+from aveyb_retrieval.indexes.search.boost import read_boost
 from aveyb_retrieval.indexes.search.lookup import within
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
@@ -60,6 +61,8 @@ class SearchOptions(TypedDict, total=False):
         candidates: How many documents or passages each ranking, by vectors and by words, gives to fusion and reranking;
             at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
         exact: Score every vector instead of asking the index. Default False.
+        boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
+            `min_score`: see `aveyb_retrieval.indexes.search.boost`.
     """
 
     filter: Filter | None
@@ -79,6 +82,7 @@ class SearchOptions(TypedDict, total=False):
     context: int | None
     candidates: int
     exact: bool
+    boost: Mapping[str, Any] | None
 
 
 _ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_results"), "k")
@@ -120,6 +124,7 @@ class Options:
     context: int | None = None
     candidates: int = CANDIDATES
     exact: bool = False
+    boost: Mapping[str, Any] | None = None
     kinds: tuple[Kind, ...] = field(init=False, default=())
 
     @classmethod
@@ -133,6 +138,7 @@ class Options:
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
         options._check(built)
+        read_boost({} if options.boost is None else options.boost)  # only for its errors
         options._check_unit(built)
         object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
         return options
@@ -150,7 +156,7 @@ class Options:
     @property
     def depth(self) -> int:
         """How many documents or passages each ranking has to give."""
-        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is None
+        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is self.boost is None
         return self.last if one_ranking else max(self.last, self.candidates)
 
     def _check(self, built: str) -> None:

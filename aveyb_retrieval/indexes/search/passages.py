@@ -130,6 +130,7 @@ class PassageSearch(Search):
         least = -np.inf if options.min_score is None else options.min_score
         matches = [match for match in ranked.matches if match.score >= least]
         exhausted = len(matches) < len(ranked.matches)
+        matches = self._boosted(ranked, matches)
         chosen: list[Match] = []
         copies, texts = _Copies(), dict[int, str]()
         duplicates: dict[int, list[int]] = {}
