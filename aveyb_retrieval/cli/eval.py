@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console, progress_bar
-from aveyb_retrieval.cli.needle import needle
 from aveyb_retrieval.cli.settings import gather
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
@@ -43,7 +42,7 @@ DRAW = gather(
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency, needle."""
+    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency."""
 
 
 @main.command()
@@ -376,9 +375,6 @@ def _command() -> str:
     import sys
 
     return shlex.join(["aveyb-eval", *sys.argv[1:]])
-
-
-main.add_command(needle)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One self-contained HTML page per evaluation: scores, query by query and by document length; heat maps of needles.
+"""One self-contained HTML page per evaluation: scores, query by query and by document length.
 
 No external resources: the page can be mailed, archived, and opened without a network. The tables are plain HTML and
 read without JavaScript; the two plots are drawn as SVG by `report.js`.
@@ -11,14 +11,13 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.eval.report import group, heat_maps, setting_text, write_text
+from aveyb_retrieval.eval.report import group, setting_text, write_text
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.eval.needle import Cell
     from aveyb_retrieval.eval.runner import Result
 
 
@@ -59,13 +58,6 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
     )
 
 
-def write_needles(path: Path, cells: Sequence[Cell], seeds: int, model: str) -> None:
-    """Write heat maps of needles that were searched for; `path` is replaced in one step."""
-    maps = "\n".join(_heat_map(*each) for each in heat_maps(cells))
-    body = f'<p class="facts">Model {escape(model)}; shares of {plural(seeds, "needle")} in each cell.</p>\n{maps}'
-    write_text(path, _page("Needles in an index", body))
-
-
 def _page(title: str, body: str, scripts: str = "") -> str:
     """Return a whole page."""
     style = files("aveyb_retrieval.eval").joinpath("report.css").read_text(encoding="utf-8")
@@ -88,21 +80,6 @@ def _page(title: str, body: str, scripts: str = "") -> str:
 </body>
 </html>
 """
-
-
-def _heat_map(title: str, depths: Sequence[int], rows: Mapping[int, Sequence[float]]) -> str:
-    """Return a table whose cells are filled by their shares, which they also show as numbers."""
-    head = "".join(f'<th scope="col" class="number">{depth} %</th>' for depth in depths)
-    lines = "".join(
-        f'<tr><th scope="row">{length:,} tokens</th>'
-        + "".join(f'<td class="number heat" style="--share: {share:.3f}">{share:.2f}</td>' for share in shares)
-        + "</tr>"
-        for length, shares in rows.items()
-    )
-    return f"""<section><h2>{escape(title)}</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">
-<table><thead><tr><th scope="col">Length, depth of the needle</th>{head}</tr></thead><tbody>{lines}</tbody></table>
-</div></section>"""
 
 
 def _table(key: tuple[str, str, str], members: Sequence[Result]) -> str:

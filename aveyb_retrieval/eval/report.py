@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from aveyb_retrieval.eval.latency import Latency
-    from aveyb_retrieval.eval.needle import Cell
     from aveyb_retrieval.eval.passages import PassageScores
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
@@ -144,37 +143,6 @@ def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> No
         times = [f"{value:.2f}" for value in (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms)]
         table.add_row(str(row.batch), str(row.calls), *times, f"{row.queries_per_second:,.1f}")
     console.print(table)
-
-
-def heat_maps(cells: Sequence[Cell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
-    """Arrange cells as maps: a title, the depths, and the shares found at them by length.
-
-    Each way to search has two maps: the right document first of the corpus, and its needle in the first passage.
-    """
-    maps = []
-    for system in dict.fromkeys(cell.system for cell in cells):
-        own = [cell for cell in cells if cell.system == system]
-        depths = sorted({cell.depth for cell in own})
-        for what, measure in (("document first", "document_first"), ("passage first", "passage_first")):
-            shares = {(cell.length, cell.depth): getattr(cell, measure) for cell in own}
-            if None not in shares.values():
-                lengths = sorted({cell.length for cell in own})
-                rows = {length: [shares[length, depth] for depth in depths] for length in lengths}
-                maps.append((f"{system}: {what}", depths, rows))
-    return maps
-
-
-def print_found_needles(cells: Sequence[Cell], seeds: int, console: Console) -> None:
-    """Print a table of each way to search, lengths by depths: shares of the needles found."""
-    from rich.table import Table
-
-    for title, depths, rows in heat_maps(cells):
-        table = Table(title=f"{title}, share of {seeds}, by depth")
-        for name in ("tokens", *(f"{depth} %" for depth in depths)):
-            table.add_column(name, justify="right")
-        for length, shares in rows.items():
-            table.add_row(f"{length:,}", *(f"{share:.2f}" for share in shares))
-        console.print(table)
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:

@@ -2,9 +2,9 @@
 
     python benchmarks/cpu/needle.py                       # the embedded model, 2K to 64K tokens, about ten minutes
     python benchmarks/cpu/needle.py --lengths 2048 8192   # a quick look
+    python benchmarks/cpu/needle.py --model FOLDER --texts texts.jsonl --form word --json /tmp/words.json
 
-What `aveyb-eval needle` does, with its defaults; needle.json holds every cell and needle.png the heat maps, in
-benchmarks/results/.
+needle.json holds every cell and needle.png the heat maps, in benchmarks/results/ or where --json says.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
+from needles import DEPTHS, FORMS, LENGTHS, Cell, heat_maps, run_needles
 
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.eval.needle import LENGTHS, Cell, run_needles
-from aveyb_retrieval.eval.report import heat_maps, write_text
+from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.indexes.model import load_model
+from aveyb_retrieval.training.texts import read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ ACROSS = 3  # maps in a row
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draw the maps that `aveyb-eval needle` prints."""
+    """Draw the heat maps."""
     maps = heat_maps(cells)
     down = -(-len(maps) // ACROSS)
     figure = Figure(figsize=(3.2 * ACROSS, 2.4 * down), layout="constrained")
@@ -48,20 +49,33 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 def main() -> None:
     """Parse the arguments, search, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model", help="an Avey-B folder, or any sentence-transformers model (default: the embedded one)"
+    )
+    parser.add_argument(
+        "--texts", type=Path, nargs="*", default=[], help="hide in these (.jsonl, .txt), not in made-up sentences"
+    )
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="what is asked for")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--distractors", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULTS / "needle.json", help="the maps go beside it")
     args = parser.parse_args()
+    model = load_model(args.model)
     cells = run_needles(
+        model,
         lengths=args.lengths,
+        depths=args.depths,
+        form=args.form,
+        texts=list(read_texts(args.texts)),
         seeds=args.seeds,
         distractors=args.distractors,
         progress=lambda cell: print(cell, flush=True),
     )
     found = {
         "command": "python benchmarks/cpu/needle.py",
-        "model": Embedder.load().model_name,
+        "model": model.model_name,
         "seeds": args.seeds,
         "distractors": args.distractors,
         "cells": [asdict(cell) for cell in cells],

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from sentences import sentences_of
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.haystack import sentences_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Needles in an index: texts as asked for, shares as defined, the command and its heat maps."""
+"""Needles in an index: texts as asked for, shares as defined, the script and its heat maps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from needle import main
+from needles import FORMS, SYSTEMS, Cell, heat_maps, make_haystack, run_needles
 
-from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.eval.needle import FORMS, SYSTEMS, make_haystack, run_needles
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -69,17 +68,14 @@ def test_words_find_every_needle_and_a_blind_model_finds_them_by_chance() -> Non
         assert documents.document_first <= documents.document_in_few < 1
 
 
-def test_the_command_prints_and_draws(tmp_path: Path) -> None:
-    arguments = ["needle", "--length", "300", "--depth", "0", "--depth", "100", "--seeds", "1", "--distractors", "1"]
-    page = tmp_path / "needles.html"
-    result = CliRunner().invoke(main, [*arguments, "--html", str(page), "--json"])
-    assert result.exit_code == 0, result.output
-    cells = json.loads(result.output)["cells"]
+def test_the_script_writes_its_cells_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["needle.py", "--lengths", "300", "--depths", "0", "100", "--seeds", "1", "--distractors", "1", "--json"]
+    monkeypatch.setattr("sys.argv", [*asked, str(tmp_path / "needles.json")])
+    main()
+    cells = json.loads((tmp_path / "needles.json").read_text())["cells"]
     assert len(cells) == 2 * len(SYSTEMS)
     assert all(cell["document_first"] == 1 for cell in cells if cell["system"] == "words")
-    html = page.read_text(encoding="utf-8")
-    assert html.count("<table>") == 2 * len(SYSTEMS) - 1
-    assert html.count('class="number heat"') == 2 * html.count("<table>")
-    assert "http" not in html.replace('xmlns="http', "")
-    printed = CliRunner().invoke(main, arguments).output
-    assert "words: document first" in printed and "1.00" in printed
+    assert (tmp_path / "needles.png").read_bytes().startswith(b"\x89PNG")
+    maps = heat_maps([Cell(**cell) for cell in cells])
+    assert len(maps) == 2 * len(SYSTEMS) - 1
+    assert ("words: document first", [0, 100], {300: [1.0, 1.0]}) in maps

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sentences import made_up_sentences, sentences_of
 
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.eval.haystack import made_up_sentences, sentences_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,9 +156,6 @@ def run_needles(
     Raises:
         ConfigError: an unknown form, or a depth outside of 0 to 100.
     """
-    from aveyb_retrieval.indexes.changes.build import build_index
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
     default = Embedder.load()
     model = default if model is None else model
     cells = []
@@ -175,7 +172,7 @@ def run_needles(
         with tempfile.TemporaryDirectory() as folder:
             index = Path(folder) / "index"
             # with token vectors, so that MaxSim encodes no document again
-            build_index(rows, index, model=model, token_vectors="int8")  # noqa: S106  # which are no password
+            build_index(rows, index, model=model, token_vectors="int8")
             with Retriever.load(index, model=model) as retriever:
                 for system, options in SYSTEMS.items():
                     found = [_look_for(needle, retriever, options) for needle in needles]
@@ -223,3 +220,21 @@ def _name(number: int) -> str:
     """A name that is different for every number."""
     base = len(_SYLLABLES)
     return "".join(_SYLLABLES[number // base**i % base] for i in range(3)).capitalize()
+
+
+def heat_maps(cells: Sequence[Cell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
+    """Arrange cells as maps: a title, the depths, and the shares found at them by length.
+
+    Each way to search has two maps: the right document first of the corpus, and its needle in the first passage.
+    """
+    maps = []
+    for system in dict.fromkeys(cell.system for cell in cells):
+        own = [cell for cell in cells if cell.system == system]
+        depths = sorted({cell.depth for cell in own})
+        for what, measure in (("document first", "document_first"), ("passage first", "passage_first")):
+            shares = {(cell.length, cell.depth): getattr(cell, measure) for cell in own}
+            if None not in shares.values():
+                lengths = sorted({cell.length for cell in own})
+                rows = {length: [shares[length, depth] for depth in depths] for length in lengths}
+                maps.append((f"{system}: {what}", depths, rows))
+    return maps
