@@ -153,7 +153,7 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
         ({"granularity": "document"}, "other: granularity is 'document', of a 'both'"),
         ({"language": "german"}, "other: language is 'german', of a 'english'; one ranking is of indexes"),
     ],
-    ids=str,
+    ids=["model", "granularity", "language"],
 )
 def test_indexes_that_were_not_made_alike_are_refused(
     root: Path, tmp_path: Path, made: dict[str, Any], told: str
