@@ -221,9 +221,8 @@ class Collection(ABC):
             there, shown = self.versions(), self.shown()
             begun = [number for number in there if shown is None or number > shown[0]]
             same = [] if restart else [number for number in begun if there[number] == settings.to_json()]
-            for number in begun:
-                if number not in same[:1]:
-                    self.drop(number)
+            for number in set(begun) - set(same[:1]):
+                self.drop(number)
             number = same[0] if same else max([0, *there]) + 1
             if not same:
                 self.create(number, settings)
@@ -241,9 +240,8 @@ class Collection(ABC):
             if before > number:
                 raise EngineError(f"{self.name}: another process has published meanwhile; publish again")
             self.show(number)
-            for old in self.versions():
-                if old < number and old != before:
-                    self.drop(old)
+            for old in [old for old in self.versions() if old < number and old != before]:
+                self.drop(old)
 
     # --- changes -----------------------------------------------------------------------------------------------------
 

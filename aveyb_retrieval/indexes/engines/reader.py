@@ -100,7 +100,7 @@ class CollectionView(ABC):
         self.collection, self.version, self.encoding = collection, version, version.settings.encoding
         self.language: Language = language(self.encoding.language)
 
-    @property
+    @cached_property
     def state(self) -> Hashable:
         """What was remembered of another state is not used."""
         return None
@@ -193,9 +193,9 @@ class CollectionView(ABC):
     ) -> Iterable[tuple[Any, ...]]:
         """Columns of the rows whose number, or rank, is one of some values, in any order."""
 
-    @abstractmethod
-    def read_vectors(self, kind: Kind, numbers: list[int]) -> Iterable[tuple[int, Any]]:
+    def read_vectors(self, kind: Kind, numbers: list[int]) -> Iterable[tuple[Any, ...]]:
         """Vectors with their numbers."""
+        return self.read(kind, ("number", "vector"), numbers)
 
     @abstractmethod
     def sample(self, most: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,12 +60,12 @@ class MilvusView(CollectionView):
 
     def __init__(self, collection: MilvusCollection, version: Version) -> None:
         super().__init__(collection, version)
-        self._client, self._options, self._opened = collection.client, collection.options, time.monotonic()
+        self._client, self._options = collection.client, collection.options
 
-    @property
+    @cached_property
     def state(self) -> tuple[float, ...]:
         """What a sample says is used again as long as this stays."""
-        return self._opened // SAMPLED, self.count("document"), self.count("passage")
+        return time.monotonic() // SAMPLED, self.count("document"), self.count("passage")
 
     def select(self, where: Filter | None) -> str | None:
         """Compile a filter to an expression, which documents and passages both understand."""
@@ -81,8 +82,7 @@ class MilvusView(CollectionView):
         until, counted = self.version.known.get(key, (now, 0))
         if until <= now:
             counted = self._query(kind, selection or "", ["count(*)"])[0]["count(*)"]
-            ended = time.monotonic()
-            self.remember(key, (ended + max(COUNTED, PATIENCE * (ended - now)), counted))
+            self.remember(key, (now + max(COUNTED, PATIENCE * (time.monotonic() - now)), counted))
         return counted
 
     def matching(self, selection: str) -> IntArray:
@@ -139,10 +139,6 @@ class MilvusView(CollectionView):
             found = self._query(kind, f"{by} in {wanted[start : start + NAMED]}", list(columns))
             rows += [tuple(row[column] for column in columns) for row in found]
         return rows
-
-    def read_vectors(self, kind: Kind, numbers: list[int]) -> list[tuple[Any, ...]]:
-        """Vectors with their numbers."""
-        return self.read(kind, ("number", "vector"), numbers)
 
     def sample(self, most: int) -> list[int]:
         """Numbers of the documents of least rank."""

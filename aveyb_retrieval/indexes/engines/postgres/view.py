@@ -51,12 +51,7 @@ class PostgresView(CollectionView):
         super().__init__(collection, version)
         self._db, self._schema = collection.db, version.label
         rows = self._db.cursor(row_factory=namedtuple_row).execute(f"SELECT * FROM {self._schema}.counts").fetchall()
-        self._counts = {row.kind: row for row in rows}
-
-    @property
-    def state(self) -> int:
-        """The number of changes so far."""
-        return int(self._counts["document"].changes)
+        self._counts, self.state = {row.kind: row for row in rows}, rows[0].changes
 
     def select(self, where: Filter | None) -> Selected | None:
         """Compile a filter and count what it lets through."""
