@@ -178,3 +178,13 @@ def test_made_up_words_do_not_fill_the_memory() -> None:
         tracemalloc.stop()
     assert held < 12 << 20
     assert rules.words("running runs") == ["run"]
+
+
+def test_texts_of_ascii_are_split_as_all_others_are() -> None:
+    rules = language("english")
+    for text in (
+        "".join(f"running{chr(code)}Dogs " for code in range(128)),
+        "snake_case a-b 3.14\x1ccut\x0bhere",
+        "..._",
+    ):
+        assert rules.stored(f"{text} ü").removesuffix("ü ") == (rules.stored(text) or " ")
