@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers.utils import cached_file
 
@@ -25,6 +25,7 @@ from aveyb_retrieval.wording import first_line, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+TABLE, TABLE_SCALE = "embed.weight", "embed.scale"
 _ENCODER_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
@@ -91,7 +92,7 @@ class CheckpointLoading:
                 the configuration says (another vocabulary, say).
         """
         name = pretrained_model_name_or_path
-        hub = {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
+        hub = _hub_options(kwargs)
         settings = (
             None
             if name is None
@@ -123,9 +124,18 @@ class CheckpointLoading:
     def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wants_info, allowed = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
         kwargs["use_safetensors"] = True
+        weights = _find_weights(name, kwargs) if kwargs.get("state_dict") is None else None
+        if weights is not None and _has_int8_table(weights):
+            if kwargs.get("config") is None:
+                kwargs["config"] = cls.config_class.from_pretrained(name, **_hub_options(kwargs))
+            kwargs["state_dict"] = float_table(load_file(weights), weights)
         with _no_loading_report():
             model, info = super().from_pretrained(  # type: ignore[misc]
-                name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+                None if kwargs.get("state_dict") else name,
+                *args,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **kwargs,
             )
         if not allowed:
             check_shapes(name, info["mismatched_keys"])
@@ -140,12 +150,60 @@ class CheckpointLoading:
         if not isinstance(config, cls.config_class):
             config = cls.config_class.read_released(settings, str(name))
             config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
-        weights = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **hub)
+        weights = _find_weights(name, hub)
         if weights is None:
             raise no_weights(name, "no model.safetensors")
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
-        model = cls._filled(config, load_file(weights), name)
+        model = cls._filled(config, float_table(load_file(weights), weights), name)
         return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+
+
+def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {option: kwargs[option] for option in _HUB_OPTIONS if kwargs.get(option) is not None}
+
+
+def _find_weights(name: Any, kwargs: dict[str, Any]) -> str | None:
+    """Return the path of a model's checkpoint, if it has one in a single file."""
+    found: str | None = None
+    if name is not None:
+        found = cached_file(
+            name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **_hub_options(kwargs)
+        )
+    return found
+
+
+def _has_int8_table(path: str) -> bool:
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.endswith(TABLE)]  # noqa: SIM118  (not a dict)
+        return any(file.get_slice(name).get_dtype() == "I8" for name in names)
+
+
+def int8_table(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round an embedding `[V, D]` to int8 rows.
+
+    Returns:
+        Codes int8 `[V, D]` and scales float32 `[V, 1]`: a row over 127 times its scale, its largest value.
+    """
+    scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-30)
+    return (weight.float() / scale).round().to(torch.int8), scale
+
+
+def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, torch.Tensor]:
+    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`) as float32.
+
+    Raises:
+        ModelError: the scales are missing, or of another shape.
+    """
+    found = dict(tensors)
+    for name, codes in tensors.items():
+        if name.endswith(TABLE) and codes.dtype == torch.int8:
+            scale = found.pop(name.removesuffix(TABLE) + TABLE_SCALE, None)
+            if scale is None or scale.shape != (len(codes), 1):
+                raise ModelError(
+                    f"{path}: {name} is int8 and has no {TABLE_SCALE} of the shape [{len(codes)}, 1]; copy it again"
+                )
+            found[name] = codes.float() * scale
+    return found
 
 
 def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

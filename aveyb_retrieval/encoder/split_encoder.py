@@ -20,6 +20,7 @@ from torch import nn
 from aveyb_retrieval.encoder.batches import BatchEncoder
 from aveyb_retrieval.encoder.checkpoints import (
     check_fits,
+    float_table,
     no_weights,
     read_settings,
     released_tensors,
@@ -402,7 +403,7 @@ class InferenceModel(SplitEncoder, nn.Module):
         if not path.is_file():
             raise no_weights(folder, "no model.safetensors")
         try:
-            stored = load_file(path)
+            stored = float_table(load_file(path), path)
         except SafetensorError as error:
             raise ModelError(f"{path}: damaged or cut short ({error}); copy or download it again") from error
         tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}

@@ -3,10 +3,11 @@
     python benchmarks/cpu/quality.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
 NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
-`default_rng(0).permutation`. float32 throughout. Our model reads whole documents; MiniLM is cut at its 256 tokens,
-and on the long sets also runs on 180-word chunks (best chunk), which is what people do today, alone and fused with
-BM25 as our model is. Our passages are those of an index, of at most 256 tokens, then of at most 128. Last, our index
-searched end to end, without and with MaxSim over its token vectors, and on the long sets an index made by MiniLM.
+`default_rng(0).permutation`. float32, but indexes are built as they are by default. Our model reads whole documents;
+MiniLM is cut at its 256 tokens, and on the long sets also runs on 180-word chunks (best chunk), which is what people
+do today, alone and fused with BM25 as our model is. Our passages are those of an index, of at most 256 tokens, then
+of at most 128. Last, our index searched end to end, without and with MaxSim over its token vectors, and on the long
+sets an index made by MiniLM.
 cuad-long is long and large: 120 of its documents are drawn, and it does not count in the mean.
 With --cache, vectors and results that are already there are used again, so an interrupted run continues. With
 `--groups` or `--sets` the other results of quality.json stay. Prints one table; writes quality.json and quality.md
@@ -157,7 +158,7 @@ def built(task: Task, folder: Path | None, *, model: str | None = None, **option
     key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), asked])
     path = (folder or Path(tempfile.mkdtemp())) / "indexes" / key[:32]
     if not (path / "current").is_file():
-        build_index(indexed_rows(task.corpus), path, model=given, restart=True, precision="float32", **options)
+        build_index(indexed_rows(task.corpus), path, model=given, restart=True, **options)
     return path
 
 

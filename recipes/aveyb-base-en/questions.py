@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -34,12 +34,10 @@ from aveyb_retrieval.encoder.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import atomic_writer, hash_file
 from aveyb_retrieval.training.losses import score_divergence
-from aveyb_retrieval.training.optimizers import learning_rate_factor
 from aveyb_retrieval.training.run_folder import MODEL
 from aveyb_retrieval.training.texts import read_records
 
 PER_STEP = {"passage": 8, "heading": 4, "definition": 8}  # other texts, as in `token_ids.py`
-WARMUP = 0.02
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,17 @@ class QuestionSettings:
     questions: int = 24  # of a step
     negatives: int = 2  # of a question
     epochs: int = 2
+    steps: int = 0  # of the run; 0: those of all epochs
+    warmup: int = 20  # steps
     learning_rate: float = 5e-4
     pair_weight: float = 1.0
     score_weight: float = 0.5
     temperature: float = 0.05
     chain: Settings = field(default_factory=Settings)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step: it falls all the time, as in a cooldown of the chain."""
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (1 - (step / self.steps) ** 0.5)
 
 
 class Triplets:
@@ -155,6 +159,8 @@ def write_pairs(texts: Path, out: Path) -> None:
 @click.option("--questions", type=click.IntRange(min=2), default=QuestionSettings.questions, show_default=True)
 @click.option("--negatives", type=click.IntRange(min=1), default=QuestionSettings.negatives, show_default=True)
 @click.option("--epochs", type=click.IntRange(min=1), default=QuestionSettings.epochs, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), help="Of the run.  [default: all of --epochs]")
+@click.option("--learning-rate", type=float, default=QuestionSettings.learning_rate, show_default=True)
 @click.option("--save-minutes", type=float, default=10, show_default=True)
 @click.option("--judge-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
@@ -168,6 +174,8 @@ def train(
     questions: int,
     negatives: int,
     epochs: int,
+    steps: int | None,
+    learning_rate: float,
     save_minutes: float,
     judge_every: int,
     threads: int,
@@ -177,10 +185,11 @@ def train(
     folder = minilm_folder() if teacher is None else teacher
     model = AveyBModel.from_pretrained(start, dtype=torch.float32)
     chain = Settings(pairs=len(model.layers) // 2)
-    settings = QuestionSettings(questions, negatives, epochs, chain=chain)
+    settings = QuestionSettings(questions, negatives, epochs, learning_rate=learning_rate, chain=chain)
     ids, loaded = TokenIds.load(texts), Teacher.load(folder, chain.pairs)
     check_student(model, start, loaded)
     source = Triplets(triplets, folder, Order(ids, chain.seed, per_step=PER_STEP), settings)
+    settings = replace(settings, steps=steps or epochs * source.epoch)
     model.ranker.requires_grad_(False)
     optimizer = layer_optimizer(model, settings.learning_rate, chain.embedding_rate)
     facts = {"teacher": loaded.fingerprint, "vocabulary": vocabulary_hash(folder), "texts": ids.sha256}
@@ -188,11 +197,9 @@ def train(
     run = Run(model, optimizer, out, {**asdict(settings), "per_step": PER_STEP}, facts)
     judge, saver = Judge(out, folder, loaded, ids, data), Saver(run, out, None, save_minutes)
     judge.drop_after(run.step)
-    steps = epochs * source.epoch
-    factor = learning_rate_factor("trapezoidal", steps, WARMUP)
 
     def after_step() -> None:
-        if run.step % judge_every == 0 or run.step == steps:
+        if run.step % judge_every == 0 or run.step == settings.steps:
             judge.add(model, run.step, run.tokens, "questions")
         saver.save_in_time()
 
@@ -200,15 +207,15 @@ def train(
         source,
         loaded,
         lambda batches, places, _: question_loss(model, batches, places, settings),
-        lambda step: settings.learning_rate * factor(step),
-        until=lambda: saver.stopped or run.step >= steps,
+        settings.rate,
+        until=lambda: saver.stopped or run.step >= settings.steps,
         after_step=after_step,
         clip=chain.clip,
     )
     saver.save()
-    if run.step >= steps:
+    if run.step >= settings.steps:
         export(model.eval(), folder, out / MODEL)
-    click.echo(f"stopped after step {run.step:,} of {steps:,}, {run.tokens:,} tokens")
+    click.echo(f"stopped after step {run.step:,} of {settings.steps:,}, {run.tokens:,} tokens")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_config, small_model
+from tests.encoder.onnx.forms import store_table_in_int8
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,3 +193,33 @@ def test_loading_says_nothing() -> None:
     code = "from aveyb_retrieval import Embedder; Embedder.load()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_table_in_int8_is_read_as_its_rows_times_their_scales(loader: str, folder: Path) -> None:
+    store_table_in_int8(folder)
+    stored = load_file(folder / "model.safetensors")
+    assert stored["embed.weight"].dtype == torch.int8
+    loaded = LOADERS[loader](folder)
+    model = loaded.model if loader == "Embedder" else loaded.base_model
+    wanted = stored["embed.weight"].float() * stored["embed.scale"]
+    torch.testing.assert_close(model.embed.weight.detach(), wanted, rtol=0, atol=0)
+
+
+def test_a_table_in_int8_is_near_the_one_that_it_was_made_of(folder: Path) -> None:
+    before = AveyBModel.from_pretrained(folder).embed.weight.detach()
+    store_table_in_int8(folder)
+    after = AveyBModel.from_pretrained(folder).embed.weight.detach()
+    assert ((after - before).abs() <= before.abs().amax(1, keepdim=True) / 254 * 1.001).all()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("scale", [None, torch.ones(3, 1)])
+def test_a_table_in_int8_without_its_scales_is_refused(loader: str, scale: torch.Tensor | None, folder: Path) -> None:
+    store_table_in_int8(folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors.pop("embed.scale")
+    save_file(tensors if scale is None else {**tensors, "embed.scale": scale}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"model.safetensors: embed.weight is int8 and has no embed.scale"):
+        LOADERS[loader](folder)

@@ -231,8 +231,29 @@ def test_questions_learn_to_find_their_passages_among_mined_ones(
     before, after = (np.diag(q @ p.T).mean() - (q @ p.T).mean() for q, p in own)
     assert after > before  # answers are nearer than other passages
     assert "mine more" in train(tmp_path / "few", "--negatives", 3)
+    short = ["--steps", 2, "--learning-rate", 1e-3]
+    assert "stopped after step 2 of 2" in train(tmp_path / "short", *short)
+    assert "settings" in train(tmp_path / "short", *short[:2])  # another rate is another run
     triplets.write_text(triplets.read_text() + json.dumps(rows[0]) + "\n")
     assert "triplets" in train(tmp_path / "asked") and not (tmp_path / "few").exists()
+
+
+def test_a_model_ships_with_its_embeddings_once_and_finds_the_same(
+    distil: Callable[..., str], recipe: Callable[[str], ModuleType], teacher: Path, tmp_path: Path
+) -> None:
+    distil(tmp_path / "run", 4)
+    whole, small = tmp_path / "whole", tmp_path / "small"
+    arguments = ["--run", tmp_path / "run", "--teacher", teacher, "--out", whole]
+    CliRunner().invoke(recipe("export_checkpoint").main, list(map(str, arguments)))
+    shrink = recipe("shrink").main
+    said = CliRunner().invoke(shrink, [str(whole), str(small)])
+    assert said.exit_code == 0 and "model_int8.onnx" in said.output
+    before, after = Embedder.load(whole, precision="float32"), Embedder.load(small)
+    assert after.precision == "int8"
+    assert (before.encode_queries(SENTENCES[:5]) * after.encode_queries(SENTENCES[:5])).sum(1).min() > 0.995
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, small)]
+    assert sizes[1] < 0.55 * sizes[0]
+    assert CliRunner().invoke(shrink, [str(whole), str(small)]).exit_code == 2
 
 
 def test_the_loss_of_questions_knows_each_one_by_its_place(recipe: Callable[[str], ModuleType], teacher: Path) -> None:

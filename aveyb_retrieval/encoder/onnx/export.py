@@ -9,6 +9,7 @@ from aveyb_retrieval.encoder.onnx.file import METADATA, OnnxSettings
 from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Int8
 from aveyb_retrieval.encoder.onnx.model import FILES, WEIGHTS
 from aveyb_retrieval.encoder.onnx.network import Network
+from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
 from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
 
@@ -38,7 +39,9 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
         raise ConfigError(f"precision is {precision!r}; an ONNX form has one of {', '.join(_LINEAR)}")
     folder = model_folder(model)
     encoder = InferenceModel.load(folder)
-    content = onnx_bytes(encoder, precision, file_digest(folder / WEIGHTS), str(folder))
+    weights = folder / WEIGHTS
+    table = EmbeddingTable(weights, encoder.config.vocab_size, encoder.config.hidden_size)
+    content = onnx_bytes(encoder, precision, file_digest(weights), str(folder), table)
     path = folder / FILES[precision]
     path.parent.mkdir(exist_ok=True)
     unfinished = path.with_suffix(".partial")
@@ -47,7 +50,9 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
     return path
 
 
-def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str) -> bytes:
+def onnx_bytes(
+    model: SplitEncoder, precision: str, weights: str, name: str, table: EmbeddingTable | None = None
+) -> bytes:
     """Return the content of a model's ONNX file.
 
     Its inputs are a group of n splits:
@@ -63,6 +68,7 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str) -> 
         precision: "float32" or "int8".
         weights: SHA-256 of its checkpoint.
         name: for messages.
+        table: its checkpoint's embeddings: rows in int8 are read from there, and take no place in the int8 form.
 
     Raises:
         ModelError: it has a funnel, or is too large for one file.
@@ -80,7 +86,7 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str) -> 
     )
     with extra_for("exporting to ONNX"):
         graph = Graph()
-        Network(model, graph, _LINEAR[precision](graph)).write()
+        Network(model, graph, _LINEAR[precision](graph, table)).write()
         inputs: list[tuple[str, str, list[int | str]]] = [("ids", "INT32", ["n", "T"])]
         if config.num_retrieved:
             inputs += [("retrieved", "INT32", ["n", "j", config.split_size]), ("weights", "FLOAT", ["n", "j"])]

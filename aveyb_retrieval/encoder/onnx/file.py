@@ -1,14 +1,14 @@
 """Read an ONNX file without trusting it: what it holds is checked before ONNX Runtime sees it.
 
 The file must be a whole one, made by our export: of the operators that it uses, without functions, subgraphs or data in
-other files, and no larger than a form of its weights can be. A few lines read protobuf's wire format, so that the
-package onnx is needed by the export alone.
+other files (but the embeddings that its checkpoint holds in int8), and no larger than a form of its weights can be. A
+few lines read protobuf's wire format, so that the package onnx is needed by the export alone.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import msgspec
 
@@ -59,8 +59,10 @@ _MODEL_GRAPH, _MODEL_METADATA, _MODEL_TRAINING, _MODEL_FUNCTIONS = 7, 14, 20, 25
 _GRAPH_NODE, _GRAPH_TENSOR, _GRAPH_SPARSE = 1, 5, 15
 _NODE_OPERATOR, _NODE_ATTRIBUTE = 4, 5
 _ATTRIBUTE_CONTENT = {5, 6, 10, 11, 22, 23}  # tensors, graphs and sparse tensors inside an attribute
-_TENSOR_EXTERNAL, _TENSOR_PLACE = 13, 14
+_TENSOR_NAME, _TENSOR_EXTERNAL, _TENSOR_PLACE = 8, 13, 14
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
 METADATA = "aveyb"  # the key of the file's metadata
+TABLE, CHECKPOINT = "embedding", "../model.safetensors"  # the one constant that may be elsewhere, and where
 FORMAT = 1
 _LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
 
@@ -126,15 +128,25 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ModelError(f"{path}: its settings are damaged ({error}); export it again") from error
 
 
-def read_onnx(path: Path, weights_bytes: int) -> tuple[bytes, OnnxSettings]:
+class OnnxFile(NamedTuple):
+    """A checked file.
+
+    content: all of it.
+    settings: what it says about itself.
+    table_place: where in the checkpoint its embeddings are, in bytes; None: in the file itself.
+    """
+
+    content: bytes
+    settings: OnnxSettings
+    table_place: int | None
+
+
+def read_onnx(path: Path, weights_bytes: int) -> OnnxFile:
     """Read and check an ONNX file.
 
     Args:
         path: the file.
         weights_bytes: size of the checkpoint that it must be a form of.
-
-    Returns:
-        Its content, and what it says about itself.
 
     Raises:
         ModelError: it is cut, damaged, too large, of another kind of model, or holds what the export never writes.
@@ -147,7 +159,7 @@ def read_onnx(path: Path, weights_bytes: int) -> tuple[bytes, OnnxSettings]:
         )
     content = path.read_bytes()
     metadata: dict[str, str] = {}
-    graphs = 0
+    graphs, place = 0, None
     try:
         for number, value in _fields(content):
             if number == _MODEL_METADATA:
@@ -155,26 +167,39 @@ def read_onnx(path: Path, weights_bytes: int) -> tuple[bytes, OnnxSettings]:
                 metadata[_text(entry[1])] = _text(entry[2])
             elif number == _MODEL_GRAPH:
                 graphs += 1
-                _check_graph(_message(value), path)
+                place = _check_graph(_message(value), path)
             elif number in (_MODEL_TRAINING, _MODEL_FUNCTIONS):
                 raise _foreign(path, "functions of its own")
     except (ValueError, KeyError) as error:
         raise ModelError(f"{path}: damaged or cut short ({error}); copy it or export it again") from error
     if graphs != 1:
         raise ModelError(f"{path}: damaged or cut short ({graphs} graphs); copy it or export it again")
-    return content, OnnxSettings.read(metadata, path)
+    return OnnxFile(content, OnnxSettings.read(metadata, path), place)
 
 
-def _check_graph(graph: memoryview, path: Path) -> None:
+def _check_graph(graph: memoryview, path: Path) -> int | None:
+    """Check a graph, and return where in the checkpoint its embeddings are, if they are there."""
+    place = None
     for number, value in _fields(graph):
         if number == _GRAPH_NODE:
             _check_node(_message(value), path)
         elif number == _GRAPH_TENSOR:
-            for field, _ in _fields(_message(value)):
-                if field in (_TENSOR_EXTERNAL, _TENSOR_PLACE):
-                    raise _foreign(path, "data in another file")
+            fields = list(_fields(_message(value)))
+            if any(field in (_TENSOR_EXTERNAL, _TENSOR_PLACE) for field, _ in fields):
+                place = _table_place(fields, path)
         elif number == _GRAPH_SPARSE:
             raise _foreign(path, "sparse tensors")
+    return place
+
+
+def _table_place(tensor: list[tuple[int, memoryview | int]], path: Path) -> int:
+    """Return where in the checkpoint a tensor is, which must be the embeddings."""
+    entries = [dict(_fields(_message(value))) for field, value in tensor if field == _TENSOR_EXTERNAL]
+    named = {_text(entry[_ENTRY_KEY]): _text(entry[_ENTRY_VALUE]) for entry in entries}
+    names = [_text(value) for field, value in tensor if field == _TENSOR_NAME]
+    if names != [TABLE] or named.get("location") != CHECKPOINT or not named.get("offset", "").isdecimal():
+        raise _foreign(path, "data in another file")
+    return int(named["offset"])
 
 
 def _check_node(node: memoryview, path: Path) -> None:

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.encoder.onnx.file import CHECKPOINT, TABLE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
 
 OPSET = 18  # of ai.onnx; ONNX Runtime 1.14 and newer read it
 IR_VERSION = 8
@@ -33,6 +37,7 @@ class Graph:
         """Begin with nothing."""
         self._nodes: list[Any] = []
         self._constants: dict[str, np.ndarray] = {}
+        self._elsewhere: dict[str, tuple[str, int]] = {}
         self._values = 0
 
     def constant(self, value: Any, dtype: Any = np.float32, name: str | None = None) -> str:
@@ -43,10 +48,15 @@ class Graph:
         self._constants[name] = array
         return name
 
+    def constant_elsewhere(self, array: np.ndarray, name: str, file: str, place: int) -> str:
+        """Add an array that is stored at a place, in bytes, of another file."""
+        self._elsewhere[name] = file, place
+        return self.constant(array, array.dtype, name)
+
     @property
     def constant_bytes(self) -> int:
         """How many bytes the constants take."""
-        return sum(array.nbytes for array in self._constants.values())
+        return sum(array.nbytes for name, array in self._constants.items() if name not in self._elsewhere)
 
     def op(self, kind: str, *inputs: str, domain: str = "", name: str | None = None, **attributes: Any) -> str:
         """Add an operation with one output."""
@@ -66,13 +76,13 @@ class Graph:
             output: the same.
             metadata: what the file says about itself.
         """
-        from onnx import TensorProto, helper, numpy_helper
+        from onnx import TensorProto, helper
 
         def info(value: tuple[str, str, list[Any]]) -> Any:
             name, kind, shape = value
             return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
-        constants = [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
+        constants = [self._tensor(name, array) for name, array in self._constants.items()]
         graph = helper.make_graph(self._nodes, "aveyb", [info(i) for i in inputs], [info(output)], constants)
         domains = {"": OPSET} | ({CONTRIB: 1} if any(node.domain == CONTRIB for node in self._nodes) else {})
         model = helper.make_model(
@@ -84,6 +94,18 @@ class Graph:
         helper.set_model_props(model, metadata)
         content: bytes = model.SerializeToString(deterministic=True)
         return content
+
+    def _tensor(self, name: str, array: np.ndarray) -> Any:
+        from onnx import TensorProto, helper, numpy_helper
+
+        if name not in self._elsewhere:
+            return numpy_helper.from_array(array, name)
+        file, place = self._elsewhere[name]
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = TensorProto(name=name, data_type=kind, dims=array.shape, data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", file), ("offset", place), ("length", array.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -103,14 +125,14 @@ class Rows:
 class Float32:
     """Linear maps in float32."""
 
-    def __init__(self, graph: Graph) -> None:
-        """Write into a graph."""
-        self._graph = graph
+    def __init__(self, graph: Graph, stored: EmbeddingTable | None = None) -> None:
+        """Write into a graph; `stored` is the checkpoint's table of embeddings, where there is one."""
+        self._graph, self._stored = graph, stored
 
     def table(self, weight: np.ndarray, ids: str) -> str:
         """Look up rows of the embedding `[V, D]`; -1 gives zeros."""
         rows = np.concatenate([weight, np.zeros_like(weight[:1])])
-        return self._graph.op("Gather", self._graph.constant(rows, name="embedding"), ids)
+        return self._graph.op("Gather", self._graph.constant(rows, name=TABLE), ids)
 
     def matrix(self, weight: np.ndarray, name: str) -> str:
         """Return a matrix that mixes tokens: it stays a float32 one when it is used."""
@@ -129,14 +151,20 @@ class Int8(Float32):
     """Linear maps with int8 weights and rows rounded to a byte."""
 
     def table(self, weight: np.ndarray, ids: str) -> str:
-        """See `Float32.table`; each row is int8 with a scale of its own."""
-        graph = self._graph
-        scale = np.maximum(np.abs(weight).max(axis=1, keepdims=True) / 127, _SMALLEST).astype(np.float32)
-        codes = np.rint(weight / scale).astype(np.int8)
-        codes, scale = (np.concatenate([part, np.zeros_like(part[:1])]) for part in (codes, scale))
-        found = graph.op("Gather", graph.constant(codes, np.int8, name="embedding"), ids)
-        scales = graph.op("Gather", graph.constant(scale, name="embedding_scale"), ids)
-        return graph.op("Mul", graph.op("Cast", found, to=1), scales)
+        """See `Float32.table`; each row is int8 with a scale of its own, which is 0 for -1.
+
+        Rows that the checkpoint itself holds in int8 stay there.
+        """
+        graph, stored = self._graph, self._stored
+        if stored is not None and stored.scale is not None:
+            scale = stored.scale
+            rows = graph.constant_elsewhere(stored.rows, TABLE, CHECKPOINT, stored.place)
+        else:
+            scale = np.maximum(np.abs(weight).max(axis=1, keepdims=True) / 127, _SMALLEST).astype(np.float32)
+            rows = graph.constant(np.rint(weight / scale), np.int8, name=TABLE)
+        scales = graph.constant(np.concatenate([scale, np.zeros_like(scale[:1])]), name="embedding_scale")
+        found = graph.op("Cast", graph.op("Gather", rows, ids), to=1)
+        return graph.op("Mul", found, graph.op("Gather", scales, ids))
 
     def matrix(self, weight: np.ndarray, name: str) -> str:
         """See `Float32.matrix`; it is kept as float16."""

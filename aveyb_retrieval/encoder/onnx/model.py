@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.folders import file_digest
 from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
-from aveyb_retrieval.encoder.onnx.file import read_onnx
+from aveyb_retrieval.encoder.onnx.file import TABLE, read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
 from aveyb_retrieval.errors import ModelError, extra_for
 from aveyb_retrieval.wording import first_line
@@ -59,7 +59,8 @@ class OnnxModel:
                 raise ModelError(
                     f"{needed}: no such file; make the ONNX form with aveyb-train export, beside the weights"
                 )
-        content, settings = read_onnx(path, weights.stat().st_size)
+        file = read_onnx(path, weights.stat().st_size)
+        settings = file.settings
         if settings.precision != precision:
             raise ModelError(f"{path}: holds the {settings.precision} form, not {precision}; export it again")
         if settings.weights != file_digest(weights):
@@ -67,7 +68,10 @@ class OnnxModel:
                 f"{path}: made from other weights than {weights.name} beside it; export it again, or remove it"
             )
         table = EmbeddingTable(weights, settings.vocab_size, settings.hidden_size)
-        return cls(folder, _session(content, path), settings, table)
+        if file.table_place not in (None, table.place):
+            raise ModelError(f"{path}: its embeddings are not where {weights.name} has them; export it again")
+        rows = None if file.table_place is None else table.rows
+        return cls(folder, _session(file.content, path, rows), settings, table)
 
     def eval(self) -> OnnxModel:
         """Return the model, which only encodes."""
@@ -156,8 +160,11 @@ class OnnxModel:
         return vectors
 
 
-def _session(content: bytes, path: Path) -> Any:
-    """Open a session on one processor or as many as OMP_NUM_THREADS says; its threads wait as OMP_WAIT_POLICY says."""
+def _session(content: bytes, path: Path, rows: np.ndarray | None) -> Any:
+    """Open a session on one processor or as many as OMP_NUM_THREADS says; its threads wait as OMP_WAIT_POLICY says.
+
+    `rows` are those of the embeddings, if they are in another file.
+    """
     with extra_for("the ONNX form of a model", "cpu"):
         import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -166,6 +173,8 @@ def _session(content: bytes, path: Path) -> Any:
     options.log_severity_level = 4
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if rows is not None:
+        options.add_external_initializers([TABLE], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))])
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:

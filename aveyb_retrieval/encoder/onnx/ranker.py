@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.layout import SplitLayout
     from aveyb_retrieval.encoder.onnx.file import OnnxSettings
 
-_NAME = "embed.weight"
-_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+_NAME, _SCALE = "embed.weight", "embed.scale"
+_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
 _LARGEST_HEADER = 1 << 26
 BLOCK = 128  # columns whose scores exist at once
 
@@ -148,6 +148,11 @@ class EmbeddingTable:
     """A checkpoint's token embeddings `[V, D]`, mapped into memory.
 
     Only rows that are asked for are read, those of a text's tokens, and processes share them.
+
+    Attributes:
+        rows: `[V, D]` as stored; bfloat16 as uint16.
+        scale: float32 `[V, 1]`, of rows in int8; else None.
+        place: bytes from the start of the file to the rows.
     """
 
     def __init__(self, path: Path, rows: int, dim: int) -> None:
@@ -166,25 +171,31 @@ class EmbeddingTable:
                 header = json.loads(file.read(size)) if size <= _LARGEST_HEADER else {}
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
             end = 8 + size + max(int(entry["data_offsets"][1]) for entry in tensors.values())
-            (entry,) = (entry for name, entry in tensors.items() if f".{name}".endswith(f".{_NAME}"))
-            dtype, begin = _DTYPES.get(entry["dtype"]), 8 + size + int(entry["data_offsets"][0])
+            (name,) = (name for name in tensors if f".{name}".endswith(f".{_NAME}"))
+            entry, scale = tensors[name], tensors.get(name.removesuffix(_NAME) + _SCALE)
+            dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + int(entry["data_offsets"][0])
             shape = entry["shape"]
+            scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
+            scale_place = 8 + size + int(scale["data_offsets"][0]) if scale is not None else 0
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(
                 f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy it again"
             ) from error
-        if dtype is None or shape != [rows, dim]:
+        if dtype is None or shape != [rows, dim] or (dtype is np.int8) != scaled:
             raise ModelError(
-                f"{path}: no embedding of {rows} x {dim} in float32, float16 or bfloat16: weights and ONNX file belong "
-                "to different models; export it again"
+                f"{path}: no embedding of {rows} x {dim} in float32, float16, bfloat16 or int8 with scales: weights "
+                "and ONNX file belong to different models; export it again"
             )
-        if not 0 <= begin <= end - rows * dim * np.dtype(dtype).itemsize or end > path.stat().st_size:
+        spans = [(self.place, rows * dim * np.dtype(dtype).itemsize), (scale_place, rows * 4 if scaled else 0)]
+        if any(not 0 <= begin <= end - size for begin, size in spans) or end > path.stat().st_size:
             raise ModelError(f"{path}: cut short; copy or download it again")
-        self._rows = np.memmap(path, dtype=dtype, mode="r", offset=begin, shape=(rows, dim))
+        self.rows = np.memmap(path, dtype=dtype, mode="r", offset=self.place, shape=(rows, dim))
+        self.scale = np.fromfile(path, np.float32, rows, offset=scale_place)[:, None] if scaled else None
 
     def __getitem__(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[n, D]`, the embeddings of ids `[n]`."""
-        rows: np.ndarray = self._rows[ids]
+        rows: np.ndarray = self.rows[ids]
         if rows.dtype == np.uint16:  # bfloat16: the upper half of a float32
             return (rows.astype(np.uint32) << 16).view(np.float32)
-        return rows.astype(np.float32)
+        found = rows.astype(np.float32)
+        return found if self.scale is None else found * self.scale[ids]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
+from aveyb_retrieval.encoder.checkpoints import int8_table
 from aveyb_retrieval.encoder.embedder import Embedder
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
@@ -32,6 +34,14 @@ def save_model(folder: Path, preset: str = "paper", *, forms: tuple[str, ...] = 
     for precision in forms:
         export_onnx(folder, precision=precision)
     return folder
+
+
+def store_table_in_int8(folder: Path) -> None:
+    """Rewrite a model's checkpoint with int8 rows of embeddings."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["embed.weight"], tensors["embed.scale"] = int8_table(tensors["embed.weight"])
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def with_form(folder: Path, precision: str) -> Embedder:

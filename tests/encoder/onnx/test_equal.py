@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.passages import PassageSize
 from aveyb_retrieval.encoder.token_codec import TokenCodec
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.models import PRESETS
-from tests.encoder.onnx.forms import PRECISIONS, cosines, save_model, texts, with_form
+from tests.encoder.onnx.forms import (
+    PRECISIONS,
+    byte_tokenizer,
+    cosines,
+    save_model,
+    store_table_in_int8,
+    texts,
+    with_form,
+)
 from tests.encoder.test_switches import SWITCHES
 
 if TYPE_CHECKING:
@@ -55,6 +65,19 @@ def test_float32_is_the_torch_model_with_every_switch(switch: str, preset: str, 
     ours, torchs = with_form(folder, "float32"), Embedder.load(folder, precision="float32")
     for left, right in zip(encoded(ours, texts(LENGTHS)), encoded(torchs, texts(LENGTHS)), strict=True):
         np.testing.assert_allclose(left, right, atol=2e-5)
+
+
+def test_a_checkpoint_with_a_table_in_int8_has_the_same_forms_and_its_rows_are_kept_once(tmp_path: Path) -> None:
+    shared, whole = save_model(tmp_path / "shared", forms=()), tmp_path / "whole"
+    store_table_in_int8(shared)
+    AveyBModel.from_pretrained(shared).save_pretrained(whole)  # the same embeddings in float32
+    byte_tokenizer().save(whole)
+    sizes = {form: [export_onnx(to, precision=form).stat().st_size for to in (shared, whole)] for form in PRECISIONS}
+    for form in PRECISIONS:
+        for left, right in zip(*(encoded(with_form(to, form), texts(LENGTHS)) for to in (shared, whole)), strict=True):
+            np.testing.assert_allclose(left, right, atol=1e-6)
+    rows = len(byte_tokenizer()) * 32
+    assert sizes["float32"][0] == sizes["float32"][1] and rows - 300 < sizes["int8"][1] - sizes["int8"][0] <= rows
 
 
 @by_switch

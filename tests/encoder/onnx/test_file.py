@@ -15,7 +15,7 @@ from aveyb_retrieval.encoder.onnx import file
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.file import METADATA
 from aveyb_retrieval.errors import ConfigError, ModelError
-from tests.encoder.onnx.forms import save_model
+from tests.encoder.onnx.forms import save_model, store_table_in_int8
 from tests.encoder.test_switches import SWITCHES
 
 if TYPE_CHECKING:
@@ -122,6 +122,26 @@ def test_one_with_data_in_another_file(folder: Path) -> None:
 
     change(folder, edit)
     assert "holds data in another file, which our export never writes" in refusal(folder)
+
+
+@pytest.mark.parametrize("said", ["location", "offset", "name"])
+def test_one_whose_embeddings_are_elsewhere_than_in_its_checkpoint(said: str, folder: Path) -> None:
+    store_table_in_int8(folder)
+    export_onnx(folder)
+
+    def edit(model: Any) -> None:
+        (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == "embedding")
+        assert [entry.key for entry in tensor.external_data] == ["location", "offset", "length"]
+        if said == "location":
+            tensor.external_data[0].value = "../config.json"
+        elif said == "offset":
+            tensor.external_data[1].value = "8"
+        else:
+            tensor.name = "embedding_scale"
+
+    change(folder, edit)
+    wanted = "its embeddings are not where model.safetensors has them" if said == "offset" else "data in another file"
+    assert wanted in refusal(folder)
 
 
 def test_one_with_an_operator_that_is_not_ours(folder: Path) -> None:

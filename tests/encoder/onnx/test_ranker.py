@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.onnx import ranker
 from aveyb_retrieval.encoder.onnx.file import OnnxSettings
@@ -14,6 +15,7 @@ from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
 from aveyb_retrieval.encoder.splits import split_table
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_config, small_model
+from tests.encoder.onnx.forms import store_table_in_int8
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +76,15 @@ def test_the_table_has_the_rows_of_the_checkpoint(dtype: torch.dtype, tmp_path: 
     table = EmbeddingTable(tmp_path / "model.safetensors", 97, 32)
     ids = np.array([3, 96, 3, 0])
     np.testing.assert_array_equal(table[ids], model.embed.weight[torch.from_numpy(ids)].detach().float().numpy())
+
+
+def test_the_table_has_int8_rows_times_their_scales(tmp_path: Path) -> None:
+    small_model("paper").save_pretrained(tmp_path)
+    store_table_in_int8(tmp_path)
+    table, stored = EmbeddingTable(tmp_path / "model.safetensors", 97, 32), load_file(tmp_path / "model.safetensors")
+    ids = np.array([3, 96, 3, 0])
+    wanted = stored["embed.weight"].float() * stored["embed.scale"]
+    np.testing.assert_array_equal(table[ids], wanted[torch.from_numpy(ids)].numpy())
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
