@@ -185,6 +185,34 @@ def test_markup_in_documents_stays_text(browser, tmp_path):
         page.go("about:blank")  # asks no more
 
 
+def test_all_indexes_are_searched_in_one_ranking(browser, handbook, tmp_path):
+    note = {"_id": "README.md", "title": "Replacing", "text": f"{QUESTION} Readers keep the version that they opened."}
+    build_index([note], tmp_path / "notes")
+    with running(f"pages={handbook}", f"notes={tmp_path / 'notes'}") as server:
+        page = browser.open()
+        page.screen(1280, 800)
+        page.go(f"{server.url}/?query={quote(QUESTION)}")
+        page.wait(f"{HITS} === 10")
+        assert page.run("[...document.getElementById('index').options].map((o) => o.text)") == [
+            "pages", "notes", "all indexes",
+        ]  # fmt: skip
+        page.run("(i => { i.value = '*'; i.dispatchEvent(new Event('change')); })(document.getElementById('index'))")
+        page.wait("document.getElementById('name').textContent === 'All indexes'")
+        page.wait("document.querySelector('#hits > li').dataset.of === 'notes'")
+        count = len(pages_of_this_project()) + 1
+        assert page.run("document.getElementById('size').textContent") == f"{count} documents"
+        assert page.run("document.querySelector('#hits .place').textContent").startswith("notes")
+        page.click("#hits h2 a")
+        page.wait("document.getElementById('text').textContent.includes('the version that they opened')")
+        sent = page.run("location.search")
+        assert "index=*" in sent and "of=notes" in sent
+        page.go(f"{server.url}/?doc=README.md&of=pages&index=*")  # the same id in the other index
+        page.wait("document.getElementById('text').textContent.length > 1000")
+        assert not page.run("document.getElementById('text').textContent.includes('the version that they opened')")
+        assert page.console == []
+        page.go("about:blank")
+
+
 def test_a_key_is_asked_for_once(browser, handbook, tmp_path):
     (tmp_path / "keys").write_text("open-sesame\n")
     with running(handbook, "--api-key-file", tmp_path / "keys") as server:

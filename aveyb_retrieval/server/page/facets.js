@@ -21,7 +21,7 @@ export function hideFacets() {
 }
 
 // Counts the values of the fields of these hits among all documents that the filter lets through.
-export async function showFacets({ name, documents }, hits, query) {
+export async function showFacets({ name, scope, documents }, hits, query) {
   const lists = new Map(); // field -> whether its values are items of lists
   for (const [field, value] of hits.flatMap((hit) => Object.entries(hit.metadata))) {
     if (isShort(Array.isArray(value) ? value[0] : value) && !ONE_FOR_EACH.includes(field)) {
@@ -36,7 +36,7 @@ export async function showFacets({ name, documents }, hits, query) {
   shown = wanted;
   let counted = null;
   try {
-    counted = await search({ index: name, query, mode: "lexical", k: 1, filter, facets });
+    counted = await search({ ...scope, query, mode: "lexical", k: 1, filter, facets });
   } catch (error) {
     if (error.status === 422) uncounted.add(name); // an engine, or a field of too many values
   }

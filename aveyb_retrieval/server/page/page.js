@@ -6,12 +6,15 @@ import { currentFilter, metadataChips, onFilterChange, readFilter, setFilter } f
 import { closeReader, openReader, showInReader } from "./reader.js";
 import { element, markedSentence, pageName, snippet, unitSpans, written as writtenText } from "./text.js";
 
+const ALL = "*"; // as the index in the address: all of them, in one ranking
 const HITS = 10;
 const PASSAGES = 3; // of each document
 // Of 10 questions about this project's pages the best hits had 0.24 to 0.71, of 7 about other things 0.10 to 0.19.
 const BANDS = [[0.5, "fits well"], [0.2, "may fit"], [0, "fits poorly"]];
 const OWN_ARROWS = "select, #text, #filter-editor, [type=radio]"; // where arrows have a meaning already
 const byId = (id) => document.getElementById(id);
+
+const NO_DOCUMENT = { doc: null, at: null, of: null };
 
 let server = null; // what /indexes said
 let asked = ""; // the search that is on the page
@@ -50,18 +53,29 @@ function goSearch() {
     mode: byId("mode").value === "hybrid" ? null : byId("mode").value,
     filter: filter ? JSON.stringify(filter) : null,
     offset: null,
-    doc: null,
-    at: null,
+    ...NO_DOCUMENT,
   });
 }
 
 // --- searching -----------------------------------------------------------------------------------------------------
 
+// What an address searches in: its name, how a request says it, and how many documents it has.
+function chosenIndex(wanted) {
+  const name = wanted.get("index");
+  const all = server.indexes;
+  if (name === ALL && all.length > 1) {
+    const documents = all.reduce((sum, index) => sum + index.documents, 0);
+    return { name: "All indexes", value: ALL, scope: { indexes: all.map((index) => index.name) }, documents };
+  }
+  const one = all.find((index) => index.name === name) ?? all[0];
+  return { name: one.name, value: one.name, scope: { index: name ?? one.name }, documents: one.documents };
+}
+
 function fieldsOf(wanted) {
   const unit = wanted.get("unit") === "passage" ? "passage" : "document";
   return {
     query: wanted.get("query"),
-    index: wanted.get("index") ?? server.indexes[0].name,
+    ...chosenIndex(wanted).scope,
     unit,
     mode: wanted.get("mode") ?? "hybrid",
     filter: readFilter(wanted.get("filter")),
@@ -86,11 +100,11 @@ async function show() {
 
 function fillForm() {
   const wanted = address();
-  const [first] = server.indexes;
   byId("index-choice").hidden = server.indexes.length < 2;
-  byId("index").replaceChildren(...server.indexes.map(({ name }) => new Option(name, name)));
-  const chosen = server.indexes.find(({ name }) => name === wanted.get("index")) ?? first;
-  byId("index").value = chosen.name;
+  const options = server.indexes.map(({ name }) => new Option(name, name));
+  byId("index").replaceChildren(...options, new Option("all indexes", ALL));
+  const chosen = chosenIndex(wanted);
+  byId("index").value = chosen.value;
   const count = chosen.documents.toLocaleString("en");
   byId("name").textContent = chosen.name;
   byId("size").textContent = `${count} ${chosen.documents === 1 ? "document" : "documents"}`;
@@ -129,7 +143,7 @@ async function showHits() {
   }
   asked = JSON.stringify(fields);
   drawHits(fields, performance.now() - began);
-  showFacets(server.indexes.find(({ name }) => name === fields.index), answer.hits, fields.query);
+  showFacets(chosenIndex(wanted), answer.hits, fields.query);
 }
 
 function drawHits(fields, milliseconds) {
@@ -152,6 +166,7 @@ function drawHits(fields, milliseconds) {
 function drawHit(hit) {
   const item = document.createElement("li");
   item.dataset.id = hit.id;
+  item.dataset.of = hit.index ?? "";
   item.dataset.at = hit.span ? hit.span[0] : "";
   const title = writtenText("h2", "", "");
   title.append(passageLink(hit, hit.span, hit.title || hit.id));
@@ -175,7 +190,7 @@ function drawSnippet({ passage, span, highlights, best_sentence: best }) {
 
 function drawPlace(hit) {
   const place = element("p", "place", "");
-  const parts = [hit.heading !== hit.title && hit.heading, pageName(hit), hit.title && hit.id];
+  const parts = [hit.index, hit.heading !== hit.title && hit.heading, pageName(hit), hit.title && hit.id];
   for (const part of parts.filter(Boolean)) place.append(writtenText("span", "", part));
   if (hit.confidence !== null) {
     const [, words] = BANDS.find(([least]) => hit.confidence >= least);
@@ -197,7 +212,7 @@ function drawOthers(hit, others) {
 
 function passageLink(hit, span, text) {
   const link = document.createElement("a");
-  const place = { doc: hit.id, at: span ? String(span[0]) : null };
+  const place = { doc: hit.id, at: span ? String(span[0]) : null, of: hit.index };
   link.href = written(place);
   link.textContent = text;
   link.addEventListener("click", (event) => {
@@ -216,7 +231,8 @@ async function showDocument() {
   const wanted = address();
   const id = wanted.get("doc");
   const at = Number(wanted.get("at") ?? 0);
-  const key = id === null ? "" : `${wanted.get("index")} ${id} ${at} ${asked}`;
+  const of = wanted.get("of") ?? ""; // its index, where several are searched
+  const key = id === null ? "" : JSON.stringify([wanted.get("index"), of, id, at, asked]);
   if (key === reading) return;
   reading = key;
   for (const item of byId("hits").children) item.classList.remove("open");
@@ -224,12 +240,12 @@ async function showDocument() {
     closeReader();
     return;
   }
-  const hits = (answer?.hits ?? []).filter((hit) => hit.id === id); // none: a link to the document alone
+  const hits = (answer?.hits ?? []).filter((hit) => hit.id === id && (hit.index ?? "") === of); // none: a link to the document alone
   const hit = hits.find((found) => found.passages.some((passage) => passage.span[0] === at)) ??
     hits[0] ?? { id, title: "", passages: [], highlights: [], best_sentence: null };
-  const items = [...byId("hits").children].filter((item) => item.dataset.id === id);
+  const items = [...byId("hits").children].filter(({ dataset }) => dataset.id === id && dataset.of === of);
   (items.find((item) => item.dataset.at === String(at)) ?? items[0])?.classList.add("open");
-  const index = wanted.get("index") ?? server.indexes[0].name;
+  const index = of || (chosenIndex(wanted).scope.index ?? server.indexes[0].name);
   try {
     const given = wanted.get("at") !== null;
     await openReader({ index, hit, current: given ? at : null });
@@ -240,10 +256,11 @@ async function showDocument() {
 }
 
 async function close() {
-  const id = address().get("doc");
+  const [id, of] = [address().get("doc"), address().get("of") ?? ""];
   if (id === null) return;
-  await go({ doc: null, at: null });
-  const link = [...byId("hits").children].find((item) => item.dataset.id === id)?.querySelector("a");
+  await go(NO_DOCUMENT);
+  const items = [...byId("hits").children];
+  const link = items.find(({ dataset }) => dataset.id === id && dataset.of === of)?.querySelector("a");
   (link ?? byId("query")).focus();
 }
 
@@ -283,7 +300,7 @@ onFilterChange(goSearch);
 byId("close").addEventListener("click", close);
 
 function turnPage(offset) {
-  go({ offset: offset || null, doc: null, at: null });
+  go({ offset: offset || null, ...NO_DOCUMENT });
   byId("results").focus({ preventScroll: true });
   window.scrollTo(0, 0);
 }
