@@ -18,14 +18,13 @@ from safetensors.torch import load_file
 from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import is_released, read_object
+from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, is_released, read_object
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.wording import first_line, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-TABLE, TABLE_SCALE = "embed.weight", "embed.scale"
 _ENCODER_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
@@ -124,18 +123,16 @@ class CheckpointLoading:
     def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wants_info, allowed = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
         kwargs["use_safetensors"] = True
+        source = name
         weights = _find_weights(name, kwargs) if kwargs.get("state_dict") is None else None
         if weights is not None and _has_int8_table(weights):
             if kwargs.get("config") is None:
                 kwargs["config"] = cls.config_class.from_pretrained(name, **_hub_options(kwargs))
             kwargs["state_dict"] = float_table(load_file(weights), weights)
+            source = None  # transformers takes tensors or a name, not both
         with _no_loading_report():
             model, info = super().from_pretrained(  # type: ignore[misc]
-                None if kwargs.get("state_dict") else name,
-                *args,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **kwargs,
+                source, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
         if not allowed:
             check_shapes(name, info["mismatched_keys"])

@@ -16,6 +16,7 @@ MODELS = Path(__file__).parent.parent / "models"
 EMBEDDED = ("aveyb-small-en",)  # the models that come with the package, the default first
 DEFAULT_MODEL = MODELS / EMBEDDED[0]
 MODEL_FILES = ("config.json", "model.safetensors")
+TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
 _HUB_FILES = [
     "*.json",
     "*.safetensors",

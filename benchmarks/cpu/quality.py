@@ -154,7 +154,7 @@ def built(task: Task, folder: Path | None, *, model: str | None = None, **option
     """Build an index of the task's corpus, or find the one built before; without a folder, build a temporary one."""
     given = None if model in (None, "default") else model
     made_by = Embedder.load().fingerprint if given is None else str(Path(given).resolve())
-    asked = sorted({"passages": str(DEFAULT_SIZE), **options}.items())
+    asked = sorted({"passages": str(DEFAULT_SIZE), "precision": "auto", **options}.items())
     key = fingerprint_of([made_by, task.corpus.fingerprint, version("aveyb-retrieval"), asked])
     path = (folder or Path(tempfile.mkdtemp())) / "indexes" / key[:32]
     if not (path / "current").is_file():

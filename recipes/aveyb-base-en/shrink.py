@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.checkpoints import TABLE, TABLE_SCALE, int8_table
+from aveyb_retrieval.encoder.checkpoints import int8_table
+from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
 from aveyb_retrieval.encoder.onnx.export import export_onnx
+from aveyb_retrieval.encoder.onnx.model import WEIGHTS
 from aveyb_retrieval.errors import ConfigError
-
-WEIGHTS = "model.safetensors"
 
 
 @click.command(cls=Command)
@@ -30,8 +30,9 @@ def main(model: Path, out: Path) -> None:
     if out.exists():
         raise ConfigError(f"{out} is there already: nothing was written; choose another folder")
     shutil.copytree(model, out, ignore=shutil.ignore_patterns("onnx", WEIGHTS))
-    tensors = {name: tensor.to(torch.float16) for name, tensor in load_file(model / WEIGHTS).items()}
-    tensors[TABLE], tensors[TABLE_SCALE] = int8_table(load_file(model / WEIGHTS)[TABLE])
+    whole = load_file(model / WEIGHTS)
+    tensors = {name: tensor.to(torch.float16) for name, tensor in whole.items()}
+    tensors[TABLE], tensors[TABLE_SCALE] = int8_table(whole[TABLE])
     save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})
     form = export_onnx(out)
     sizes = {path.name: path.stat().st_size for path in (out / WEIGHTS, form)}

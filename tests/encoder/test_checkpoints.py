@@ -223,3 +223,9 @@ def test_a_table_in_int8_without_its_scales_is_refused(loader: str, scale: torch
     save_file(tensors if scale is None else {**tensors, "embed.scale": scale}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"model.safetensors: embed.weight is int8 and has no embed.scale"):
         LOADERS[loader](folder)
+
+
+def test_tensors_and_a_name_at_once_are_refused_as_transformers_does(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    with pytest.raises(ValueError, match="`state_dict` cannot be passed together with a model name"):
+        AveyBModel.from_pretrained(folder, state_dict=tensors)

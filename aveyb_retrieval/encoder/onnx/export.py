@@ -50,9 +50,7 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
     return path
 
 
-def onnx_bytes(
-    model: SplitEncoder, precision: str, weights: str, name: str, table: EmbeddingTable | None = None
-) -> bytes:
+def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str, table: EmbeddingTable) -> bytes:
     """Return the content of a model's ONNX file.
 
     Its inputs are a group of n splits:

@@ -62,7 +62,7 @@ _ATTRIBUTE_CONTENT = {5, 6, 10, 11, 22, 23}  # tensors, graphs and sparse tensor
 _TENSOR_NAME, _TENSOR_EXTERNAL, _TENSOR_PLACE = 8, 13, 14
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 METADATA = "aveyb"  # the key of the file's metadata
-TABLE, CHECKPOINT = "embedding", "../model.safetensors"  # the one constant that may be elsewhere, and where
+EMBEDDING, CHECKPOINT = "embedding", "../model.safetensors"  # the one constant that may be elsewhere, and where
 FORMAT = 1
 _LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
 
@@ -197,7 +197,7 @@ def _table_place(tensor: list[tuple[int, memoryview | int]], path: Path) -> int:
     entries = [dict(_fields(_message(value))) for field, value in tensor if field == _TENSOR_EXTERNAL]
     named = {_text(entry[_ENTRY_KEY]): _text(entry[_ENTRY_VALUE]) for entry in entries}
     names = [_text(value) for field, value in tensor if field == _TENSOR_NAME]
-    if names != [TABLE] or named.get("location") != CHECKPOINT or not named.get("offset", "").isdecimal():
+    if names != [EMBEDDING] or named.get("location") != CHECKPOINT or not named.get("offset", "").isdecimal():
         raise _foreign(path, "data in another file")
     return int(named["offset"])
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from aveyb_retrieval.encoder.onnx.file import CHECKPOINT, TABLE
+from aveyb_retrieval.encoder.checkpoints import int8_table
+from aveyb_retrieval.encoder.onnx.file import CHECKPOINT, EMBEDDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +134,7 @@ class Float32:
     def table(self, weight: np.ndarray, ids: str) -> str:
         """Look up rows of the embedding `[V, D]`; -1 gives zeros."""
         rows = np.concatenate([weight, np.zeros_like(weight[:1])])
-        return self._graph.op("Gather", self._graph.constant(rows, name=TABLE), ids)
+        return self._graph.op("Gather", self._graph.constant(rows, name=EMBEDDING), ids)
 
     def matrix(self, weight: np.ndarray, name: str) -> str:
         """Return a matrix that mixes tokens: it stays a float32 one when it is used."""
@@ -158,10 +160,10 @@ class Int8(Float32):
         graph, stored = self._graph, self._stored
         if stored is not None and stored.scale is not None:
             scale = stored.scale
-            rows = graph.constant_elsewhere(stored.rows, TABLE, CHECKPOINT, stored.place)
+            rows = graph.constant_elsewhere(stored.rows, EMBEDDING, CHECKPOINT, stored.place)
         else:
-            scale = np.maximum(np.abs(weight).max(axis=1, keepdims=True) / 127, _SMALLEST).astype(np.float32)
-            rows = graph.constant(np.rint(weight / scale), np.int8, name=TABLE)
+            codes, scale = (part.numpy() for part in int8_table(torch.from_numpy(weight)))
+            rows = graph.constant(codes, np.int8, name=EMBEDDING)
         scales = graph.constant(np.concatenate([scale, np.zeros_like(scale[:1])]), name="embedding_scale")
         found = graph.op("Cast", graph.op("Gather", rows, ids), to=1)
         return graph.op("Mul", found, graph.op("Gather", scales, ids))

@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.folders import file_digest
 from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
-from aveyb_retrieval.encoder.onnx.file import TABLE, read_onnx
+from aveyb_retrieval.encoder.onnx.file import EMBEDDING, read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
 from aveyb_retrieval.errors import ModelError, extra_for
 from aveyb_retrieval.wording import first_line
@@ -174,7 +174,7 @@ def _session(content: bytes, path: Path, rows: np.ndarray | None) -> Any:
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if rows is not None:
-        options.add_external_initializers([TABLE], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))])
+        options.add_external_initializers([EMBEDDING], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))])
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.layout import SplitLayout
     from aveyb_retrieval.encoder.onnx.file import OnnxSettings
 
-_NAME, _SCALE = "embed.weight", "embed.scale"
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
 _LARGEST_HEADER = 1 << 26
 BLOCK = 128  # columns whose scores exist at once
@@ -171,8 +171,8 @@ class EmbeddingTable:
                 header = json.loads(file.read(size)) if size <= _LARGEST_HEADER else {}
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
             end = 8 + size + max(int(entry["data_offsets"][1]) for entry in tensors.values())
-            (name,) = (name for name in tensors if f".{name}".endswith(f".{_NAME}"))
-            entry, scale = tensors[name], tensors.get(name.removesuffix(_NAME) + _SCALE)
+            (name,) = (name for name in tensors if f".{name}".endswith(f".{TABLE}"))
+            entry, scale = tensors[name], tensors.get(name.removesuffix(TABLE) + TABLE_SCALE)
             dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + int(entry["data_offsets"][0])
             shape = entry["shape"]
             scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])

@@ -240,7 +240,8 @@ async function showDocument() {
     closeReader();
     return;
   }
-  const hits = (answer?.hits ?? []).filter((hit) => hit.id === id && (hit.index ?? "") === of); // none: a link to the document alone
+  // none: a link to the document alone
+  const hits = (answer?.hits ?? []).filter((hit) => hit.id === id && (hit.index ?? "") === of);
   const hit = hits.find((found) => found.passages.some((passage) => passage.span[0] === at)) ??
     hits[0] ?? { id, title: "", passages: [], highlights: [], best_sentence: null };
   const items = [...byId("hits").children].filter(({ dataset }) => dataset.id === id && dataset.of === of);
