@@ -135,7 +135,7 @@ class Hit(_Paged):
         context: The best passage with its neighbors, None unless asked for; `context_span` says where that is.
         confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
             queries ("hybrid" mode only, else None). It is calibrated for the best hit, and too high for those below:
-            docs/index.md has the figures.
+            docs/ranking.md has the figures.
         duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
             they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: how well its

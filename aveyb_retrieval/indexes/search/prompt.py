@@ -22,7 +22,7 @@ _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 def estimate_tokens(text: str) -> int:
     """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
 
-    Characters outside ASCII count as one each. Mostly too high, not always: docs/index.md has the figures.
+    Characters outside ASCII count as one each. Mostly too high, not always.
     """
     return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
 
