@@ -94,8 +94,9 @@ def main() -> None:
     click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens."),
     click.option(
         "--precision",
-        default="float32",
-        help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU.",
+        default="auto",
+        help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU, which auto "
+        "takes where the model has that form, as searches do.",
     ),
     click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
 )

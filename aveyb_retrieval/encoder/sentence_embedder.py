@@ -61,7 +61,8 @@ class SentenceEmbedder:
     """Encodes documents and queries with a sentence-transformers model.
 
     Attributes:
-        dim: width of the vectors. window: tokens that the model reads at once; None: any number.
+        dim: width of the vectors. window: tokens that the model reads at once; None: any number. precision: of the
+            weights.
         model_name, fingerprint, prompts, max_tokens, passage_size, token_codec: as `Embedder`'s; `passage_size` also
             says whether passages are encoded one by one (the default) or late.
         token_dim: width of the vectors of tokens; 0 where there are none.
@@ -91,6 +92,7 @@ class SentenceEmbedder:
         self.fingerprint = fingerprint
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
+        self.precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         self.dim = int(model.get_embedding_dimension())
         limit = model.max_seq_length
         self.window: int | None = int(limit) if limit is not None and limit < 1 << 30 else None

@@ -132,7 +132,7 @@ def _built_index(
     kind = INDEX_TYPES.get(named.lower(), named)
     load = options.load
     passages = str(getattr(embedder, "passage_size", None))
-    parts = [embedder.fingerprint, passages, task.corpus.fingerprint, kind, load.max_tokens, load.precision]
+    parts = [embedder.fingerprint, passages, task.corpus.fingerprint, kind, load.max_tokens, embedder.precision]
     key = fingerprint_of(parts)[:32]
     target = folder / "indexes" / key
     if not (reuse and is_index(str(target))):

@@ -55,6 +55,7 @@ class PromptedEmbedder(EmbedderLike, Protocol):
     """A model for an index that also shows its prompts: our `Embedder`, or a stand-in in tests."""
 
     prompts: dict[str, str]
+    precision: str
 
 
 def word_chunks(words: int, overlap: int = 0) -> Chunker:
@@ -97,9 +98,8 @@ class EmbedderEncoder:
         chunker: Chunker | None = None,
         chunks: str = "fixed",
         max_tokens: int | None = None,
-        precision: str = "float32",
     ) -> None:
-        """Measure an embedder; `max_tokens` and `precision` say how it was loaded."""
+        """Measure an embedder; `max_tokens` says how it was loaded."""
         if protocol.query_prefix is not None and protocol.document_prefix is not None:
             embedder = copy.copy(embedder)  # the caller's keeps its own prompts
             embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
@@ -118,7 +118,7 @@ class EmbedderEncoder:
             fingerprint=embedder.fingerprint,
             max_tokens=max_tokens,
             prompts=dict(embedder.prompts),
-            precision=precision,
+            precision=embedder.precision,
             settings={
                 "title_separator": self._separator,
                 "chunks": chunks if chunker else "passages",
@@ -294,12 +294,13 @@ class LoadOptions:
 
     Attributes:
         device: A torch device.
-        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8" and "int8".
+        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8" and "int8". "auto": as an
+            index loads it, "int8" on a CPU where the model has that form, else "float32".
         max_tokens: Read at most this many tokens of a text; None is the model's own limit (ours has none).
     """
 
     device: str = "cpu"
-    precision: str = "float32"
+    precision: str = "auto"
     max_tokens: int | None = None
 
 
@@ -346,7 +347,6 @@ def load_encoder(
         chunker=chunker,
         chunks=chunks,
         max_tokens=options.max_tokens,
-        precision=options.precision,
     )
 
 

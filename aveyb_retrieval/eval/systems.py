@@ -282,6 +282,9 @@ class IndexSystem:
         """Return at most `k` documents per query, by `Retriever.rank`."""
         if self._retriever is None:
             self._retriever = open_index(self._path, self._model, self._options)
+            if self._search["mode"] != "lexical":
+                precision = getattr(self._retriever.model, "precision", None)  # a stand-in of the caller's may not say
+                self.info = replace(self.info, precision=precision)
         answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 

@@ -28,7 +28,7 @@ def shared_arguments(settings: RunSettings, folder: str | Path, device: str | No
     Args:
         settings: of the run.
         folder: the run folder.
-        device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
+        device: "cpu" keeps the run off an accelerator; None: on one where there is one.
     """
     return {
         "output_dir": str(Path(folder) / CHECKPOINTS),
@@ -42,7 +42,7 @@ def shared_arguments(settings: RunSettings, folder: str | Path, device: str | No
         "save_total_limit": settings.keep,
         "dataloader_drop_last": True,
         "report_to": "none",
-        "use_cpu": device == "cpu",
+        "use_cpu": device == "cpu" or not torch.accelerator.is_available(),  # else bfloat16 would need a GPU
     }
 
 

@@ -1,10 +1,15 @@
-"""A folder of 200 real files of six kinds: read, indexed, searched with page numbers, synchronised after deletions.
+"""A folder of 300 files of fifteen kinds: read, indexed, searched with page numbers, synchronised after deletions.
 
-    PYTHONPATH=. python benchmarks/cpu/files.py PACKAGES [--markitdown PYTHON] [--folder DIR]
+    PYTHONPATH=. python benchmarks/cpu/files.py PACKAGES [--markitdown PYTHON] [--unstructured PYTHON] [--folder DIR]
 
-PACKAGES is a folder of unpacked Debian packages (`apt-get download`, `dpkg-deb -x`), which hold PDF, HTML, Markdown and
-text. DOCX and EPUB files are made here from such texts. With `--markitdown`, the Python of an environment that has
-markitdown converts the same files, alternating with our readers file by file, so that other load falls on both.
+PACKAGES is a folder of unpacked Debian packages with documentation (`apt-get download`, `dpkg-deb -x`). `make_files.py`
+says what becomes of them; it needs pandoc, LibreOffice (Writer, Calc, Impress), git, poppler-utils and apt. The other
+two options name the Python of an environment that has the peer. All readers take the same file before the next, so
+that other load falls on all.
+
+A character of a file's text is right if its word stands in a run of three words that the reader's text holds, too. The
+text of a file is known where the file was made here; that of PDF files that were found is what poppler reads; that of
+HTML pages that were found is unknown.
 
 A page number is right if the page of that number, as PDFium gives it, holds the first words of the hit's passage. That
 is checked for every passage of 40 queries, which are runs of words from pages drawn at random.
@@ -13,135 +18,124 @@ is checked for every passage of 40 queries, which are runs of words from pages d
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
 import random
 import re
-import shutil
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import docx
 import pypdfium2
+from make_files import Folder, make
 
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import kind_of
 from aveyb_retrieval.indexes.input.readers.process import FileReader
-from tests.indexes.files import make_epub
 
 RESULTS = Path(__file__).parents[1] / "results"
-WANTED = {"pdf": 60, "html": 60, "text": 30, "markdown": 10, "docx": 20, "epub": 20}
-LARGEST = 150_000  # bytes of a file, so that 200 are read and encoded in minutes
 QUERIES = 40
 WORDS = 8
 
 CONVERTER = """
-import os, sys, time
-from markitdown import MarkItDown
-convert = MarkItDown().convert
+import json, os, sys
+{start}
 for line in sys.stdin:
-    start = time.process_time()
+    start = sum(os.times()[:4])  # programs that it calls included
     try:
-        length = len(convert(line.rstrip("\\n")).text_content)
-    except Exception:
-        length = -1
-    print(time.process_time() - start, length, flush=True)
+        text = convert(line.rstrip("\\n"))
+    except BaseException:
+        text = None
+    print(json.dumps([sum(os.times()[:4]) - start, text]), flush=True)
 """
+PEERS = {
+    "markitdown": "from markitdown import MarkItDown; convert = lambda path: MarkItDown().convert(path).text_content",
+    # its tagger is a download; one that only splits sentences takes its place, which changes labels of parts, not texts
+    "unstructured": """
+import spacy
+blank = spacy.blank("en")
+blank.add_pipe("sentencizer")
+spacy.load = lambda *_, **__: blank
+from unstructured.partition.auto import partition
+convert = lambda path: chr(10).join(str(part) for part in partition(path, strategy="fast"))
+""",
+}
 
 
-def collect(packages: Path, folder: Path) -> None:
-    """Copy 200 files into a folder, and make those that packages do not hold."""
-    rng = random.Random(0)
-    found: dict[str, list[Path]] = {kind: [] for kind in WANTED}
-    seen: set[str] = set()
-    for path in sorted(packages.rglob("*")):
-        kind = kind_of(path)
-        if kind is None or path.is_symlink() or not path.is_file() or not 1000 < path.stat().st_size < LARGEST:
-            continue
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest not in seen:
-            seen.add(digest)
-            found[kind.name].append(path)
-    texts = [path for path in found["text"] + found["html"] if not path.suffix.endswith("gz")]
-    shortfall = 0
-    for kind in ("markdown", "text", "pdf", "html"):
-        chosen = rng.sample(found[kind], min(WANTED[kind] + shortfall, len(found[kind])))
-        shortfall += WANTED[kind] - len(chosen)
-        for number, path in enumerate(chosen):
-            suffix = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-            target = folder / kind / f"{number:03d}-{path.name.split('.')[0]}{suffix}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    with FileReader(None, 64 << 20) as reader:
-        for kind in ("docx", "epub"):
-            (folder / kind).mkdir()
-            for number in range(WANTED[kind]):
-                source = texts[(number * 7 + (kind == "epub")) % len(texts)]
-                source_kind = kind_of(source)
-                assert source_kind is not None
-                try:
-                    text = reader.read(source, source_kind)[0].text
-                except Unreadable:
-                    text = "A text in another encoding."
-                (folder / kind / f"{number:03d}.{kind}").write_bytes(make_file(kind, source.stem, text))
+class Peer:
+    """Another converter, in its own environment: text and processor seconds of a file after another."""
 
-
-def make_file(kind: str, title: str, text: str) -> bytes:
-    """A DOCX or EPUB file that holds a text."""
-    paragraphs = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
-    if kind == "epub":
-        escaped = [p.replace("&", "&amp;").replace("<", "&lt;") for p in paragraphs]
-        chapters = ["".join(f"<p>{p}</p>" for p in escaped[i : i + 50]) for i in range(0, len(escaped), 50)]
-        return make_epub([f"<body>{chapter}</body>" for chapter in chapters or [""]], title=title)
-    document = docx.Document()
-    document.core_properties.title = title
-    for paragraph in paragraphs:
-        is_heading = paragraph.startswith("#")
-        document.add_paragraph(paragraph.lstrip("# "), style="Heading 1" if is_heading else None)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "made.docx")
-        document.save(str(path))
-        return path.read_bytes()
-
-
-def time_readers(folder: Path, markitdown: str | None) -> dict[str, dict[str, float]]:
-    """CPU seconds of reading every file, by kind: ours (the process of the parsers included) and markitdown's."""
-    table: dict[str, Counter[str]] = {}
-    other = None
-    if markitdown:
-        other = subprocess.Popen(
-            [markitdown, "-c", CONVERTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    def __init__(self, python: str, converter: str) -> None:
+        self._process = subprocess.Popen(
+            [python, "-c", converter], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, bufsize=1,
         )  # fmt: skip
+
+    def read(self, path: Path) -> tuple[float, str | None]:
+        """Seconds and text of a file; None where it could not be read."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{path}\n")
+        seconds, text = json.loads(self._process.stdout.readline())
+        return seconds, text
+
+
+class Ours:
+    """The readers of this package, their process of its own included."""
+
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+
+    def read(self, path: Path) -> tuple[float, str | None]:
+        """Seconds and text of a file; None where it could not be read."""
+        kind = kind_of(path)
+        if kind is None:
+            return 0.0, None
+        before = cpu_seconds(self._reader)
+        try:
+            found, _ = self._reader.read(path, kind)
+            text: str | None = f"{found.title}\n{found.text}"
+        except Unreadable:
+            text = None
+        return cpu_seconds(self._reader) - before, text
+
+
+def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, Any]]:
+    """Files read, right characters and processor seconds by kind, one file by each reader before the next."""
+    table: dict[str, dict[str, Any]] = {}
     with FileReader(None, 64 << 20) as reader:
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            kind = kind_of(path)
-            assert kind is not None
-            row = table.setdefault(kind.name, Counter())
+        readers = {"ours": Ours(reader), **peers}
+        for path in sorted(p for p in folder.files.rglob("*") if p.is_file()):
+            kind = path.parent.name
+            truth = folder.truth / kind / f"{path.name}.txt"
+            wanted = words(truth.read_text(encoding="utf-8")) if truth.exists() else []
+            row = table.setdefault(kind, {"files": 0, "bytes": 0, "truth": 0, "readers": {}})
             row["files"] += 1
             row["bytes"] += path.stat().st_size
-            before = cpu_seconds(reader)
-            try:
-                row["characters"] += len(reader.read(path, kind)[0].text)
-            except Unreadable:
-                row["unreadable"] += 1
-            row["seconds"] += cpu_seconds(reader) - before
-            if other is not None and other.stdin and other.stdout:
-                other.stdin.write(f"{path}\n")
-                seconds, length = other.stdout.readline().split()
-                row["markitdown_seconds"] += float(seconds)
-                row["markitdown_unreadable"] += int(length) < 0
-                row["markitdown_characters"] += max(0, int(length))
-    if other is not None and other.stdin:
-        other.stdin.close()
-        other.wait()
-    return {kind: dict(row) for kind, row in sorted(table.items())}
+            row["truth"] += sum(map(len, wanted))
+            for name, one in readers.items():
+                seconds, text = one.read(path)
+                counts = row["readers"].setdefault(name, {"seconds": 0.0, "read": 0, "right": 0})
+                counts["seconds"] += seconds
+                counts["read"] += bool(text and text.strip())
+                counts["right"] += right_characters(wanted, words(text or ""))
+    return table
+
+
+def right_characters(wanted: list[str], found: list[str]) -> int:
+    """Characters of those wanted words that stand in a run of three which was found, too, as often as it was found."""
+    left = Counter(zip(found, found[1:], found[2:], strict=False))
+    right = [False] * len(wanted)
+    for place in range(len(wanted) - 2):
+        run = (wanted[place], wanted[place + 1], wanted[place + 2])
+        if left[run] > 0:
+            left[run] -= 1
+            right[place : place + 3] = [True] * 3
+    return sum(len(word) for word, is_right in zip(wanted, right, strict=True) if is_right)
 
 
 def cpu_seconds(reader: FileReader) -> float:
@@ -157,7 +151,7 @@ def check_pages(folder: Path, index: Path) -> dict[str, int]:
     """Search for words of PDF pages; compare the page of every passage found with PDFium's own text of that page."""
     rng = random.Random(1)
     pages: dict[str, list[list[str]]] = {}
-    for path in sorted((folder / "pdf").rglob("*.pdf")):
+    for path in sorted(folder.rglob("*.pdf")):
         document = pypdfium2.PdfDocument(path.read_bytes())
         texts = [page.get_textpage().get_text_bounded() for page in document]
         pages[path.relative_to(folder).as_posix()] = [words(text) for text in texts]
@@ -194,7 +188,7 @@ def check_sync(folder: Path, index: Path) -> dict[str, int]:
     """Delete, rename and change files; say what a sync counted, and whether the index then holds the folder's files."""
     rng = random.Random(2)
     before = len(Retriever.load(index))
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".pdf", ".html", ".txt", ".epub"))
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".pdf", ".html", ".docx", ".epub"))
     chosen = rng.sample(files, 30)
     for path in chosen[:20]:
         path.unlink()
@@ -215,80 +209,41 @@ def check_sync(folder: Path, index: Path) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packages", type=Path)
-    parser.add_argument("--markitdown", help="Python of an environment that has markitdown.")
+    for name in PEERS:
+        parser.add_argument(f"--{name}", help=f"Python of an environment that has {name}.")
     parser.add_argument("--folder", type=Path, help="Where to put the files.  [default: a temporary folder]")
     parser.add_argument("--out", type=Path, default=RESULTS / "files.json")
     options = parser.parse_args()
+    chosen = {name: getattr(options, name) for name in PEERS if getattr(options, name)}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.folder or Path(temporary)) / "files"
-        index = (options.folder or Path(temporary)) / "index"
-        collect(options.packages, folder)
-        readers = time_readers(folder, options.markitdown)
+        place = options.folder or Path(temporary)
+        folder = make(options.packages, place)
+        peers = {name: Peer(python, CONVERTER.format(start=PEERS[name])) for name, python in chosen.items()}
+        readers = time_readers(folder, peers)
         print(json.dumps(readers, indent=1), flush=True)
         start = time.process_time()
-        report = build_index(folder, index, on_error="skip")
+        report = build_index(folder.files, place / "index", on_error="skip")
         built = {
             "documents": report.documents, "passages": report.passages, "tokens": report.tokens,
-            "rejected": report.rejected, "notices": [n.reason for n in report.notices],
-            "cpu_seconds": round(time.process_time() - start, 1),
+            "rejected": report.rejected, "cpu_seconds": round(time.process_time() - start, 1),
         }  # fmt: skip
         if report.rejected_file is not None:
             rows = map(json.loads, report.rejected_file.read_text().splitlines())
             built["reasons"] = sorted(f"{Path(row['file']).name}: {row['reason']}" for row in rows)
         print(json.dumps(built, indent=1), flush=True)
-        pages = check_pages(folder, index)
-        sync = check_sync(folder, index)
+        pages = check_pages(folder.files, place / "index")
+        sync = check_sync(folder.files, place / "index")
     result = {
         "machine": platform.machine(), "processors": os.cpu_count(), "load": os.getloadavg()[0],
+        "peers": {name: version(python, name) for name, python in chosen.items()},
         "readers": readers, "build": built, "pages": pages, "sync": sync,
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=1) + "\n")
-    options.out.with_suffix(".md").write_text(page_of(result))
-    print(options.out.with_suffix(".md").read_text())
 
 
-def page_of(result: dict) -> str:
-    """The results as a page."""
-    machine = f"{result['machine']}, {result['processors']} processors, load {result['load']:.1f} at the end"
-    lines = [
-        "# A folder of 200 real files",
-        "",
-        "Written by `benchmarks/cpu/files.py`. PDF, HTML, Markdown and text are those of Debian packages; DOCX and",
-        f"EPUB are made from such texts. {machine}, shared with other work. Both columns are",
-        "processor seconds of one run that alternates between the two readers file by file, and rough.",
-        "",
-        "| kind | files | MB | s/MB | characters | unreadable | markitdown s/MB | characters | unreadable |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for kind, row in result["readers"].items():
-        size = row["bytes"] / 1e6
-        theirs = (
-            f"{row['markitdown_seconds'] / size:.3f} | {row['markitdown_characters']:,} | "
-            f"{row.get('markitdown_unreadable', 0)}"
-            if "markitdown_seconds" in row
-            else "- | - | -"
-        )
-        lines.append(
-            f"| {kind} | {row['files']} | {size:.2f} | {row['seconds'] / size:.3f} | {row.get('characters', 0):,} | "
-            f"{row.get('unreadable', 0)} | {theirs} |"
-        )
-    build, pages, sync = result["build"], result["pages"], result["sync"]
-    lines += [
-        "",
-        f"Build: {build['documents']} documents, {build['passages']:,} passages, {build['tokens']:,} tokens, "
-        f'{build["cpu_seconds"]} s of processor time; {build["rejected"]} left out by `on_error="skip"`.',
-        *(f"- {reason}" for reason in build.get("reasons", [])),
-        "",
-        f"Pages: {pages['passages on their page']} of {pages['passages']} passages begin with words that PDFium finds",
-        f"on the page of the hit's number. For {pages['page found among the ten']} of {pages['queries']} queries (runs",
-        f"of {WORDS} words of a page drawn at random) that page is among the ten passages found.",
-        "",
-        f"Sync after deleting 20 files and renaming 10: {sync['deleted']} deleted, {sync['renamed']} renamed,",
-        f"{sync['added']} added, {sync['unchanged']} unchanged; {sync['after']} documents, "
-        f"{sync['documents without a file']} of them without a file; {sync['cpu_seconds']} s of processor time.",
-        "",
-    ]
-    return "\n".join(lines)
+def version(python: str, package: str) -> str:
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.datasets import Document
-from aveyb_retrieval.eval.encoders import load_encoder
+from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
 from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD
@@ -48,6 +48,11 @@ def test_report_names_what_the_scores_depend_on(run):
     assert paper.system.prompts == {"query": "Query: ", "document": "Document: "}
 
 
+def test_the_embedded_model_is_measured_as_it_is_searched():
+    assert load_encoder("default").info.precision == "int8"
+    assert load_encoder("default", options=LoadOptions(precision="float32")).info.precision == "float32"
+
+
 def test_the_paper_protocol_reads_a_title_once(model_folder):
     """As one text with the document; an index reads it again where the text goes on."""
     document = Document("a", "A title of the text", "The pump runs. " * 60)
@@ -77,7 +82,8 @@ def test_options_reach_the_index(run):
     assert (result.system.precision, result.system.storage_dtype) == ("bfloat16", "float32")
     assert result.system.max_tokens == 20
     assert result.system.settings["granularity"] == "passage"
-    _, full = run("--mode", "dense")
+    full_result, full = run("--mode", "dense")
+    assert full_result.system.precision == "float32"  # what "auto" is where a model has no int8 form
     _, limited = run("--max-tokens", 20, "--mode", "dense")
     assert full != limited
 

@@ -111,6 +111,14 @@ def test_html_loses_what_surrounds_the_text_and_keeps_its_headings(read: Callabl
     assert inside.text == "kept\n\ntext"
 
 
+def test_a_box_in_a_text_is_kept_where_a_sidebar_of_links_is_dropped(read: Callable[[str, bytes], FileText]) -> None:
+    box = b"<div class='sidebar'><p><b>Caution</b> Names of <a href='z'>zones</a> are reversed.</p></div>"
+    links = b"<div class='sidebar'>See <a href='a'>the first chapter</a> <a href='b'>the second</a></div>"
+    assert read("a.html", b"<p>before</p>" + box + links + b"<p>after</p>").text == (
+        "before\n\nCaution Names of zones are reversed.\n\nafter"
+    )
+
+
 def test_html_is_decoded_as_it_says(read: Callable[[str, bytes], FileText], tmp_path: Path) -> None:
     assert read("a.html", b'<meta charset="iso-8859-1"><p>caf\xe9').text == "caf\u00e9"
     assert read("b.htm", b"\xff\xfe" + "<p>caf\u00e9".encode("utf-16-le")).text == "caf\u00e9"

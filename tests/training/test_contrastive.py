@@ -14,6 +14,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.contrastive import ranking_loss, read_hub_pairs, read_pairs, train_contrastive
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
+from aveyb_retrieval.training.trainer import shared_arguments
 
 from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
 from .test_mlm import NaNAt, StopAfter, same, same_to
@@ -51,6 +52,14 @@ def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]
     own = scores[np.arange(len(queries)), [corpus.index(text) for text in relevant]]
     ranks = 1 + (scores > own[:, None]).sum(1)
     return float(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0).mean())
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_a_machine_without_a_gpu_trains_by_default(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    arguments = TrainingArguments(**shared_arguments(ContrastiveSettings(), tmp_path, None))
+    assert arguments.bf16 and arguments.device.type == "cpu"
 
 
 def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:

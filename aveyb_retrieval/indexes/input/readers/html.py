@@ -17,9 +17,10 @@ _DROPPED = {
 }  # fmt: skip
 _DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
 _DROPPED_CLASSES = {
-    "nav", "navbar", "navigation", "navheader", "navfooter", "nav-panel", "sidebar", "sphinxsidebar", "related",
-    "breadcrumb", "breadcrumbs", "headerlink", "skip-link",
+    "nav", "navbar", "navigation", "navheader", "navfooter", "nav-panel", "sphinxsidebar", "breadcrumb", "breadcrumbs",
+    "headerlink", "skip-link",
 }  # fmt: skip
+_MAYBE_LINKS = {"sidebar", "related"}  # links of a site, or a box in a text, as DocBook has it
 _PARAGRAPHS = {
     "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
     "fieldset", "address",
@@ -122,9 +123,14 @@ def _is_dropped(node: LexborNode, tag: str) -> bool:
     if "hidden" in attributes or (attributes.get("role") or "").lower() in _DROPPED_ROLES:
         return True
     classes = {*(attributes.get("class") or "").lower().split(), (attributes.get("id") or "").lower()}
-    if tag not in _KEPT and classes & _DROPPED_CLASSES:
+    if tag not in _KEPT and (classes & _DROPPED_CLASSES or (classes & _MAYBE_LINKS and _is_mostly_links(node))):
         return True
     return tag == "header" and node.css_first("h1") is None and not _is_inside_article(node)
+
+
+def _is_mostly_links(node: LexborNode) -> bool:
+    linked = sum(len(link.text().split()) for link in node.css("a"))
+    return 2 * linked >= len(node.text().split())
 
 
 def _is_inside_article(node: LexborNode) -> bool:
