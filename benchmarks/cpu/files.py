@@ -11,7 +11,7 @@ A character of a file's text is right if its word stands in a run of three words
 text of a file is known where the file was made here; that of PDF files that were found is what poppler reads; that of
 HTML pages that were found is unknown.
 
-A page number is right if the page of that number, as PDFium gives it, holds the first words of the hit's passage. That
+A page number is right if the page on which a hit's passage begins, as PDFium gives it, holds its first words. That
 is checked for every passage of 40 queries, which are runs of words from pages drawn at random.
 """
 
@@ -166,10 +166,10 @@ def check_pages(folder: Path, index: Path) -> dict[str, int]:
             counts["queries"] += 1
             counts["page found among the ten"] += any(h.id == name and h.page == number + 1 for h in hits)
             for hit in hits:
-                assert hit.page is not None
+                assert hit.pages is not None
                 first = words(hit.passage or "")[:6]
                 counts["passages"] += 1
-                counts["passages on their page"] += contains(pages[hit.id][hit.page - 1], first)
+                counts["passages on their page"] += contains(pages[hit.id][hit.pages[0] - 1], first)
     return dict(counts)
 
 

@@ -205,8 +205,11 @@ SOURCES = {
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_code_is_cut_at_definitions_and_keeps_its_lines(read: Callable[[str, bytes], FileText], language: str) -> None:
-    pytest.importorskip(LANGUAGES[language].package)
-    source, names = SOURCES[language]
+    if package := LANGUAGES[language].package:
+        pytest.importorskip(package)
+        source, names = SOURCES[language]
+    else:  # without a grammar there are no headings, and comments are none, either
+        source, names = "#comment\nx <- 1\n\ny <- 2\n", []
     found = read(f"a{LANGUAGES[language].suffixes[0]}", source.encode())
     assert [line[2:] for line in found.text.split("\n") if line.startswith("# ") and "why" not in line] == names
     lines = [line for line in found.text.split("\n") if line and not line.startswith(("~~~~", "# "))]

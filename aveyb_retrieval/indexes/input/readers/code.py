@@ -1,4 +1,7 @@
-"""Source code by tree-sitter: each function, class and the like begins with a heading, and lines are pages."""
+"""Source code by tree-sitter: each function, class and the like begins with a heading, and lines are pages.
+
+Of languages without a grammar here, lines are pages, and there are no headings.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Language:
-    """A language: the package of its grammar, the function in it, and the suffixes of its files."""
+    """A language: the package of its grammar ("": none), the function in it, and the suffixes of its files."""
 
     package: str
     suffixes: tuple[str, ...]
@@ -36,6 +39,14 @@ LANGUAGES = {
     "ruby": Language("tree_sitter_ruby", (".rb",)),
     "php": Language("tree_sitter_php", (".php",), "language_php"),
     "shell": Language("tree_sitter_bash", (".sh", ".bash")),
+    "perl": Language("", (".pl", ".pm")),
+    "r": Language("", (".r",)),
+    "lua": Language("", (".lua",)),
+    "kotlin": Language("", (".kt", ".kts")),
+    "swift": Language("", (".swift",)),
+    "scala": Language("", (".scala",)),
+    "julia": Language("", (".jl",)),
+    "sql": Language("", (".sql",)),
 }
 # What has a name and a body, in the grammars of these languages.
 _FUNCTIONS = {
@@ -83,9 +94,11 @@ def read_code(data: bytes, encoding: str | None, language: str) -> FileText:
 
 def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tuple[int, str]]:
     """The first line of each definition, with the comments above it, and its name with those around it."""
+    known = LANGUAGES[language]
+    if not known.package:
+        return
     import tree_sitter
 
-    known = LANGUAGES[language]
     grammar = getattr(importlib.import_module(known.package), known.function)()
     tree = tree_sitter.Parser(tree_sitter.Language(grammar)).parse(source)
     waiting: list[tuple[Any, tuple[str, ...]]] = [(child, ()) for child in tree.root_node.children]

@@ -49,7 +49,7 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "pdf": ("pypdfium2", "files"), "docx": ("docx", "files"), "odt": ("lxml", "files"), "rtf": ("striprtf", "files"),
     "epub": ("selectolax", "files"), "html": ("selectolax", "files"), "pptx": ("pptx", "files"),
     "spreadsheet": ("python_calamine", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
-    **{name: (language.package, "code") for name, language in LANGUAGES.items()},
+    **{name: (language.package, "code") for name, language in LANGUAGES.items() if language.package},
 }  # fmt: skip
 AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
 
