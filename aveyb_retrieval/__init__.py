@@ -20,16 +20,16 @@ from aveyb_retrieval.errors import (
 )
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
     from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.embedder import Embedder
-    from aveyb_retrieval.encoder.heads import (
+    from aveyb_retrieval.encoder.embedders.embedder import Embedder
+    from aveyb_retrieval.encoder.network.heads import (
         AveyBForQuestionAnswering,
         AveyBForSequenceClassification,
         AveyBForTokenClassification,
     )
-    from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.indexes.changes.build import build_index
     from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
     from aveyb_retrieval.indexes.changes.metadata import update_metadata
@@ -92,15 +92,15 @@ __all__ = [
 
 _HOME = {
     "AveyBConfig": "encoder.config",
-    "AveyBForMaskedLM": "encoder.model",
-    "AveyBForQuestionAnswering": "encoder.heads",
-    "AveyBForSequenceClassification": "encoder.heads",
-    "AveyBForTokenClassification": "encoder.heads",
-    "AveyBModel": "encoder.model",
+    "AveyBForMaskedLM": "encoder.network.model",
+    "AveyBForQuestionAnswering": "encoder.network.heads",
+    "AveyBForSequenceClassification": "encoder.network.heads",
+    "AveyBForTokenClassification": "encoder.network.heads",
+    "AveyBModel": "encoder.network.model",
     "AveyConfig": "encoder.avey_config",
-    "AveyForCausalLM": "encoder.avey_model",
+    "AveyForCausalLM": "encoder.avey.model",
     "Document": "indexes.search.lookup",
-    "Embedder": "encoder.embedder",
+    "Embedder": "encoder.embedders.embedder",
     "Hit": "indexes.search.hits",
     "Index": "indexes.index",
     "hits_to_prompt": "indexes.search.prompt",

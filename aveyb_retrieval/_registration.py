@@ -39,11 +39,11 @@ def _register_models() -> None:
         AutoModelForTokenClassification,
     )
 
-    from aveyb_retrieval.encoder import heads
+    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
     from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+    from aveyb_retrieval.encoder.network import heads
+    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 
     AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)
     AutoModelForMaskedLM.register(AveyBConfig, AveyBForMaskedLM, exist_ok=True)

@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import linear, relu, rms_norm
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.network.model import AveyBModel
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.split_encoder import SplitEncoder
+    from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
 
 Weights = dict[str, torch.Tensor]
 

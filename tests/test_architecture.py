@@ -16,11 +16,16 @@ MODULES = {
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
 FLOORS = ["kernels", "encoder", "indexes", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
-# The same of the rooms of `indexes`, and of the files beside them.
-ROOMS = [
-    "pages", "types", "encoding", "model", "input", "store", "encode_options", "nearest", "shards", "engines",
-    "changes", "search", "index",
-]  # fmt: skip
+# The same of the rooms of two folders, and of the files beside them.
+ROOMS = {
+    "encoder": [
+        "folders", "device", "base_config", "config", "avey_config", "text", "network", "avey", "onnx", "embedders",
+    ],
+    "indexes": [
+        "pages", "types", "encoding", "model", "input", "store", "encode_options", "nearest", "shards", "engines",
+        "changes", "search", "index",
+    ],
+}  # fmt: skip
 APART = {("search", "changes")}
 
 
@@ -71,18 +76,19 @@ def test_a_file_imports_only_what_is_below_it(module: str) -> None:
 
 
 def room(module: str) -> str:
-    """The room of a file of `indexes`, or the file's own name where it is in none."""
+    """The room of a file of `encoder` or `indexes`, or the file's own name where it is in none."""
     return module.split(".")[2]
 
 
-def test_inside_indexes_imports_run_one_way_too() -> None:
-    mine = [module for module in GRAPH if folder(module) == "indexes" and module not in packages()]
-    assert {room(module) for module in mine} == set(ROOMS)
+@pytest.mark.parametrize("name", ROOMS)
+def test_inside_a_folder_imports_run_one_way_too(name: str) -> None:
+    mine, rooms = [module for module in GRAPH if folder(module) == name and module not in packages()], ROOMS[name]
+    assert {room(module) for module in mine} == set(rooms)
     for module in mine:
         for imported in GRAPH[module]:
-            if folder(imported) != "indexes" or room(imported) == room(module):
+            if folder(imported) != name or room(imported) == room(module):
                 continue
-            assert ROOMS.index(room(imported)) < ROOMS.index(room(module)), f"{module} imports {imported}"
+            assert rooms.index(room(imported)) < rooms.index(room(module)), f"{module} imports {imported}"
             assert (room(module), room(imported)) not in APART, f"{module} imports {imported}"
 
 

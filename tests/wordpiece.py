@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel
 
-from aveyb_retrieval.encoder.tokenizer import SPECIAL_TOKENS
+from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
-    from aveyb_retrieval.encoder.tokenizer import VOCAB_FILE
+    from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE
     from aveyb_retrieval.training.texts import read_texts
     from aveyb_retrieval.training.vocabulary import train_vocabulary
 
@@ -63,7 +63,7 @@ def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any)
 
     That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
     """
-    from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
     from aveyb_retrieval.training.loading import starting_model
 
     if preset in MLM_RATES and model is None and not _is_given("learning_rate"):

@@ -1,7 +1,7 @@
 """Models that turn a corpus and queries into vectors, as an index reads documents, or as peers are usually measured.
 
-All are loaded by `aveyb_retrieval.encoder.loading`, like the model of an index, and used through the `CorpusEncoder`
-protocol, so that peers are measured by the same code in the same run.
+All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of an index, and used through the
+`CorpusEncoder` protocol, so that peers are measured by the same code in the same run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from aveyb_retrieval.eval.vectors import DocumentVectors
 from aveyb_retrieval.indexes.types import EmbedderLike
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.embedder import Embedder
-    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.embedder import Embedder
+    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 
 Chunker = Callable[[Document], list[tuple[int, int]]]
 """Cuts a document's text into character ranges [start, end) that are read one by one."""
@@ -311,7 +311,7 @@ def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | 
         ModelError: the model cannot be loaded.
         ConfigError: an option is out of range or not one that this model has.
     """
-    from aveyb_retrieval.encoder import loading
+    from aveyb_retrieval.encoder.embedders import loading
 
     options = options or LoadOptions()
     return loading.load_encoder(
@@ -364,7 +364,7 @@ def load_peer(
         ModelError: the model cannot be loaded, or is one of ours.
         ConfigError: an unknown precision.
     """
-    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 
     options = options or LoadOptions()
     loaded = load_embedder(model, replace(options, max_tokens=None))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.encoder.token_codec import STORAGES
+from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH, GRANULARITIES, STORAGE_DTYPES, Encoding
 from aveyb_retrieval.indexes.input.documents import MAX_LINE, ON_ERROR, FieldNames, OnError

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.token_codec import TokenCodec
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.types import EmbedderLike, Kind, model_description, token_width
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from aveyb_retrieval.encoder.folders import EMBEDDED
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aveyb_retrieval.encoder.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
 
 Model = str | Path | EmbedderLike | None
 """A model folder or name, a loaded model, or None for the embedded default."""
@@ -49,7 +49,7 @@ def load_model(
         IndexFormatError: it is not the recorded one.
     """
     if model is None or isinstance(model, (str, Path)):
-        from aveyb_retrieval.encoder.loading import load_encoder
+        from aveyb_retrieval.encoder.embedders.loading import load_encoder
 
         key = (_place(model), device, precision, max_tokens, batch_tokens)
         with _loading:

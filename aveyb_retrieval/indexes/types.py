@@ -13,8 +13,8 @@ from aveyb_retrieval.errors import IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.encoder.passages import PassageSize
-    from aveyb_retrieval.encoder.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.text.passages import PassageSize
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -93,7 +93,7 @@ def unusable(encoded: Encoded, dim: int) -> str | None:
 
 @runtime_checkable
 class EmbedderLike(Protocol):
-    """What turns text into vectors; `aveyb_retrieval.encoder.embedder.Embedder` is the one we ship.
+    """What turns text into vectors; `aveyb_retrieval.encoder.embedders.embedder.Embedder` is the one we ship.
 
     `fingerprint` identifies weights, configuration and tokenizer: an index opens only with the model that made it.
     """

@@ -16,8 +16,8 @@ from aveyb_retrieval.server.ticket import CURRENT, check_current
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.encoder.embedder import Embedder
-    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.embedder import Embedder
+    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     from aveyb_retrieval.indexes.types import Encoded, FloatArray
     from aveyb_retrieval.server.ticket import Ticket
 

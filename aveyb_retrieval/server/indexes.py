@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded

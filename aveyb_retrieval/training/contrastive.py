@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 # Names of the sides in data sets; the first one that a row has is taken.
 SIDES = {

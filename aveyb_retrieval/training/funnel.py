@@ -6,11 +6,11 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.checkpoints import read_settings
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.embedders.sentence_transformers import PASSED_ON
 from aveyb_retrieval.encoder.folders import is_released, model_folder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import PASSED_ON
+from aveyb_retrieval.encoder.network.checkpoints import read_settings
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add_funnel(
     pool: str = "mean",
     recovery: str = "average_last",
 ) -> AveyBConfig:
-    """Write a copy of a model that pools neighbouring tokens behind its first layers (see `encoder/funnel.py`).
+    """Write a copy of a model that pools neighbouring tokens behind its first layers (see `encoder/network/funnel.py`).
 
     Args:
         model: folder or hub name, with or without a head; None: the embedded model.

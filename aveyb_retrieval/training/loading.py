@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.avey_config import AveyConfig
-from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.training.packing import end_of_text
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import RunSettings
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.pairs import sequence_ids
+from aveyb_retrieval.encoder.text.pairs import sequence_ids
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.packing import IGNORED_LABEL
 from aveyb_retrieval.training.task_metrics import majority
@@ -16,7 +16,7 @@ from aveyb_retrieval.training.task_metrics import majority
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.labeled import AnsweredQuestion, LabeledText, TaggedWords
 
 

@@ -11,13 +11,13 @@ from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.heads import (
+from aveyb_retrieval.encoder.network.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
 )
-from aveyb_retrieval.encoder.pairs import write_template
-from aveyb_retrieval.encoder.wordpiece import load_tokenizer
+from aveyb_retrieval.encoder.text.pairs import write_template
+from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
 
 SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol

@@ -35,8 +35,8 @@ import torch
 from mlm_curve import HELD_OUT_EVERY, sample, vocabulary
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text

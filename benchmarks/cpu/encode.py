@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ import numpy as np
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,10 +30,10 @@ import torch
 from quality import MAX_QUERIES, SETS
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.funnel import Funnel
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.network.funnel import Funnel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.eval.encoders import EmbedderEncoder
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate

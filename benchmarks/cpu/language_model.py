@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
+from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import load_tokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.training.packing import end_of_text
 from aveyb_retrieval.training.texts import read_texts

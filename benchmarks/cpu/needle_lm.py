@@ -21,8 +21,8 @@ from aveyb_retrieval.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 TASKS = ("passkey", "niah-1", "niah-2")
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)

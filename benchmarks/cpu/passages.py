@@ -26,8 +26,8 @@ from passage_peers import FusedPassages, IndexPassages, WordScorer
 from quality import RESULTS, built, minilm_folder, with_documents
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
-from aveyb_retrieval.encoder.token_codec import STORAGES
+from aveyb_retrieval.encoder.network.token_codec import STORAGES
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
 from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder, word_chunks
 from aveyb_retrieval.eval.loading import load_dataset

@@ -7,7 +7,7 @@ import transformers
 from torch import nn
 from transformers.modeling_outputs import MaskedLMOutput
 
-from aveyb_retrieval.encoder.model import IGNORED_LABEL
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 
 
 class MaskedBert(transformers.BertForMaskedLM):

@@ -1,4 +1,4 @@
-"""Perplexity of a language model by length of text, as trained and strict (see `encoder/avey_model.py`).
+"""Perplexity of a language model by length of text, as trained and strict (see `encoder/avey/model.py`).
 
 As trained, all positions of a split share a ranking that has seen the whole split, so this figure is a little better
 than what generation gives; strict scores each position from its prefix alone, at S times the work, and is therefore
@@ -19,8 +19,8 @@ from aveyb_retrieval.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from rank_fusion import RRFSystem
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html

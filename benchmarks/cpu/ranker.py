@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, maxsim_reference, unit_rows
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from rich.table import Table
 from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBForMaskedLM
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.training.optimizers import build_optimizer, parameter_groups
 from aveyb_retrieval.training.settings import PRECISIONS, RunSettings
 

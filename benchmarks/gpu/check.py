@@ -21,7 +21,7 @@ from passes import pass_rows
 from verdicts import BOUNDS, PRESETS, REPETITIONS, Load, Outputs, line, relative_error, verdict
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.kernels import float8, maxsim
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, ModernBertConfig
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.kernels.dispatch import force_backend
 
 if TYPE_CHECKING:

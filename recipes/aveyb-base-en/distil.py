@@ -23,14 +23,14 @@ from torch.nn import functional as F
 from transformers.utils.logging import disable_progress_bar
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.loading import minilm_folder
+from aveyb_retrieval.encoder.embedders.loading import minilm_folder
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.run_folder import SETTINGS
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 

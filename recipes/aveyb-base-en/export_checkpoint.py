@@ -11,7 +11,7 @@ from runs import newest_checkpoint
 from student import Teacher, checkpoint_weights, new_student
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.loading import minilm_folder
+from aveyb_retrieval.encoder.embedders.loading import minilm_folder
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import SETTINGS
 

@@ -26,17 +26,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from judge import make_pool, score_pool
 from select_pairs import KEPT_ASIDE
 
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.loading import load_encoder
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.wordpiece import WordPieceTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
 from aveyb_retrieval.indexes.store.files import write_atomic
 
 if TYPE_CHECKING:
     from student import Teacher
     from token_ids import TokenIds
 
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 FIGURES, CURVE = "figures.json", "figures.png"
 TEXTS = 256  # of each kind

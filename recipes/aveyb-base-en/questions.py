@@ -28,9 +28,9 @@ from student import Batch, Teacher, check_student, layer_optimizer
 from token_ids import SPLIT, Order, TokenIds
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.loading import minilm_folder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.embedders.loading import minilm_folder
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import atomic_writer, hash_file
 from aveyb_retrieval.training.losses import score_divergence

@@ -65,7 +65,7 @@ case "${1:-} ${2:-}" in
     ;;
 "train "*) # in the foreground: what start runs
     if ! [ -f "$WORK/texts/texts.safetensors" ]; then
-        teacher=$("$PYTHON" -c "from aveyb_retrieval.encoder.loading import minilm_folder; print(minilm_folder())")
+        teacher=$("$PYTHON" -c "from aveyb_retrieval.encoder.embedders.loading import minilm_folder; print(minilm_folder())")
         "$PYTHON" "$here/../aveyb-small-en/make_texts.py" --data "$DATA" --vocabulary "$teacher" --out "$WORK/texts"
         "$PYTHON" "$here/token_ids.py" --texts "$WORK/texts" --vocabulary "$teacher"
     fi

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from muon import Muon
     from student import Batch, Teacher
 
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # of /proc/cpuinfo: elsewhere it is slower than float32
 GROUP_TOKENS = 2048  # tokens that go through the layers together, with padding

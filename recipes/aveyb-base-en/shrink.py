@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.checkpoints import int8_table
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
+from aveyb_retrieval.encoder.network.checkpoints import int8_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.model import WEIGHTS
 from aveyb_retrieval.errors import ConfigError

@@ -17,8 +17,8 @@ from checkpoints import STATE, read_state
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import read_object
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.store.files import hash_file
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from make_texts import SPLIT
 from select_pairs import KEPT_ASIDE
 
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
 from aveyb_retrieval.training.texts import read_records

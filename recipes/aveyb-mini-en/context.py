@@ -26,15 +26,15 @@ from safetensors.torch import load_file, save_file
 from sources import PRETRAIN, PROMPT, TRAIN_SETS, load_set, pretrain_documents
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.splits import SplitTable, split_table
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.network.splits import SplitTable, split_table
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.teacher import encode_with, load_teacher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aveyb_retrieval.encoder.ranker import Retrieved
+    from aveyb_retrieval.encoder.network.ranker import Retrieved
 
 ASIDE = 20  # one document in so many is kept aside
 

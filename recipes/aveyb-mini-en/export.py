@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.texts import read_texts
 
 LIMIT = 16 * 2**20

@@ -10,7 +10,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.teacher import encode_with
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 
 def token_embeddings_from_teacher(

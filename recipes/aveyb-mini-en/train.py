@@ -26,9 +26,9 @@ from tokenizers import Tokenizer
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import RunSettings
 from aveyb_retrieval.training.teacher import load_teacher, read_vectors

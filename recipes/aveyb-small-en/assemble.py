@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import read_prompts, sentence_transformer
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts, sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 
 
 def main() -> None:

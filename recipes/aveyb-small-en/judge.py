@@ -33,8 +33,8 @@ from select_pairs import KEPT_ASIDE
 from sources import load_set
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import BM25System

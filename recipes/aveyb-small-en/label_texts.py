@@ -17,7 +17,7 @@ from make_texts import SPLIT, as_seen
 from packed import vocabulary_hash
 from teacher_tokens import label_tokens
 
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.training.settings import PRECISIONS
 from aveyb_retrieval.training.teacher import cache_vectors
 from aveyb_retrieval.training.texts import read_texts

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
 from prepare import blocked_texts
 from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.indexes.store.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
@@ -36,7 +36,7 @@ from aveyb_retrieval.training.texts import read_records
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 SPLIT = 256  # tokens that the encoder reads at a time

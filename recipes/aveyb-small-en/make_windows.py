@@ -27,8 +27,8 @@ from make_texts import DOCUMENTS, HEADING, SHORTEST, SPLIT, before, is_kept_out,
 from prepare import blocked_texts
 from sources import TRAIN_SETS, load_set
 
-from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.indexes.store.files import atomic_writer
 from aveyb_retrieval.training.texts import read_records
@@ -36,7 +36,7 @@ from aveyb_retrieval.training.texts import read_records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 LONGEST = 12  # splits of a window
 SIZES = (256, 256, 128)  # tokens of a passage at most, window by window

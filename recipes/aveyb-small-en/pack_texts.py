@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from make_texts import SPLIT, as_seen
 from packed import STORAGE_DTYPES, PartWriter, vocabulary_hash
 
-from aveyb_retrieval.encoder.wordpiece import read_vocabulary
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from packed_settings import PackedSettings
 
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 HEAD = "head.safetensors"  # beside the model: maps its vectors to the teacher's
 _HEAD_TEXTS = 4096  # on which the head is fitted before the first step

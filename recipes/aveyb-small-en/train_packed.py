@@ -16,7 +16,7 @@ from packed_settings import PackedSettings
 from teacher_tokens import read_token_vectors
 
 from aveyb_retrieval.cli.settings import settings_options
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import InputError
 
 FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.loading import load_encoder
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file, faiss_index
@@ -43,7 +43,7 @@ def serve(root: Path) -> None:
 def built_by(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
     """An index whose manifest says that its model is loaded by `source`."""
     with monkeypatch.context() as patch:
-        patch.setattr("aveyb_retrieval.encoder.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+        patch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", lambda *_, **__: FakeEmbedder())
         build_index(make_documents(5), folder, model=source)
     return folder
 
@@ -77,7 +77,7 @@ def test_another_model_at_the_path_of_an_index_is_not_loaded(
     model = DEFAULT_MODEL if kind == "ours" else save_bert(tmp_path)
     root = built_by(monkeypatch, tmp_path / "ix", str(model))
     monkeypatch.setattr(Embedder, "__init__", None)
-    monkeypatch.setattr("aveyb_retrieval.encoder.sentence_embedder.load_sentence_transformer", None)
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.sentence_embedder.load_sentence_transformer", None)
     with pytest.raises(IndexFormatError, match="but the index was made by the model with"):
         use(root)
 

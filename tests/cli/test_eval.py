@@ -76,7 +76,7 @@ def test_only_missing_searches_once(tmp_path, folder, invoke, monkeypatch):
 @pytest.fixture
 def toy_model(monkeypatch):
     """`--model default` is the toy embedder."""
-    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.embedders.embedder import Embedder
 
     monkeypatch.setattr(Embedder, "load", classmethod(lambda cls, model=None, **_: ToyEmbedder()))
 

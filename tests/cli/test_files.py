@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the fake model in place of the embedded one."""
-    monkeypatch.setattr("aveyb_retrieval.encoder.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", lambda *_, **__: FakeEmbedder())
 
     def invoke(*arguments: object) -> Result:
         typed = [str(a) for a in arguments]

@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         asked = "--precision" in arguments
         return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
 
-    monkeypatch.setattr("aveyb_retrieval.encoder.loading.load_encoder", load)
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
     return invoke
 
 

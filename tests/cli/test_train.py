@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.settings import (
     CLMSettings,
     ContrastiveSettings,
@@ -49,9 +49,9 @@ def vocabulary(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(vocabulary: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+    from aveyb_retrieval.encoder.network.model import AveyBModel
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
     folder = tmp_path_factory.mktemp("encoder")
     sentence_transformer(AveyBModel(tiny_config()), AveyBTokenizer.load(vocabulary), folder)

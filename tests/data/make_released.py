@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
 
 FOLDER = Path(__file__).parent
 SHAPES = [(1, 1), (1, 5), (1, 16), (1, 17), (1, 50), (2, 48), (2, 101), (3, 96)]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aveyb_retrieval.encoder.config import PAPER, RELEASED, AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 
 PRESETS = {
     "paper": PAPER,

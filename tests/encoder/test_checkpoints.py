@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig
 from transformers import ModernBertModel as TheirModel
 
 from aveyb_retrieval.encoder.config import RELEASED, AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_config, small_model
 from tests.encoder.onnx.forms import store_table_in_int8

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.network.cuda_graphs import LayerGraphs
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import cpu
 from tests.encoder.models import PRESETS, small_model
@@ -22,7 +22,7 @@ from tests.encoder.models import PRESETS, small_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 MAX_TOKENS = 256
 

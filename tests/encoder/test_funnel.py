@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from aveyb_retrieval.cli.index import main as index_main
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.funnel import Funnel, pooled_bias, pooled_matrix
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.passages import PassageSize, cut_passages
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.token_codec import TokenCodec
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.funnel import Funnel, pooled_bias, pooled_matrix
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.model import pooling
 from aveyb_retrieval.indexes.search.retriever import Retriever

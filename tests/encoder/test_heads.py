@@ -20,7 +20,7 @@ from aveyb_retrieval import (
     AveyBForTokenClassification,
     AveyBModel,
 )
-from aveyb_retrieval.encoder.loading import load_encoder
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from tests.encoder.models import small_config
 from tests.encoder.test_released import read_fixture

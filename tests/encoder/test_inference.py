@@ -16,7 +16,7 @@ from tests.encoder.models import PRESETS, small_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 IDS = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(1))
 LONG = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))  # S = 16: ragged groups, retrieval

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.encoder.split_encoder import InferenceModel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import PRESETS, small_config, small_model
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.errors import InputError
 from tests.encoder.models import PRESETS, small_config, small_model
 

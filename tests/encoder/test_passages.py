@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import aveyb_retrieval
-from aveyb_retrieval.encoder.passages import Cuts, PassageSize, cut_passages, cut_splits
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages, cut_splits
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])

@@ -7,9 +7,9 @@ import functools
 import pytest
 import torch
 
-from aveyb_retrieval.encoder import ranker as ranker_module
-from aveyb_retrieval.encoder.ranker import Ranker
-from aveyb_retrieval.encoder.splits import split_table
+from aveyb_retrieval.encoder.network import ranker as ranker_module
+from aveyb_retrieval.encoder.network.ranker import Ranker
+from aveyb_retrieval.encoder.network.splits import split_table
 from tests.encoder.models import PRESETS, small_config
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.errors import ModelError
 
 Fixture = tuple[dict[str, torch.Tensor], dict]

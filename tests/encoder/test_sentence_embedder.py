@@ -11,9 +11,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from aveyb_retrieval.encoder.loading import load_encoder
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
+from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, ModelError
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import PassageSize, cut_passages, repeat_title
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
 
 if TYPE_CHECKING:

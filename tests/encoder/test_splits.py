@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.layout import SplitLayout
-from aveyb_retrieval.encoder.splits import padded_table, split_table
+from aveyb_retrieval.encoder.network.layout import SplitLayout
+from aveyb_retrieval.encoder.network.splits import padded_table, split_table
 
 if TYPE_CHECKING:
     from random import Random

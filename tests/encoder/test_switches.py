@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.ranker import Ranker
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.splits import split_table
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.network.ranker import Ranker
+from aveyb_retrieval.encoder.network.splits import split_table
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.kernels.coupled_mix import coupled_mix_both_ways
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import Cuts, PassageSize, repeat_title
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, repeat_title
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

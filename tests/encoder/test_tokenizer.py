@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.tokenizer import MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
 from aveyb_retrieval.errors import InputError, ModelError
 
 SHARED = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared"))

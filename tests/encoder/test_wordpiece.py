@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.wordpiece import WordPieceTokenizer, read_vocabulary
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError, ModelError
 
 from ..wordpiece import save_vocabulary

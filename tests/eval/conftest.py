@@ -16,9 +16,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+    from aveyb_retrieval.encoder.network.model import AveyBModel
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
     torch.manual_seed(0)
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])

@@ -72,7 +72,7 @@ def test_a_saved_model_passes_as_sentence_transformer_and_as_embedder(model_fold
     """MTEB wraps the folder by itself; without titles (which it joins in its own way) the scores are the same."""
     from sentence_transformers import SentenceTransformer
 
-    from aveyb_retrieval.encoder.embedder import Embedder
+    from aveyb_retrieval.encoder.embedders.embedder import Embedder
     from aveyb_retrieval.eval.mteb import EmbedderModel
 
     ours = _main_score(EmbedderModel(Embedder.load(model_folder)), titles=False)

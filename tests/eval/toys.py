@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.loading import load_encoder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import SETTINGS_FILE, VOCAB_FILE, AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import SETTINGS_FILE, VOCAB_FILE, AveyBTokenizer
 from tests.fuzz import mutate
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

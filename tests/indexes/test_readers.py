@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.encoder.outline import outline
+from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import OptionalDependencyError
 from aveyb_retrieval.indexes.input.documents import FieldNames, Rejected
 from aveyb_retrieval.indexes.input.readers import formats, process

@@ -18,8 +18,8 @@ from aveyb_retrieval import (
     upsert_documents,
     verify_index,
 )
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.token_codec import WIDTH, TokenCodec
+from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import fusion
 from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
@@ -377,7 +377,7 @@ def token_rows(root: Path, model: Any) -> int:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bool, tmp_path: Path) -> None:
-    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
 
     model = SentenceEmbedder.load(save_bert(tmp_path), passage_size=PassageSize(24, 0, late))

@@ -9,11 +9,11 @@ import torch
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, PassageSize
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.kernels import dispatch, enrich
 from aveyb_retrieval.kernels.activations import enricher_activation
 from aveyb_retrieval.kernels.maxsim import split_scores

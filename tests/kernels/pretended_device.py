@@ -183,7 +183,7 @@ def forward_waits(texts: int, tokens: int, *, ragged: bool = False, mask: str | 
         mask: "host" or "device": where the attention mask is; None: there is none.
     """
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
     torch.manual_seed(0)
     config = AveyBConfig.released_base(

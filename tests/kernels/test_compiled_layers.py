@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.kernels import cpu
 
 SIZES = {"vocab_size": 200, "hidden_size": 16, "num_hidden_layers": 4, "split_size": 16}

@@ -15,7 +15,7 @@ from aveyb_retrieval.kernels.fuse import fuse_reference
 from tests.encoder.models import PRESETS, small_model
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.model import AveyBModel
+    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 IDS = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))
 

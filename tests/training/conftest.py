@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # without torch these cannot be imported, and the tests here 
     from collections.abc import Callable
 
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 sys.path[:0] = [str(RECIPES / name) for name in ("aveyb-base-en", "aveyb-small-en", "aveyb-mini-en")]

@@ -26,7 +26,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.wordpiece import WordPieceTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
 from aveyb_retrieval.training.optimizers import StableAdamW
 
 from ..wordpiece import save_teacher

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from aveyb_retrieval.cli.train import main
+from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.avey_config import AveyConfig
-from aveyb_retrieval.encoder.avey_model import AveyForCausalLM
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.loading import causal_model
 from aveyb_retrieval.training.optimizers import learning_rate_factor

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.contrastive import ranking_loss, read_hub_pairs, read_pairs, train_contrastive
 from aveyb_retrieval.training.run_folder import read_metrics

@@ -10,9 +10,9 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.distill import DistillationLoss, train_distill
 from aveyb_retrieval.training.loading import sentence_model

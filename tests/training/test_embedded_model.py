@@ -9,9 +9,9 @@ import torch
 
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, EMBEDDED
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
 
 QUERIES = [

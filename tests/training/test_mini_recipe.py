@@ -8,7 +8,7 @@ import torch
 from pair_distillation import PairDistillationLoss
 from token_embeddings import token_embeddings_from_teacher
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 
 from .test_distill import Echo, make, unit

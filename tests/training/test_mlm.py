@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import RunCallback, read_metrics

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from teacher_tokens import TokenVectors
 from torch import nn
 
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import read_metrics
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.packing import IGNORED_LABEL, MaskedSequences, pack_texts
 

@@ -19,12 +19,12 @@ from click import Abort, UsageError
 from packed import MANIFEST, PackedTexts
 from safetensors.torch import load_file
 
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.wordpiece import Tokenizer, WordPieceTokenizer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.passages import PassageSize
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, WordPieceTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.input.documents import prefix_of
 

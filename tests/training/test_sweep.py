@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS
 from aveyb_retrieval.training.sweep import FILE, Sweep
@@ -20,7 +20,7 @@ from .conftest import SENTENCES, VERBS, tiny_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+    from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 FAST = ["--batch-size", "8", "--steps", "3", "--precision", "float32", "--held-out", "0.2", "--save-every", "1000",
         "--device", "cpu"]  # fmt: skip

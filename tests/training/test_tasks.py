@@ -13,14 +13,14 @@ from sentence_transformers import CrossEncoder
 from transformers import AutoTokenizer
 
 from aveyb_retrieval.cli.train import main
-from aveyb_retrieval.encoder.heads import (
+from aveyb_retrieval.encoder.network.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
 )
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.pairs import sequence_ids, write_template
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
 from aveyb_retrieval.training.labeled import read_answered

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from teacher_tokens import encode_tokens, label_tokens, overlaps, read_token_vectors
 
-from aveyb_retrieval.encoder.model import AveyBModel
-from aveyb_retrieval.encoder.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
 

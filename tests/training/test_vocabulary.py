@@ -1,6 +1,6 @@
 import pytest
 
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.vocabulary import train_vocabulary
 

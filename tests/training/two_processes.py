@@ -7,7 +7,7 @@ from packed import PackedTexts
 from packed_loop import train_packed
 from packed_settings import PackedSettings
 
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.network.model import AveyBModel
 
 if __name__ == "__main__":
     model, packed, out, minutes = sys.argv[1:]

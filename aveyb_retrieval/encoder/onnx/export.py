@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.encoder.folders import file_digest, model_folder
+from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.onnx.file import METADATA, OnnxSettings
 from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Int8
 from aveyb_retrieval.encoder.onnx.model import FILES, WEIGHTS
 from aveyb_retrieval.encoder.onnx.network import Network
 from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
-from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
 
 if TYPE_CHECKING:

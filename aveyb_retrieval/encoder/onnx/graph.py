@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.checkpoints import int8_table
+from aveyb_retrieval.encoder.network.checkpoints import int8_table
 from aveyb_retrieval.encoder.onnx.file import CHECKPOINT, EMBEDDING
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.encoder.folders import file_digest
-from aveyb_retrieval.encoder.layout import SplitLayout, group_widths
+from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.file import EMBEDDING, read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
 from aveyb_retrieval.errors import ModelError, extra_for
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.encoder.onnx.file import OnnxSettings
-    from aveyb_retrieval.encoder.token_codec import TokenCodec
 
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 WEIGHTS = "model.safetensors"

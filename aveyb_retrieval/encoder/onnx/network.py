@@ -8,9 +8,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.layers import AveyBLayer
+    from aveyb_retrieval.encoder.network.layers import AveyBLayer
+    from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
     from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Rows
-    from aveyb_retrieval.encoder.split_encoder import SplitEncoder
 
 _MIN_NORM = 1e-12
 _LOWEST = -3e38  # stands for minus infinity in a softmax

@@ -20,7 +20,7 @@ from aveyb_retrieval.errors import ModelError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.layout import SplitLayout
+    from aveyb_retrieval.encoder.network.layout import SplitLayout
     from aveyb_retrieval.encoder.onnx.file import OnnxSettings
 
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}

@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, silent,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from aveyb_retrieval.encoder.token_codec import TokenCodes
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.source import VectorSource
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.input.documents import Item

@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.store.words import language
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.encoder.token_codec import TokenCodes
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.input.documents import FileOrigin, Record
     from aveyb_retrieval.indexes.types import Encoded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from aveyb_retrieval.encoder.outline import outline
+from aveyb_retrieval.encoder.text.outline import outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

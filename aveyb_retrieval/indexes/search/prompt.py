@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.encoder.outline import outline
+from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:

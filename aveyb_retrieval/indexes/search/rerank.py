@@ -50,7 +50,7 @@ def stored_maxsim(
 ) -> list[float]:
     """Score passages (or documents) by the token vectors that an index keeps of them; only the query is encoded.
 
-    As `maxsim`, but with rounded token vectors (`aveyb_retrieval.encoder.token_codec`); 0 for one without tokens.
+    As `maxsim`, but with rounded token vectors (`encoder/network/token_codec.py`); 0 for one without tokens.
     """
     (wanted,) = embedder.token_vectors([query], prompt="query")
     block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.encoder.token_codec import TokenCodes
+from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.input.documents import FileOrigin
 from aveyb_retrieval.indexes.pages import Pages
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind

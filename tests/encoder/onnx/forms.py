@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from aveyb_retrieval.encoder.checkpoints import int8_table
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.network.checkpoints import int8_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
-from aveyb_retrieval.encoder.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from tests.encoder.models import small_model
 
 if TYPE_CHECKING:

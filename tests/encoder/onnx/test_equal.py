@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.model import AveyBModel
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec
 from aveyb_retrieval.encoder.onnx.export import export_onnx
-from aveyb_retrieval.encoder.passages import PassageSize
-from aveyb_retrieval.encoder.token_codec import TokenCodec
+from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.models import PRESETS
 from tests.encoder.onnx.forms import (

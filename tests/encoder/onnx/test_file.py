@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.onnx import file
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.file import METADATA

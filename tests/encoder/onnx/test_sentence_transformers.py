@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.embedder import Embedder
-from aveyb_retrieval.encoder.onnx.sentence_transformers import onnx_sentence_transformer
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.onnx_sentence_transformers import onnx_sentence_transformer
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.onnx.forms import cosines, save_model, texts
 

@@ -84,7 +84,7 @@ def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: lis
             "huggingface-hub is needed",
         ),
         (
-            "from aveyb_retrieval.encoder.loading import load_encoder; load_encoder('minilm')",
+            "from aveyb_retrieval.encoder.embedders.loading import load_encoder; load_encoder('minilm')",
             "is needed for",
         ),
     ],

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 
 SIZES = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 2, "split_size": 16}

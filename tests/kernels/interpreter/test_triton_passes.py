@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.inference import FusedLayer
-from aveyb_retrieval.encoder.layers import AveyBLayer
+from aveyb_retrieval.encoder.network.inference import FusedLayer
+from aveyb_retrieval.encoder.network.layers import AveyBLayer
 from aveyb_retrieval.kernels.activations import activate, activate_around, enricher_activation
 from aveyb_retrieval.kernels.add_norm import add_norm
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend

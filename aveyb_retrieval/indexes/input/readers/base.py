@@ -29,8 +29,8 @@ class FileText:
     Attributes:
         title: What the file calls itself; "" where it does not.
         text: Headings are lines that begin with "#", as in Markdown, where the format marks headings.
-            `encoder/outline.py` finds these again, with underlined lines and short ones that stand alone and look like
-            one; a listing between fences ("~~~~") holds none.
+            `encoder/text/outline.py` finds these again, with underlined lines and short ones that stand alone and look
+            like one; a listing between fences ("~~~~") holds none.
         pages: Where its pages begin in the text; None where the format has none.
         warning: Which part of the file holds no text that could be read; "" where all of it was read.
     """

@@ -14,7 +14,7 @@ from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoTokenizer
 
-from aveyb_retrieval.encoder.embedder import Embedder
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from aveyb_retrieval.errors import ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from aveyb_retrieval.encoder.model import AveyBModel
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.network.model import AveyBModel
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 POOLING_FILE = "1_Pooling/config.json"

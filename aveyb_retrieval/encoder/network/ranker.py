@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.avey_config import AveyConfig
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.splits import SplitGroup, SplitTable
+    from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
 BLOCK = 128  # columns of such a document whose scores exist at once
 LONG_SPLITS = 2048  # a document of more is ranked block by block: all its scores at once would take over 16 MiB

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import regex
 
-from aveyb_retrieval.encoder.outline import HEADING, PARAGRAPH, SENTENCE, outline
+from aveyb_retrieval.encoder.text.outline import HEADING, PARAGRAPH, SENTENCE, outline
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.device import check_device
+from aveyb_retrieval.encoder.embedders.sentence_transformers import check_mean_pooling, read_prompts
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages, cut_splits, repeat_title
-from aveyb_retrieval.encoder.sentence_transformers import check_mean_pooling, read_prompts
-from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.wordpiece import load_tokenizer
+from aveyb_retrieval.encoder.text.passages import (
+    DEFAULT_SIZE,
+    Cuts,
+    PassageSize,
+    cut_passages,
+    cut_splits,
+    repeat_title,
+)
+from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.split_encoder import InferenceModel, SplitEncoder
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 _MIN_NORM = 1e-12
 AUTO = "auto"
@@ -436,7 +443,7 @@ def _joined(batch: list[_Tokenized]) -> np.ndarray:
 
 def _torch_model(folder: Path, device: str, precision: str, *, cuda_graphs: bool = False) -> InferenceModel:
     with extra_for(f"precision {precision!r} and models without an ONNX form"):
-        from aveyb_retrieval.encoder.split_encoder import InferenceModel
+        from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
     encoder = InferenceModel.load(folder)
     encoder.compute_in(precision, device)
     encoder.use_cuda_graphs(cuda_graphs)

@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 import tiktoken
 
-from aveyb_retrieval.encoder.capitals import huggingface_normalizer, mark, original_offsets, restore
 from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.text.capitals import huggingface_normalizer, mark, original_offsets, restore
 from aveyb_retrieval.errors import InputError, ModelError, extra_for
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from aveyb_retrieval.kernels.maxsim import unit_rows
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.ranker import SplitRanker
+    from aveyb_retrieval.encoder.network.ranker import SplitRanker
 
 
 class TextState:

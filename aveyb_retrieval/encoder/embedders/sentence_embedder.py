@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.embedder import EncodedDocument
-from aveyb_retrieval.encoder.folders import fingerprint
-from aveyb_retrieval.encoder.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
-from aveyb_retrieval.encoder.sentence_models import (
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
+from aveyb_retrieval.encoder.embedders.sentence_models import (
     has_token_vectors,
     load_sentence_transformer,
     model_files,
     offset_tokenizer,
 )
-from aveyb_retrieval.encoder.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.folders import fingerprint
+from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.layout import SplitLayout
+from aveyb_retrieval.encoder.network.layout import SplitLayout
 from aveyb_retrieval.kernels.transfer import to_device
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.folders import read_object
-from aveyb_retrieval.encoder.tokenizer import (
+from aveyb_retrieval.encoder.text.tokenizer import (
     SPECIAL_TOKENS,
     VOCAB_FILE,
     AveyBTokenizer,

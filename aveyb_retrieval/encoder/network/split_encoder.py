@@ -17,22 +17,28 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from aveyb_retrieval.encoder.batches import BatchEncoder
-from aveyb_retrieval.encoder.checkpoints import (
+from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.network.batches import BatchEncoder
+from aveyb_retrieval.encoder.network.checkpoints import (
     check_fits,
     float_table,
     no_weights,
     read_settings,
     released_tensors,
 )
-from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.cuda_graphs import LayerGraphs
-from aveyb_retrieval.encoder.funnel import Funnel
-from aveyb_retrieval.encoder.inference import Float8Layer, FusedLayer, InferenceLayer, InferenceLayers, PackedLayer
-from aveyb_retrieval.encoder.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.layout import group_widths
-from aveyb_retrieval.encoder.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.splits import SplitTable, padded_table, split_table
+from aveyb_retrieval.encoder.network.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.network.funnel import Funnel
+from aveyb_retrieval.encoder.network.inference import (
+    Float8Layer,
+    FusedLayer,
+    InferenceLayer,
+    InferenceLayers,
+    PackedLayer,
+)
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.network.layout import group_widths
+from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
+from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
 from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
 from aveyb_retrieval.kernels.cpu import usable
 from aveyb_retrieval.kernels.dispatch import fuses_passes

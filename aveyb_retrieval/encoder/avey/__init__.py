@@ -1,0 +1,1 @@
+"""Avey, the causal model of the family."""

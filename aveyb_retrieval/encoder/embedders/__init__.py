@@ -1,0 +1,1 @@
+"""Models that give the vectors of documents and queries, and how they are loaded."""

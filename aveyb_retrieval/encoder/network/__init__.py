@@ -1,0 +1,1 @@
+"""The encoder: splits, ranker, layers, and how they run in training and inference."""
