@@ -52,7 +52,7 @@ test-lowest: $(LOWEST)/.installed
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy aveyb_retrieval
+	for system in linux win32 darwin; do $(BIN)/mypy --platform $$system aveyb_retrieval || exit 1; done
 
 # The command reference, and the site in docs/_build; a warning or a dead link of the site is an error.
 docs: $(VENV)/.installed-docs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 import signal
 import socket
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.limits import allow_files
 from aveyb_retrieval.server.connections import Connection, Door
 from aveyb_retrieval.wording import shortened
 
@@ -78,7 +78,7 @@ def serve(
         proxies: Addresses whose header X-Forwarded-For says who asks.
         started: Called when requests are answered.
     """
-    most = _allow_descriptors() - _OWN_DESCRIPTORS
+    most = allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS
     connection: Any = partial(Connection, door=Door(limits, proxies, max(1, most)))
     config = uvicorn.Config(
         app,
@@ -99,16 +99,6 @@ def serve(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _allow_descriptors() -> int:
-    """Raise the limit of open files as far as this process may; return it."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-        return wanted
-    return _DESCRIPTORS if now == resource.RLIM_INFINITY else now
 
 
 class _Server(uvicorn.Server):

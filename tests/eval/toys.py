@@ -69,6 +69,7 @@ class ToyEmbedder:
 
     def __init__(self, split_words: int = 6) -> None:
         self.prompts = {"query": "", "document": ""}
+        self.precision = "float32"
         self.split_words = split_words
         self.seen: list[str] = []
 

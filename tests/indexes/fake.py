@@ -38,6 +38,7 @@ class FakeEmbedder:
         self.model_name = f"fake-{seed}"
         self.fingerprint = hashlib.sha256(f"{dim} {split_size} {seed}".encode()).hexdigest()
         self.prompts = {"query": "", "document": ""}
+        self.precision = "float32"
         self.encoded_words = 0
         self._seed = seed
         self._codec: TokenCodec | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.limits import forbid_dumps
 from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _read_request(folder: Path) -> list[Expected]:
 
 def main() -> None:
     """Check files in this process and print the problems of each as JSON."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forbid_dumps()
     for expected in _read_request(Path(sys.argv[1])):
         sys.stdout.write(json.dumps(problems_here(expected)) + "\n")
         sys.stdout.flush()

@@ -51,6 +51,9 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "spreadsheet": ("python_calamine", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
     **{name: (language.package, "code") for name, language in LANGUAGES.items() if language.package},
 }  # fmt: skip
+# Windows has neither; there a link that takes a file's place just before the file is opened is followed.
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_WITHOUT_LINKS = getattr(os, "O_NOFOLLOW", 0)
 AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
 
 
@@ -109,9 +112,13 @@ def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
     Raises:
         Unreadable: it is not a plain file, too large, or the system refuses.
     """
-    links = 0 if follow_links else os.O_NOFOLLOW  # one may have taken the file's place since it was listed
+    flags = os.O_RDONLY | _WITHOUT_WAITING
+    if not follow_links:  # one may have taken the file's place since it was listed
+        flags |= _WITHOUT_LINKS
+        if not _WITHOUT_LINKS and path.is_symlink():
+            raise Unreadable("a link; links are not followed (--follow-links)")
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links), "rb") as handle:
+        with os.fdopen(os.open(path, flags), "rb") as handle:
             about = os.fstat(handle.fileno())
             if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
                 raise Unreadable("not a plain file")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WALL_SECONDS = 900.0  # a process that waits for something else than the processor
 LOST_SECONDS = 600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
 SHORT_SECONDS = 5
+_LIMITED = sys.platform != "win32"  # whether the system ends a process at its limit of processor time
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -44,7 +45,6 @@ class FileReader:
         self._longest = longest
         self._seconds = seconds
         self._lost = 0.0
-        self._rest = b""  # of what was read: the beginning of the next answer
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FileReader:
@@ -119,20 +119,25 @@ class FileReader:
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
-        parts = [self._rest]
-        waiting = select.poll()
-        waiting.register(process.stdout, select.POLLIN)
-        deadline = time.monotonic() + WALL_SECONDS
-        while b"\n" not in parts[-1]:
-            if not waiting.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-                self._stop()
-                raise Unreadable(f"took more than {WALL_SECONDS:.0f} s to read")
-            block = os.read(process.stdout.fileno(), 1 << 20)
-            if not block:
-                raise EOFError
-            parts.append(block)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
-        return line
+        late, most = threading.Event(), WALL_SECONDS if _LIMITED else self._allowed
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(most, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.endswith(b"\n"):
+            return line
+        if late.is_set():
+            self._stop()
+            raise Unreadable(f"took more than {most:.0f} s to read")
+        raise EOFError
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -144,7 +149,7 @@ class FileReader:
                         pipe.close()
                     except BrokenPipeError:  # what it was sent last and did not read
                         continue
-            self._process, self._rest = None, b""
+            self._process = None
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -158,6 +163,6 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _died(code: int, seconds: int) -> str:
-    if code == -signal.SIGXCPU:
+    if sys.platform != "win32" and code == -signal.SIGXCPU:
         return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
     return f"its reader crashed ({how_it_ended(code)}): damaged, or made to do that"

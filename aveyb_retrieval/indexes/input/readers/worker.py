@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.indexes.input.documents import LONGEST_REASON, FieldNames
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, read_file
+from aveyb_retrieval.limits import forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Half of a small machine: what the file does not take is needed for the index.
-MEMORY = min(4 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a parser's own messages must not stand between answers
-    _limit(resource.RLIMIT_AS, MEMORY)
-    _limit(resource.RLIMIT_CORE, 0)
+    limit_memory(MEMORY)
+    forbid_dumps()
     for line in sys.stdin:
         request = json.loads(line)
         answers = _answers(request)
         while True:
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + request["seconds"])
+            limit_seconds(request["seconds"])
             answer = next(answers, None)
             if answer is None:
                 break
@@ -45,11 +44,6 @@ def main() -> None:
             out.flush()
             if answer.get("last"):
                 return
-
-
-def _limit(what: int, value: int) -> None:
-    _, hard = resource.getrlimit(what)
-    resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
