@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -226,6 +227,12 @@ def test_shards_in_memory(documents: list[dict[str, Any]], tmp_path: Path, embed
     build_index(None, tmp_path / "ix", vectors=url)
     build_index(documents, tmp_path / "here", model=embedder)
     assert_same_answers(tmp_path / "ix", tmp_path / "here", embedder)
+
+
+def test_a_url_without_fsspec_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(InputError, match=r"s3://bucket/shards: .*fsspec.*pip install s3fs"):
+        build_index(None, tmp_path / "ix", vectors="s3://bucket/shards")
 
 
 def test_export_gives_back_what_can_be_built_again(

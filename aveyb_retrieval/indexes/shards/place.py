@@ -40,12 +40,14 @@ class Place:
         self.url = self._name if is_url(self._name) else str(Path(self._name).resolve())
         self._remote: Any = None
         if is_url(self._name):
-            import fsspec
-
             try:
+                import fsspec
+
                 self._remote, self._root = fsspec.core.url_to_fs(self._name)
             except (ImportError, ValueError) as error:
-                raise InputError(f"{self._name}: {error}") from error
+                raise InputError(
+                    f"{self._name}: {error}; it needs fsspec and the driver of its kind (of s3://: pip install s3fs)"
+                ) from error
 
     def __str__(self) -> str:
         """The path or URL as it was given."""
