@@ -90,12 +90,15 @@ def make_server(
         model: The model, as in `Retriever.load`; loaded by the first search.
         name: What agents call the index; None is the name of its folder.
         page: Address of `aveyb-serve`'s page of the index, for `url`; with `?index=NAME` where that has several.
-        **search_options: Options of `Retriever.search` for every search.
+        **search_options: Options of `Retriever.search` for every search, but those that an agent gives: `offset`,
+            `filter` and `ids`.
 
     Raises:
         IndexFormatError: there is no index, or it is damaged.
-        ConfigError: `page` is no address of http or https.
+        ConfigError: `page` is no address of http or https, or an option is one that an agent gives.
     """
+    if given := {"k", "offset", "filter", "ids"} & search_options.keys():
+        raise ConfigError(f"{', '.join(sorted(given))}: given by the agent with each search; leave it out here")
     if page is not None and ("#" in page or not _WEB.fullmatch(page)):
         raise ConfigError(f"page={page!r}: must be an address that begins with http:// or https://, without #")
     index = Index.open(path, model=model)

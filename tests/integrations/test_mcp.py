@@ -171,6 +171,12 @@ def test_a_new_version_is_followed(index: Path, server: Any, embedder: Embedder)
     assert call(server, "fetch", id="new").is_error
 
 
+def test_what_an_agent_gives_is_no_option_of_the_server(tmp_path: Path) -> None:
+    for name in ("k", "offset", "filter", "ids"):
+        with pytest.raises(ConfigError, match=f"{name}: given by the agent"):
+            make_server(tmp_path, **{name: None})
+
+
 def test_with_an_address_of_the_page_citations_lead_there(tmp_path: Path, embedder: Embedder) -> None:
     build_index([{"_id": "a/b c&d", "text": "The gate."}], tmp_path / "ix", model=embedder)
     for page, begin in (("https://s.org/", "https://s.org/?"), ("http://s.org?index=x", "http://s.org?index=x&")):

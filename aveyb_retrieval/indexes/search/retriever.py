@@ -248,8 +248,8 @@ class Retriever:
 
         Args:
             query: Text, or several.
-            k: How many; fewer come back only where fewer exist (or, lexically, hold any of the words), or `min_score`,
-                or `rerank` with folding or `per_document`, leaves fewer.
+            k: How many; fewer come back where fewer exist (lexically: hold a word of the query) or reach `min_score`;
+                with `rerank`, also where folding and caps leave too few candidates.
             **options: See `SearchOptions`.
 
         Raises:
