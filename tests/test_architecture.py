@@ -104,7 +104,7 @@ def test_only_one_file_asks_for_what_windows_does_not_have() -> None:
         imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         called = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert not called & POSIX_CALLS, name
-        assert not imported & POSIX or name == "aveyb_retrieval.limits", name
+        assert not imported & POSIX or name == "aveyb_retrieval.system", name
 
 
 def test_no_circle_of_files() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.limits import allow_files
 from aveyb_retrieval.server.connections import Connection, Door
+from aveyb_retrieval.system import allow_files
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.system import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
 _BLOCK = 1 << 20
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         IndexFormatError: it is not a regular file.
     """
     try:
-        fd = os.open(path, flags | _NOFOLLOW | _NONBLOCK, 0o666)
+        fd = open_file(path, flags)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -96,12 +95,12 @@ def check_plain(folder: Path) -> None:
 def _create(path: Path) -> BinaryIO:
     """Open a new file for writing. What has its name is removed first, never written through: it may be a link."""
     path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o666), "wb")
+    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def open_for_appending(path: Path) -> BinaryIO:
     """Open a file of an index, or a new one, to write behind its end."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666), "ab")
+    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
 
 
 def write(handle: BinaryIO, data: bytes | memoryview) -> None:
@@ -117,7 +116,7 @@ def fsync(handle: BinaryIO) -> None:
 
 def fsync_file(path: Path) -> None:
     """Flush the contents of a file that others have written to the device."""
-    fd = os.open(path, os.O_RDONLY | _NOFOLLOW)
+    fd = open_file(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

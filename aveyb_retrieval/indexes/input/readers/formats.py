@@ -29,6 +29,7 @@ from aveyb_retrieval.indexes.input.readers.plain import read_markdown, read_rtf,
 from aveyb_retrieval.indexes.input.readers.presentation import read_pptx
 from aveyb_retrieval.indexes.input.readers.spreadsheet import read_spreadsheet
 from aveyb_retrieval.indexes.input.readers.subtitles import read_subtitles
+from aveyb_retrieval.system import open_file
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
@@ -51,9 +52,6 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "spreadsheet": ("python_calamine", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
     **{name: (language.package, "code") for name, language in LANGUAGES.items() if language.package},
 }  # fmt: skip
-# Windows has neither; there a link that takes a file's place just before the file is opened is followed.
-_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_WITHOUT_LINKS = getattr(os, "O_NOFOLLOW", 0)
 AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
 
 
@@ -112,15 +110,10 @@ def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
     Raises:
         Unreadable: it is not a plain file, too large, or the system refuses.
     """
-    flags = os.O_RDONLY | _WITHOUT_WAITING
-    if not follow_links:  # one may have taken the file's place since it was listed
-        flags |= _WITHOUT_LINKS
-        if not _WITHOUT_LINKS and path.is_symlink():
-            raise Unreadable("a link; links are not followed (--follow-links)")
     try:
-        with os.fdopen(os.open(path, flags), "rb") as handle:
+        with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
             about = os.fstat(handle.fileno())
-            if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+            if not stat.S_ISREG(about.st_mode):
                 raise Unreadable("not a plain file")
             if about.st_size > MAX_FILE:
                 raise Unreadable(f"{about.st_size:,} bytes; files of at most {MAX_FILE:,} are read")
@@ -179,6 +172,7 @@ def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, dep
     return _parse(kind.name, data, encoding, longest, depth)
 
 
+# `longest` is for readers whose text may be longer than their bytes, or that use `Parts`.
 _HOLDERS = {"mail": read_eml, "outlook": read_msg, "zip": read_zip}
 _READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
     "pdf": lambda data, _, longest: read_pdf(data, longest),

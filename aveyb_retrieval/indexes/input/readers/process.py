@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected
 from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS, FileText, Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, missing_package
 from aveyb_retrieval.indexes.pages import Pages
+from aveyb_retrieval.system import LIMITED
 from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 WALL_SECONDS = 900.0  # a process that waits for something else than the processor
 LOST_SECONDS = 600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
 SHORT_SECONDS = 5
-_LIMITED = sys.platform != "win32"  # whether the system ends a process at its limit of processor time
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -119,7 +118,7 @@ class FileReader:
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
-        late, most = threading.Event(), WALL_SECONDS if _LIMITED else self._allowed
+        late, most = threading.Event(), WALL_SECONDS if LIMITED else self._allowed
 
         def end() -> None:
             late.set()
@@ -163,6 +162,6 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _died(code: int, seconds: int) -> str:
-    if sys.platform != "win32" and code == -signal.SIGXCPU:
+    if (how := how_it_ended(code)) == "SIGXCPU":
         return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
-    return f"its reader crashed ({how_it_ended(code)}): damaged, or made to do that"
+    return f"its reader crashed ({how}): damaged, or made to do that"

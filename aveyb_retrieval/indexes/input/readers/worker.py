@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.indexes.input.documents import LONGEST_REASON, FieldNames
 from aveyb_retrieval.indexes.input.readers.base import Unreadable
 from aveyb_retrieval.indexes.input.readers.formats import FileKind, read_file
-from aveyb_retrieval.limits import forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
+from aveyb_retrieval.system import forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:

@@ -1,0 +1,77 @@
+"""What differs between systems: the limits of a process, which Windows does not have, and how a file is opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if sys.platform != "win32":
+    import resource
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMITED = sys.platform != "win32"  # whether a process can be limited
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
+_ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
+    """Return a descriptor from `os.open` that never waits, as a pipe would be waited for; a new file has mode 0o666.
+
+    Without `follow_links` a link is not opened, not even where it has taken a file's place since that was listed; on
+    Windows the place is looked at just before.
+
+    Raises:
+        OSError: as `os.open`; ELOOP for a link.
+    """
+    if not follow_links and not _NOFOLLOW and path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, flags | _ALWAYS | (0 if follow_links else _NOFOLLOW), 0o666)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process have at most so many bytes of address space."""
+    if sys.platform != "win32":
+        _lower(resource.RLIMIT_AS, most)
+
+
+def limit_seconds(more: int) -> None:
+    """Let this process use so many more seconds of processor time, and one; then SIGXCPU ends it."""
+    if sys.platform != "win32":
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + more)
+
+
+def forbid_dumps() -> None:
+    """Let this process leave no core dump."""
+    if sys.platform != "win32":
+        _lower(resource.RLIMIT_CORE, 0)
+
+
+def allow_files(wanted: int) -> int:
+    """Raise the limit of open files to what is wanted, as far as this process may; return what it may open of these."""
+    if sys.platform != "win32":
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most != resource.RLIM_INFINITY:
+            wanted = min(wanted, most)
+        if now != resource.RLIM_INFINITY:
+            if now >= wanted:
+                return now
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return wanted
+
+
+def memory_of_the_machine() -> int | None:
+    """Return its bytes; None where the system does not say."""
+    if sys.platform == "win32":
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+if sys.platform != "win32":
+
+    def _lower(what: int, value: int) -> None:
+        _, hard = resource.getrlimit(what)
+        resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
