@@ -171,6 +171,8 @@ class SentenceTransformerEncoder:
         batch_size: int = 32,
     ) -> None:
         """Measure a loaded `SentenceTransformer` under the given name."""
+        from aveyb_retrieval.encoder.embedders.sentence_models import precision_of
+
         self.cut_texts = 0
         self.dim = int(model.get_embedding_dimension())
         self._model = model
@@ -193,7 +195,7 @@ class SentenceTransformerEncoder:
             fingerprint=_model_fingerprint(model),
             max_tokens=model.max_seq_length,
             prompts=prompts,
-            precision=str(next(model.parameters()).dtype).removeprefix("torch."),
+            precision=precision_of(model),
             settings={"title_separator": protocol.title_separator, "chunks": chunks if chunker else "none"},
         )
 

@@ -87,6 +87,15 @@ def test_a_short_text_has_the_models_own_vector(folder: Path, embedder: Sentence
     assert (embedder.dim, embedder.window) == (32, 40)
 
 
+def test_a_model_without_weights_is_refused_in_words(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    SentenceTransformer(modules=[BoW(vocab=["pump", "valve"])], device="cpu").save(str(tmp_path))
+    with pytest.raises(ModelError, match="characters"):
+        load_encoder(tmp_path)
+
+
 def test_passages_are_encoded_one_by_one_and_nothing_is_cut(folder: Path, embedder: SentenceEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 

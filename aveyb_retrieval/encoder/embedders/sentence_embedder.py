@@ -22,6 +22,7 @@ from aveyb_retrieval.encoder.embedders.sentence_models import (
     load_sentence_transformer,
     model_files,
     offset_tokenizer,
+    precision_of,
 )
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
@@ -92,7 +93,7 @@ class SentenceEmbedder:
         self.fingerprint = fingerprint
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
-        self.precision = str(next(model.parameters()).dtype).removeprefix("torch.")
+        self.precision = precision_of(model)
         self.dim = int(model.get_embedding_dimension())
         limit = model.max_seq_length
         self.window: int | None = int(limit) if limit is not None and limit < 1 << 30 else None

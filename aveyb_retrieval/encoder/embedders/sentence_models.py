@@ -25,6 +25,12 @@ _MODULES |= {"Dropout", "CNN", "LSTM", "BoW", "WordWeights"}
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
 
+def precision_of(model: Any) -> str:
+    """Return the type of a loaded model's weights, such as "float32"; that also of a model without weights (BoW)."""
+    first = next(model.parameters(), None)
+    return "float32" if first is None else str(first.dtype).removeprefix("torch.")
+
+
 def load_sentence_transformer(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
     """Load a sentence-transformers folder.
 
