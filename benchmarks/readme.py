@@ -227,7 +227,7 @@ def passages() -> str:
 IDLE = 0.5  # load of a machine that does nothing else
 EXTRAS = {
     "torch": "other models, precisions and devices than int8 on a CPU; cross-encoders",
-    "files": "PDF, DOCX, HTML and EPUB files",
+    "files": "files of PDF, office programs, HTML, EPUB and mail",
     "server": "`aveyb-serve`",
     "mcp": "`aveyb-mcp`",
     "langchain": "the adapters for LangChain (its core)",

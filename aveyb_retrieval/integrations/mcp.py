@@ -49,7 +49,7 @@ class Result(BaseModel):
     url: str
     text: str = Field(description=f"The passage. {UNTRUSTED}")
     heading: str = Field(description="The heading over the passage")
-    page: str | None = Field(description="Page, slide, sheet or time of its best sentence; null where there are none")
+    page: str | None = Field(description="Page, slide, sheet, line, file or time of its best sentence; null without")
     start: int = Field(description="First character of the passage in the document: an offset for fetch")
     end: int
     highlights: list[tuple[int, int]] = Field(

@@ -49,7 +49,7 @@ class Passage(_Paged):
         page: The page of the sentence that holds most words of the query, counted from 1, else that on which the
             passage begins; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: "page", or of other kinds of files "slide", "sheet", "line", "file" or "time".
+        page_unit: What it is: one of `aveyb_retrieval.indexes.pages.UNITS`.
         pages: The first and the last page of the passage.
     """
 
@@ -138,11 +138,11 @@ class Hit(_Paged):
             docs/ranking.md has the figures.
         duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
             they rank above the last hit.
-        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: how well its
-            best passage answers by itself), "maxsim" or "cross-encoder".
+        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: the highest
+            score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
         page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: "page", or of other kinds of files "slide", "sheet", "line", "file" or "time".
+        page_unit: What it is: one of `aveyb_retrieval.indexes.pages.UNITS`.
         pages: The first and the last page of the best passage.
         highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document

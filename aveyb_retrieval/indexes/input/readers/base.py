@@ -30,7 +30,7 @@ class FileText:
         title: What the file calls itself; "" where it does not.
         text: Headings are lines that begin with "#", as in Markdown, where the format marks headings.
             `encoder/text/outline.py` finds these again, with underlined lines and short ones that stand alone and look
-            like one; a listing between fences ("~~~~") holds none.
+            like one (end such a line of a reader's own with a stop); a listing between fences ("~~~~") holds none.
         pages: Where its pages begin in the text; None where the format has none.
         warning: Which part of the file holds no text that could be read; "" where all of it was read.
     """
@@ -64,7 +64,7 @@ class Parts:
         check_characters(self._length + more, self._longest)
 
     def add(self, text: str, label: str = "", *, end: str = "\n\n") -> None:
-        """Add a part, which may be empty, and what it is called."""
+        """Add a part, which may be empty, and what it is called: what `Hit.place` cites, its number where empty."""
         self.check(len(text))
         if len(self._starts) == MAX_PAGES:
             raise Unreadable(f"more than {MAX_PAGES:,} parts")
