@@ -46,7 +46,7 @@ def test_the_least_score_leaves_out_hits_before_the_best_are_taken(retriever: Re
     assert [hit.id for hit in retriever.search("word1 word2 word3", k=2, min_score=least)] == expected[:2]
 
 
-@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+@pytest.mark.parametrize("mode", ["dense", "hybrid"])
 def test_passages_have_one_scale_in_both_units(retriever: Retriever, mode: Any) -> None:
     query, options = "word1 word2", {"mode": mode, "granularity": "passage"}
     found = retriever.search(query, k=500, unit="passage", mode=mode, fold=False, candidates=500)

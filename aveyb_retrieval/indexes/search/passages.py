@@ -95,10 +95,13 @@ class PassageSearch(Search):
         mode, view = self._options.mode, self._view
         if mode == "dense":
             return Ranked(query, near, {"dense": {match.passage: match.score for match in near}})
-        candidates = {match.passage for match in near}
-        candidates.update(i for i, _ in view.by_words("passage", query.words, depth, self._selection))
+        found = view.by_words("passage", query.words, depth, self._selection)
+        if mode == "lexical":
+            matches = [Match(i >> PASSAGE_BITS, score, i) for i, score in found]
+            return Ranked(query, matches, {"lexical": dict(found)})
+        candidates = {match.passage for match in near} | {i for i, _ in found}
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
-        beside = {i + step for i in candidates for step in (-1, 1)} if mode == "hybrid" else set()
+        beside = {i + step for i in candidates for step in (-1, 1)}
         stored = self._passages_there(query, sorted(candidates | beside))
         self._check_stored("passage", candidates, stored)
         if not stored:
@@ -115,8 +118,7 @@ class PassageSearch(Search):
         for match, parts in zip(matches, scored.parts(rows), strict=True):
             for name, value in parts.items():
                 scores.setdefault(name, {})[match.passage] = value
-        calibrated = {match.passage: match.score for match in matches} if mode == "hybrid" else {}
-        return Ranked(query, matches, scores, calibrated)
+        return Ranked(query, matches, scores, {match.passage: match.score for match in matches})
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
