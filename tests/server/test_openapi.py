@@ -23,18 +23,58 @@ OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() f
 POSTS = [path for path, method in OPERATIONS if method == "post"]
 CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/documents/{id}"}  # in the order to ask them
 PLACES = {"id": "doc-3", "name": "fake-a"}
-# a value of each declared field, by which it is asked for; a field of two routes that means two things has a path
+# A value of each declared field, by which it is asked for.
 VALUES = {
-    "ids": ["doc-3", "doc-4"], "indexes": ["words"], "boost": {"year": 0.1}, "facets": ["year", "tags"],
-    "query": "word1", "index": "words", "k": 3, "offset": 1, "text": True, "filter": {"year": {"$gte": 2000}},
-    "mode": "dense", "granularity": "passage", "fusion": "rrf", "weight": 0.4, "rerank": "maxsim", "unit": "document",
-    "per_document": 1, "diversity": 0.3, "fold": False, "min_score": 0.0, "passages": 2, "context": 1,
-    "candidates": 50, "exact": True, "start": 2, "stop": 9, "input": ["word1", "word2"], "model": "fake-a:query",
-    "encoding_format": "base64", "dimensions": 16, "user": "me", "inputs": ["word1", "word2 word3"],
-    "prompt_name": "query", "normalize": True, "truncate": True, "truncation_direction": "Left", "raw_scores": True,
-    "return_text": True, "texts": ["word1", "word2"], "documents": ["word1", {"text": "word2"}], "top_n": 1,
-    "return_documents": True, "add_special_tokens": False, "parameters": {"prompt_name": "query"},
-}  # fmt: skip
+    # /search: what is searched for, and where
+    "query": "word1",
+    "index": "words",
+    "indexes": ["words"],
+    "filter": {"year": {"$gte": 2000}},
+    "ids": ["doc-3", "doc-4"],
+    # which hits
+    "k": 3,
+    "offset": 1,
+    "unit": "document",
+    "per_document": 1,
+    "diversity": 0.3,
+    "fold": False,
+    "min_score": 0.0,
+    # in which order
+    "mode": "dense",
+    "granularity": "passage",
+    "fusion": "rrf",
+    "weight": 0.4,
+    "candidates": 50,
+    "exact": True,
+    "rerank": "maxsim",
+    "boost": {"year": 0.1},
+    # what is shown with them
+    "passages": 2,
+    "context": 1,
+    "text": True,
+    "facets": ["year", "tags"],
+    # /v1/embeddings
+    "input": ["word1", "word2"],
+    "model": "fake-a:query",
+    "encoding_format": "base64",
+    "dimensions": 16,
+    "user": "me",
+    # /v1/rerank
+    "documents": ["word1", {"text": "word2"}],
+    "top_n": 1,
+    "return_documents": True,
+    # /embed, /similarity, /rerank, /tokenize
+    "inputs": ["word1", "word2 word3"],
+    "normalize": True,
+    "prompt_name": "query",
+    "truncate": True,
+    "truncation_direction": "Left",
+    "parameters": {"prompt_name": "query"},
+    "texts": ["word1", "word2"],
+    "raw_scores": True,
+    "return_text": True,
+    "add_special_tokens": False,
+}
 OF_PASSAGES = ("per_document", "diversity", "fold")
 SIMILAR = {"source_sentence": "word1", "sentences": ["word1 word2", "word3"]}
 
