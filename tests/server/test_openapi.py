@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server import page
 from aveyb_retrieval.server.gate import Keys
 from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.meanings import MEANINGS
 from aveyb_retrieval.server.openapi import document
 
+ROOT = Path(__file__).parents[2]
 DOCUMENT = document(Limits())
 OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations]
 POSTS = [path for path, method in OPERATIONS if method == "post"]
@@ -120,6 +123,32 @@ def test_every_route_is_declared_and_nothing_else(client):
 def test_it_has_every_option_of_a_search():
     declared = set(body_schema("/search")["properties"])
     assert declared == {*SearchOptions.__annotations__, "query", "index", "indexes", "k", "offset", "text", "facets"}
+
+
+def declared_fields(schema, of):
+    """Each field of the objects in a schema: of what it is, its name, and what is said of it."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from declared_fields(each, of)
+    elif isinstance(schema, dict):
+        for name, field in schema.get("properties", {}).items():
+            yield of, name, field["description"]
+        for value in schema.values():
+            yield from declared_fields(value, of)
+
+
+def test_every_field_has_a_meaning_which_the_page_shows_and_every_meaning_a_field():
+    answers = DOCUMENT["components"]["schemas"].items()
+    found = [field for name, schema in answers for field in declared_fields(schema, name)]
+    for path, method in OPERATIONS:
+        operation = DOCUMENT["paths"][path][method]
+        parameters = operation.get("parameters", ())
+        found += [(path, parameter["name"], parameter["description"]) for parameter in parameters]
+        found += declared_fields([operation.get("requestBody"), operation["responses"]], path)
+    text = runpy.run_path(str(ROOT / "docs" / "make_http.py"))["page"]()
+    assert [(of, name) for of, name, meaning in found if not meaning or "\n" in meaning or meaning not in text] == []
+    known = {(of, name) for of, name, _ in found} | {("", name) for _, name, _ in found}
+    assert {(of, name) for of, names in MEANINGS.items() for name in names} - known == set()
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=str)
