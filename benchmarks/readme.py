@@ -14,6 +14,7 @@ import json
 import re
 import runpy
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -43,6 +44,8 @@ INDEX_SMALL = f"index of {SMALL}"
 MAXSIM_SMALL = f"{INDEX_SMALL}, reranked by MaxSim"
 INDEX_MINILM = "index of MiniLM, passages of 128 tokens, one by one"
 
+WIDTH = 120  # characters of a line
+_PARAGRAPH = re.compile(r"^[\w*`(\"].*(?:\n[\w*`(\"].*)*", re.MULTILINE)  # no table, list, heading or markup
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 
@@ -660,7 +663,18 @@ def renew(text: str) -> str:
     Raises:
         KeyError: the page names a block that is not there.
     """
-    return _BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]()}\n{match[3]}", text)
+    return _BLOCK.sub(lambda match: f"{match[1]}{_wrapped(BLOCKS[match[2]]())}\n{match[3]}", text)
+
+
+def _wrapped(block: str) -> str:
+    """Wrap the paragraphs that have a line longer than pages have: figures decide how long their lines get."""
+
+    def fill(paragraph: re.Match[str]) -> str:
+        if max(map(len, paragraph[0].split("\n"))) <= WIDTH:
+            return paragraph[0]
+        return textwrap.fill(paragraph[0], WIDTH, break_long_words=False, break_on_hyphens=False)
+
+    return _PARAGRAPH.sub(fill, block)
 
 
 def pages() -> list[Path]:

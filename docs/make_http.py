@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.openapi import document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 HEAD = """\
 # HTTP
 
 Generated from what a server with default limits answers at `/openapi.json`. What each is for, and the limits:
-[Server](server.md).
+[Server](server.md). In a URL, values other than texts are JSON.
 """
 
 
@@ -27,13 +29,15 @@ def type_of(schema: Mapping[str, Any]) -> str:
         if several in schema:
             return " or ".join(dict.fromkeys(type_of(each) for each in schema[several]))
     if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     if "const" in schema:
-        return f"`{schema['const']}`"
+        return f"`{json.dumps(schema['const'])}`"
     found = schema.get("type", "any")
     name = " or ".join(found) if isinstance(found, list) else str(found)
-    if name == "array" and "items" in schema:
-        name = f"list of {type_of(schema['items'])}"
+    if "items" in schema:
+        name = name.replace("array", f"list of {type_of(schema['items'])}")
+    if isinstance(schema.get("additionalProperties"), dict):
+        name = f"object of {type_of(schema['additionalProperties'])}"
     bounds = [f"{word} {schema[key]:,}" for key, word in _BOUNDS.items() if key in schema]
     return ", ".join([name, *bounds])
 
@@ -46,34 +50,55 @@ _BOUNDS = {
 }
 
 
-def fields(operation: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Each field that an operation takes: its name, its schema, and whether it must be given."""
+Row = tuple[str, Mapping[str, Any], bool]
+
+
+def fields(schema: Mapping[str, Any], before: str = "") -> Iterator[Row]:
+    """Each field of an object, and of objects in it: its name, its schema, and whether it must be there."""
+    for one in schema.get("anyOf", [schema]):
+        for name, field in one.get("properties", {}).items():
+            yield before + name, field, name in one.get("required", ())
+            yield from fields(field, f"{before}{name}.")
+        if "items" in one:
+            yield from fields(one["items"], f"{before.removesuffix('.')}[]." if before else "")
+
+
+def asked(operation: Mapping[str, Any]) -> Iterator[Row]:
+    """Each field that an operation takes, as `fields` gives it."""
     for each in operation.get("parameters", ()):
-        yield each["name"], each.get("schema") or each["content"]["application/json"]["schema"], each["required"]
-    if "requestBody" not in operation:
-        return
-    body = operation["requestBody"]["content"]["application/json"]["schema"]
-    for one in body.get("anyOf", [body]):
-        needed = one.get("required", ())
-        for name, schema in one.get("properties", {}).items():
-            yield name, schema, name in needed
+        shown = each if "schema" in each else each["content"]["application/json"]
+        yield each["name"], {**shown["schema"], "description": each["description"]}, each["required"]
+    if "requestBody" in operation:
+        yield from fields(operation["requestBody"]["content"]["application/json"]["schema"])
+
+
+def table(rows: Iterable[Row], *, needed: bool) -> list[str]:
+    """A table of fields, each row once, with a column that says which must be given."""
+    head = ["field", "type", *(["must be given"] if needed else []), "meaning"]
+    lines = [
+        [f"`{name}`", type_of(schema), *(["yes" if must else ""] if needed else []), schema["description"]]
+        for name, schema, must in rows
+    ]
+    shown = ["| " + " | ".join(line) + " |" for line in lines]
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *dict.fromkeys(shown), ""] if shown else []
 
 
 def page() -> str:
     """The page, in Markdown."""
-    parts = [HEAD]
-    for path, methods in document(Limits())["paths"].items():
+    described = document(Limits())
+    several: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    for path, methods in described["paths"].items():
         for method, operation in methods.items():
-            answer = next(iter(operation["responses"]["200"]["content"].values()))["schema"]
-            lines = [f"## {method.upper()} {path}", "", f"{operation['summary']} Answers: {type_of(answer)}.", ""]
-            rows = [
-                f"| `{name}` | {type_of(schema)} | {'yes' if needed else ''} |".replace(" or ", " / ")
-                for name, schema, needed in fields(operation)
-            ]
-            if rows:
-                lines += ["| field | type | must be given |", "|---|---|---|", *dict.fromkeys(rows), ""]
-            parts.append("\n".join(lines))
-    return "\n".join(parts)
+            answer = type_of(next(iter(operation["responses"]["200"]["content"].values()))["schema"])
+            several.setdefault((operation["summary"], answer), []).append((f"{method.upper()} {path}", operation))
+    lines = [HEAD]
+    for (summary, answer), operations in several.items():  # those that do the same; the last takes most
+        lines += [f"## {', '.join(name for name, _ in operations)}", "", f"{summary} Answers: {answer}.", ""]
+        lines += table(asked(operations[-1][1]), needed=True)
+    lines += ["## Answers", ""]
+    for name, schema in described["components"]["schemas"].items():
+        lines += [f"### {name}", "", *table(fields(schema), needed=False)]
+    return "\n".join(lines)
 
 
 def write(path: Path) -> None:

@@ -37,7 +37,7 @@ def rerank_fields(limits: Limits) -> Fields:
     return {
         "query": text(limits.max_query),
         "documents": Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
-        "model": word("Always the one that is served"),
+        "model": word(),
         "top_n": whole(1, _MANY, _MANY),
         "return_documents": flag(default=False),
     }

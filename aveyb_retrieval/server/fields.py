@@ -108,13 +108,13 @@ def text_or_texts(max_batch: int, most: int) -> Field:
     return Field({"anyOf": [one.schema, several.schema]}, take)
 
 
-def word(description: str = "") -> Field:
+def word() -> Field:
     """A text of any kind, or null."""
 
     def take(name: str, value: Any) -> str | None:
         return None if value is None else _taken_text(name, value, may_be_empty=True)
 
-    return Field({"type": ["string", "null"], "description": description}, take, None)
+    return Field({"type": ["string", "null"]}, take, None)
 
 
 def choice(*values: str) -> Field:
@@ -128,7 +128,7 @@ def choice(*values: str) -> Field:
     return Field({"enum": [*values, None]}, take, values[0])
 
 
-def whole(least: int, most: int, default: Any, description: str = "", *, or_null: bool = False) -> Field:
+def whole(least: int, most: int, default: Any, *, or_null: bool = False) -> Field:
     """A whole number of a range."""
 
     def take(name: str, value: Any) -> int | None:
@@ -139,10 +139,10 @@ def whole(least: int, most: int, default: Any, description: str = "", *, or_null
         return value
 
     kind: Any = ["integer", "null"] if or_null else "integer"
-    return Field({"type": kind, "minimum": least, "maximum": most, "description": description}, take, default)
+    return Field({"type": kind, "minimum": least, "maximum": most}, take, default)
 
 
-def flag(default: Any, description: str = "") -> Field:
+def flag(default: Any) -> Field:
     """True or false."""
 
     def take(name: str, value: Any) -> bool:
@@ -150,7 +150,7 @@ def flag(default: Any, description: str = "") -> Field:
             raise ConfigError(f"{name}={value!r}: must be true or false")
         return value
 
-    return Field({"type": "boolean", "description": description}, take, default)
+    return Field({"type": "boolean"}, take, default)
 
 
 def objects(fields: Fields, default: Any = NEEDED) -> Field:

@@ -40,10 +40,10 @@ def embeddings_fields(limits: Limits) -> Fields:
     """The fields of `/v1/embeddings`."""
     return {
         "input": text_or_texts(limits.max_batch, limits.max_text),
-        "model": word("NAME for documents, NAME:query for queries"),
+        "model": word(),
         "encoding_format": choice("float", "base64"),
         "dimensions": DIMENSIONS,
-        "user": word("It makes no difference here"),
+        "user": word(),
     }
 
 

@@ -16,6 +16,7 @@ from aveyb_retrieval.server.answers import json_answer
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.fields import NEEDED, Fields, Schema, object_schema, schema_of
 from aveyb_retrieval.server.gate import CHANGES
+from aveyb_retrieval.server.meanings import explain, meaning
 from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.server.reading import JSON, JSON_LINES
 from aveyb_retrieval.version import package_version
@@ -129,21 +130,22 @@ class Operation:
         bodies = [schema_of(fields(limits)) for fields in self.fields if self.method != "GET"]
         bodies += [_DOCUMENT, _list(_DOCUMENT)] if self.method == "PUT" else []
         if bodies:
-            content = {JSON: {"schema": bodies[0] if len(bodies) == 1 else {"anyOf": bodies}}}
+            content = {JSON: {"schema": explain(bodies[0] if len(bodies) == 1 else {"anyOf": bodies}, self.path)}}
             content |= {JSON_LINES: {"schema": _TEXT}} if self.method == "PUT" else {}
             described["requestBody"] = {"required": True, "content": content}
         return described
 
     def _parameters(self, limits: Limits) -> list[Schema]:
         _, brace, name = self.path.rstrip("}").partition("{")
-        within = {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
-        found: list[Schema] = [within] if brace else []
+        found: list[Schema] = []
+        if brace:
+            found.append({"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}})
         for fields in (search.index_field,) if self.method in CHANGES else self.fields:
             for name, field in fields(limits).items():
                 shown = {"schema": field.schema}
                 how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
                 found.append({"name": name, "in": "query", "required": field.default is NEEDED, **how})
-        return found
+        return [{**each, "description": meaning(each["name"], self.path)} for each in found]
 
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
@@ -172,7 +174,7 @@ OPERATIONS = (
     Operation("GET", "/info", tei.info, _reference("Info")),
     Operation("GET", "/openapi.json", openapi, _OBJECT, is_open=True),
     Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain"),
-    Operation("GET", "/health", health, _closed({"status": {"const": "ok"}}), is_open=True),
+    Operation("GET", "/health", health, _reference("Health"), is_open=True),
 )
 
 
@@ -233,23 +235,30 @@ def _schemas() -> dict[str, Schema]:
         "query": _TEXT,
         "words": _list(_TEXT),
         "hits": _list(_reference("Hit")),
-        "next": {**maybe_number, "description": "The offset of the next page"},
+        "next": maybe_number,
     }
-    value = _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE})
-    facets = {**_OBJECT, "description": "Of each field that was asked for", "additionalProperties": _list(value)}
+    facets = {**_OBJECT, "additionalProperties": _list(_reference("Value"))}
     document = {"index": _TEXT, "id": _TEXT, "title": _TEXT, "metadata": _OBJECT, "text": _TEXT, "span": _SPAN}
     index = _closed({"name": _TEXT, "version": _TEXT, "documents": _WHOLE})
     embedding = {"object": {"const": "embedding"}, "index": _WHOLE, "embedding": {"type": ["array", "string"]}}
     usage = _closed({"prompt_tokens": _WHOLE, "total_tokens": _WHOLE})
     listed = {"object": {"const": "list"}}
-    ranked = {"index": _WHOLE, "relevance_score": _NUMBER, "document": _OBJECT}
+    ranked = {"index": _WHOLE, "relevance_score": _NUMBER, "document": _closed({"text": _TEXT})}
     openai_error = {"message": _TEXT, "type": _TEXT, "param": maybe_text, "code": maybe_text}
-    return {
+    counts = ("max_concurrent_requests", "max_input_length", "max_batch_tokens", "max_client_batch_size")
+    info = {
+        **dict.fromkeys(("model_id", "model_sha", "model_dtype", "version"), _TEXT),
+        **dict.fromkeys(counts, _WHOLE),
+        "model_type": _OBJECT,
+        "auto_truncate": {"const": False},
+    }
+    schemas = {
         "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
         "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
         "Result": _closed(result),
         "Found": _closed({"index": maybe_text, "facets": facets, **result}),
         "FoundForEach": _closed({"index": maybe_text, "facets": facets, "results": _list(_reference("Result"))}),
+        "Value": _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE}),
         "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
         "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
@@ -259,7 +268,9 @@ def _schemas() -> dict[str, Schema]:
         "Reranked": _closed({"id": _TEXT, "model": _TEXT, "results": _list(object_schema(ranked, ["index"]))}),
         "Rank": object_schema({"index": _WHOLE, "score": _NUMBER, "text": _TEXT}, ["index", "score"]),
         "Token": _closed({"id": _WHOLE, "text": _TEXT, "special": _FLAG, "start": _WHOLE, "stop": _WHOLE}),
-        "Info": {**_OBJECT, "required": ["model_id", "model_sha", "max_client_batch_size", "version"]},
+        "Info": _closed(info),
+        "Health": _closed({"status": {"const": "ok"}}),
         "Error": _closed({"error": _TEXT, "error_type": _TEXT}),
         "OpenAIError": _closed({"error": _closed(openai_error)}),
     }
+    return {name: explain(schema, name) for name, schema in schemas.items()}

@@ -48,14 +48,12 @@ def search_fields(limits: Limits) -> fields.Fields:
     share = {"type": "number", "minimum": 0, "maximum": 1}
     return {
         "query": fields.text_or_texts(limits.max_batch, limits.max_query),
-        "index": fields.word("Name of the index; needed where several are served"),
+        "index": fields.word(),
         "indexes": replace(fields.texts(MOST, LONGEST_FIELD), default=None),
-        "k": fields.whole(1, limits.max_k, min(K, limits.max_k), "How many hits"),
-        "offset": fields.whole(0, limits.max_k, 0, "After how many"),
-        "text": fields.flag(default=False, description="Whether the whole text of each document is added"),
-        "filter": fields.Field(
-            {"type": ["object", "null"], "description": "A condition on metadata, _id or title"}, _filter, fields.ABSENT
-        ),
+        "k": fields.whole(1, limits.max_k, min(K, limits.max_k)),
+        "offset": fields.whole(0, limits.max_k, 0),
+        "text": fields.flag(default=False),
+        "filter": fields.Field({"type": ["object", "null"]}, _filter, fields.ABSENT),
         "ids": fields.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
         "facets": replace(fields.texts(FACETS, LONGEST_FIELD), default=()),
         "mode": fields.passed_on({"enum": list(get_args(Mode))}),
@@ -101,8 +99,8 @@ def document_parameters(limits: Limits) -> fields.Fields:
     """The fields of `/documents/{id}`."""
     return {
         "index": search_fields(limits)["index"],
-        "start": fields.whole(0, _LONGEST, 0, "First character"),
-        "stop": fields.whole(0, _LONGEST, None, "Character after the last"),
+        "start": fields.whole(0, _LONGEST, 0),
+        "stop": fields.whole(0, _LONGEST, None),
     }
 
 

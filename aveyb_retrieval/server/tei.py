@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray
     from aveyb_retrieval.server.limits import Limits
 
-DIMENSIONS = fields.passed_on({"type": ["integer", "null"], "description": "Those of the model"})
+DIMENSIONS = fields.passed_on({"type": ["integer", "null"]})
 
 
 # texts are read whole, so whatever is said of cutting them is granted

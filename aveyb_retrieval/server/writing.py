@@ -32,7 +32,7 @@ COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
 def metadata_fields(limits: Limits) -> fields.Fields:
     """The fields of `PATCH /documents/{id}`."""
     return {
-        "metadata": fields.Field({"type": "object", "description": "Fields with their new values"}, _metadata, {}),
+        "metadata": fields.Field({"type": "object"}, _metadata, {}),
         "remove": replace(fields.texts(limits.max_batch, limits.max_query), default=()),
     }
 

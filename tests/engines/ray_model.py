@@ -13,7 +13,7 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.indexes.fake import FakeDocument
+    from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 FATAL = "fatal-document"
 POISON = "poison-document"
@@ -27,7 +27,7 @@ class LoggedModel(FakeEmbedder):
         self.log = log
         self.seconds = seconds
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for prefix, text in documents:
             if text.startswith(FATAL):
                 os._exit(1)

@@ -5,27 +5,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from dataclasses import dataclass
+from bisect import bisect_right
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.text.outline import outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-
-@dataclass(frozen=True)
-class FakeDocument:
-    vector: np.ndarray
-    passages: np.ndarray
-    norms: np.ndarray
-    spans: np.ndarray
-    n_tokens: int
-    n_cut: int
-    tokens: TokenCodes | None = None
 
 
 class FakeEmbedder:
@@ -48,11 +39,11 @@ class FakeEmbedder:
         other._codec = codec
         return other
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for prefix, text in documents:
             yield self._document(prefix, text, np.empty((0, self.dim), np.float32), np.empty(0, np.float32))
 
-    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> FakeDocument:
+    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         return self._document(prefix, text, passages, norms)
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
@@ -70,7 +61,7 @@ class FakeEmbedder:
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         return [self._vectors(_words(text)) for text in texts]
 
-    def _document(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> FakeDocument:
+    def _document(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         found = _words(prefix + text)
         kept = found[: self.max_tokens]
         starts = range(0, len(kept), self.split_size)
@@ -82,6 +73,9 @@ class FakeEmbedder:
         sizes = np.array([len(g) for g in groups], np.float32)
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
+        spans = spans.clip(0, len(text))
+        marks, names = zip((-1, ""), *outline(text).headings, strict=True)
+        headings = tuple(names[bisect_right(marks, start) - 1] for start in spans[:, 0].tolist())
         tokens = None
         if self._codec is not None:
             new = groups[len(norms) :]
@@ -89,7 +83,7 @@ class FakeEmbedder:
             codes = self._codec.encode(self._vectors([word for g in new for word in g]))
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
-        return FakeDocument(_unit(total), units, lengths, spans.clip(0, len(text)), len(kept), cut, tokens)
+        return EncodedDocument(_unit(total), units, lengths, spans, len(kept), cut, headings, tokens)
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]

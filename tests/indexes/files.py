@@ -1,4 +1,4 @@
-"""Small files of every kind that is read, made here: PDF, DOCX, EPUB."""
+"""Small files of every kind that is read, made here: PDF, DOCX, EPUB, PPTX, XLSX."""
 
 from __future__ import annotations
 
@@ -135,4 +135,36 @@ def make_zip(files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
+    return out.getvalue()
+
+
+def make_pptx() -> bytes:
+    import pptx
+    from pptx.util import Inches
+
+    show = pptx.Presentation()
+    show.core_properties.title = "Training"
+    for title, text in (("Pumps", "Close the valve"), ("Filters", "Wash them")):
+        slide = show.slides.add_slide(show.slide_layouts[1])
+        slide.shapes.title.text = title
+        slide.placeholders[1].text = text
+    slide.notes_slide.notes_text_frame.text = "Say it twice"
+    table = slide.shapes.add_table(1, 2, Inches(1), Inches(1), Inches(2), Inches(1)).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "left", "right"
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, Inches(1), Inches(1)).text_frame.text = "in a group"
+    out = io.BytesIO()
+    show.save(out)
+    return out.getvalue()
+
+
+def make_xlsx(rows: list[list[object]], name: str = "Prices") -> bytes:
+    import xlsxwriter
+
+    out = io.BytesIO()
+    with xlsxwriter.Workbook(out) as book:
+        for sheet_name in (name, "Empty", "Last"):
+            sheet = book.add_worksheet(sheet_name)
+            for number, row in enumerate(rows if sheet_name != "Empty" else []):
+                sheet.write_row(number, 0, row)
     return out.getvalue()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tests.indexes.fake import FakeDocument
+    from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 QUERIES = ["word1 word2", "word7 word80 word120", "title 7"]
 
@@ -101,7 +101,8 @@ def test_every_document_is_in_the_shard_of_its_id(
 
 
 def test_the_parts_hold_what_their_table_says(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    row = {"_id": "a", "title": "T", "text": "one two three " * 10, "year": 3}
+    text = "one two three " * 10 + "\n\n# Later\n\n" + "four five six " * 10
+    row = {"_id": "a", "title": "T", "text": text, "year": 3}
     encode_corpus([row], tmp_path, model=embedder, storage_dtype="float16")
     table = pyarrow.parquet.read_table(tmp_path / "shard-0001-of-0001" / "part-00001.parquet")
     (found,) = table.to_pylist()
@@ -112,7 +113,8 @@ def test_the_parts_hold_what_their_table_says(tmp_path: Path, embedder: FakeEmbe
     assert (found["sha256"], found["pages"]) == (None, None)
     passages = found["passages"]
     assert [[p["start"], p["stop"]] for p in passages] == expected.spans.tolist()
-    assert [p["heading"] for p in passages] == [""] * len(expected.spans)
+    assert [p["heading"] for p in passages] == list(expected.headings)
+    assert set(expected.headings) == {"", "Later"}
     assert np.allclose(found["vector"], expected.vector, atol=1e-3)
     assert np.allclose([p["vector"] for p in passages], expected.passages, atol=1e-3)
     assert np.allclose([p["norm"] for p in passages], expected.norms)
@@ -142,7 +144,7 @@ class Interrupted(FakeEmbedder):
         super().__init__()
         self._left = after
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for document in super().encode_documents(documents):
             self._left -= 1
             if self._left < 0:
@@ -478,7 +480,7 @@ class TestRefused:
 
     def test_a_model_that_breaks(self, tmp_path: Path) -> None:
         class Broken(FakeEmbedder):
-            def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[FakeDocument]:
+            def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
                 for document in super().encode_documents(documents):
                     yield replace(document, vector=document.vector * np.nan)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,25 +17,67 @@ from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server import page
 from aveyb_retrieval.server.gate import Keys
 from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.meanings import MEANINGS
 from aveyb_retrieval.server.openapi import document
 
+ROOT = Path(__file__).parents[2]
 DOCUMENT = document(Limits())
 OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations]
 POSTS = [path for path, method in OPERATIONS if method == "post"]
 CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/documents/{id}"}  # in the order to ask them
 PLACES = {"id": "doc-3", "name": "fake-a"}
-# a value of each declared field, by which it is asked for; a field of two routes that means two things has a path
+# A value of each declared field, by which it is asked for.
 VALUES = {
-    "ids": ["doc-3", "doc-4"], "indexes": ["words"], "boost": {"year": 0.1}, "facets": ["year", "tags"],
-    "query": "word1", "index": "words", "k": 3, "offset": 1, "text": True, "filter": {"year": {"$gte": 2000}},
-    "mode": "dense", "granularity": "passage", "fusion": "rrf", "weight": 0.4, "rerank": "maxsim", "unit": "document",
-    "per_document": 1, "diversity": 0.3, "fold": False, "min_score": 0.0, "passages": 2, "context": 1,
-    "candidates": 50, "exact": True, "start": 2, "stop": 9, "input": ["word1", "word2"], "model": "fake-a:query",
-    "encoding_format": "base64", "dimensions": 16, "user": "me", "inputs": ["word1", "word2 word3"],
-    "prompt_name": "query", "normalize": True, "truncate": True, "truncation_direction": "Left", "raw_scores": True,
-    "return_text": True, "texts": ["word1", "word2"], "documents": ["word1", {"text": "word2"}], "top_n": 1,
-    "return_documents": True, "add_special_tokens": False, "parameters": {"prompt_name": "query"},
-}  # fmt: skip
+    # /search: what is searched for, and where
+    "query": "word1",
+    "index": "words",
+    "indexes": ["words"],
+    "filter": {"year": {"$gte": 2000}},
+    "ids": ["doc-3", "doc-4"],
+    # which hits
+    "k": 3,
+    "offset": 1,
+    "unit": "document",
+    "per_document": 1,
+    "diversity": 0.3,
+    "fold": False,
+    "min_score": 0.0,
+    # in which order
+    "mode": "dense",
+    "granularity": "passage",
+    "fusion": "rrf",
+    "weight": 0.4,
+    "candidates": 50,
+    "exact": True,
+    "rerank": "maxsim",
+    "boost": {"year": 0.1},
+    # what is shown with them
+    "passages": 2,
+    "context": 1,
+    "text": True,
+    "facets": ["year", "tags"],
+    # /v1/embeddings
+    "input": ["word1", "word2"],
+    "model": "fake-a:query",
+    "encoding_format": "base64",
+    "dimensions": 16,
+    "user": "me",
+    # /v1/rerank
+    "documents": ["word1", {"text": "word2"}],
+    "top_n": 1,
+    "return_documents": True,
+    # /embed, /similarity, /rerank, /tokenize
+    "inputs": ["word1", "word2 word3"],
+    "normalize": True,
+    "prompt_name": "query",
+    "truncate": True,
+    "truncation_direction": "Left",
+    "parameters": {"prompt_name": "query"},
+    "texts": ["word1", "word2"],
+    "raw_scores": True,
+    "return_text": True,
+    "add_special_tokens": False,
+}
 OF_PASSAGES = ("per_document", "diversity", "fold")
 SIMILAR = {"source_sentence": "word1", "sentences": ["word1 word2", "word3"]}
 
@@ -80,6 +123,32 @@ def test_every_route_is_declared_and_nothing_else(client):
 def test_it_has_every_option_of_a_search():
     declared = set(body_schema("/search")["properties"])
     assert declared == {*SearchOptions.__annotations__, "query", "index", "indexes", "k", "offset", "text", "facets"}
+
+
+def declared_fields(schema, of):
+    """Each field of the objects in a schema: of what it is, its name, and what is said of it."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from declared_fields(each, of)
+    elif isinstance(schema, dict):
+        for name, field in schema.get("properties", {}).items():
+            yield of, name, field["description"]
+        for value in schema.values():
+            yield from declared_fields(value, of)
+
+
+def test_every_field_has_a_meaning_which_the_page_shows_and_every_meaning_a_field():
+    answers = DOCUMENT["components"]["schemas"].items()
+    found = [field for name, schema in answers for field in declared_fields(schema, name)]
+    for path, method in OPERATIONS:
+        operation = DOCUMENT["paths"][path][method]
+        parameters = operation.get("parameters", ())
+        found += [(path, parameter["name"], parameter["description"]) for parameter in parameters]
+        found += declared_fields([operation.get("requestBody"), operation["responses"]], path)
+    text = runpy.run_path(str(ROOT / "docs" / "make_http.py"))["page"]()
+    assert [(of, name) for of, name, meaning in found if not meaning or "\n" in meaning or meaning not in text] == []
+    known = {(of, name) for of, name, _ in found} | {("", name) for _, name, _ in found}
+    assert {(of, name) for of, names in MEANINGS.items() for name in names} - known == set()
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=str)

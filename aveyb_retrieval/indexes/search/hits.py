@@ -132,7 +132,8 @@ class Hit(_Paged):
         span: Its characters `[start, end)` in `text`.
         passages: The best passages, best first; one with `unit="passage"`.
         heading: The nearest heading over the best passage, "" where there is none.
-        context: The best passage with its neighbors, None unless asked for; `context_span` says where that is.
+        context: The best passage with its neighbors, None unless asked for.
+        context_span: Its characters `[start, end)` in `text`.
         confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
             queries ("hybrid" mode only, else None). It is calibrated for the best hit, and too high for those below:
             docs/ranking.md has the figures.
@@ -146,7 +147,7 @@ class Hit(_Paged):
         pages: The first and the last page of the best passage.
         highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
-            without passages. None are there where a vector was searched for.
+            without passages. Empty where a vector was searched for.
         best_sentence: The characters in `text` of the best passage's sentence that holds most of these words, the first
             of several; None where it holds none.
         index: The name of its index where several are searched together, else None.

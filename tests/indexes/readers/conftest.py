@@ -1,0 +1,49 @@
+"""What tests of readers share: a file's text as an index gets it, the page of a word, and why a file is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable
+from aveyb_retrieval.indexes.input.readers.formats import kind_of
+from aveyb_retrieval.indexes.input.readers.process import FileReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Read = Callable[[str, bytes], FileText]
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[FileReader]:
+    with FileReader(None, 1 << 20) as found:
+        yield found
+
+
+@pytest.fixture
+def read(reader: FileReader, tmp_path: Path) -> Read:
+    def read(name: str, data: bytes) -> FileText:
+        path = tmp_path / name
+        path.write_bytes(data)
+        kind = kind_of(path)
+        assert kind is not None
+        return reader.read(path, kind)[0]
+
+    return read
+
+
+def reason(read: Read, name: str, data: bytes) -> str:
+    """The one line that says why a file is not read."""
+    with pytest.raises(Unreadable) as caught:
+        read(name, data)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def label(found: FileText, word: str) -> str:
+    """The page of a word, as it is cited."""
+    assert found.pages is not None
+    return str(found.pages.at(found.text.index(word)))

@@ -1,0 +1,125 @@
+"""Files that cannot be read, and readers that crash or are not installed: one line each, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval.errors import OptionalDependencyError
+from aveyb_retrieval.indexes.input.corpus import read_corpus
+from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected
+from aveyb_retrieval.indexes.input.readers import formats, process
+from aveyb_retrieval.indexes.input.readers.base import Unreadable
+from aveyb_retrieval.indexes.input.readers.formats import kind_of
+from aveyb_retrieval.indexes.input.readers.ocr import why_none
+from aveyb_retrieval.indexes.input.readers.process import FileReader
+from tests.indexes.files import make_pdf, make_zip
+from tests.indexes.readers.conftest import reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.indexes.readers.conftest import Read
+
+for package in ("pypdfium2", "selectolax", "docx"):
+    pytest.importorskip(package)
+
+
+DEEP_XML = b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY x "' + b"y" * 1000 + b'">' + b"".join(
+    b'<!ENTITY x%d "%s">' % (i, (b"&x%d;" % (i - 1) if i else b"&x;") * 10) for i in range(9)
+) + b"]><a>&x8;</a>"  # fmt: skip
+HOSTILE = {
+    "garbage.pdf": (b"%PDF-1.4 nothing", "not a PDF file"),
+    "cut.pdf": (make_pdf([["words"]])[:300], "not a PDF file"),
+    "empty.pdf": (b"", "not a PDF file"),
+    "garbage.docx": (b"PK\x03\x04 nothing", "not a ZIP archive"),
+    "office97.docx": (bytes.fromhex("d0cf11e0a1b11ae1") + b"x" * 600, "encrypted, or in the format of Office 97"),
+    "other.docx": (make_zip({"a.txt": b"x"}), "not a document of Word"),
+    "bomb.docx": (make_zip({"word/document.xml": b" " * (257 << 20)}), "at most 268,435,456 bytes are read"),
+    "bomb.zip": (make_zip({"a.txt": b" " * (257 << 20)}), "at most 268,435,456 bytes are read"),
+    "entities.epub": (make_zip({"META-INF/container.xml": DEEP_XML}), "damaged"),
+    "no-opf.epub": (make_zip({"mimetype": b"application/epub+zip"}), "no 'META-INF/container.xml'"),
+    "long.txt": (b"x" * ((1 << 20) + 1), "1,048,577 bytes, at most 1,048,576"),
+    "bomb.html.gz": (gzip.compress(b" " * (2 << 20)), "more than 1,048,576 bytes unpacked"),
+    "cut.txt.gz": (gzip.compress(os.urandom(5000))[:-9], "ends in the middle"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_ends_in_one_line(read: Read, name: str) -> None:
+    data, words = HOSTILE[name]
+    assert words in reason(read, name, data)
+
+
+def test_broken_references_and_ten_thousand_pages_end(read: Read) -> None:
+    broken = make_pdf([["words of a page"]]).replace(b"startxref\n", b"startxref\n9")
+    assert "words" in read("xref.pdf", broken).text  # PDFium finds the objects by itself
+    many = read("many.pdf", make_pdf([[f"page {n}"] for n in range(1, 10_001)]))
+    assert many.pages is not None
+    assert many.pages.at(many.text.index("page 9999\n")).number == 9999
+    deep = read("deep.html", b"<div>" * 50_000 + b"bottom")
+    assert deep.text == "bottom"
+
+
+def test_a_scanned_file_is_listed_as_such(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(make_pdf([[], []], images=[0, 1]))
+    (left,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
+    assert left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"  # by what is installed here
+    assert not [item for item in read_corpus(tmp_path) if isinstance(item, Record)]
+
+
+def test_what_is_no_plain_file_is_not_waited_for(reader: FileReader, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    (tmp_path / "folder.txt").mkdir()
+    for name in ("a.txt", "folder.txt", "missing.txt"):
+        kind = kind_of(tmp_path / name)
+        assert kind is not None
+        with pytest.raises(Unreadable, match=r"not a plain file|cannot be read"):
+            reader.read(tmp_path / name, kind)
+
+
+def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
+    reader: FileReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(make_pdf([["words"]]))
+    kind = kind_of(path)
+    assert kind is not None
+    reader.read(path, kind)
+    assert reader._process is not None
+    os.kill(reader._process.pid, 24)  # SIGXCPU, as the limit of processor time sends it
+    reader._process.wait()
+    assert reader.read(path, kind)[0].text == "words\n"  # another process was started
+    monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)")
+    with FileReader(None, 100) as other, pytest.raises(Unreadable, match=r"more than 120 s of processor time"):
+        other.read(path, kind)
+    monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
+    with FileReader(None, 100) as other, pytest.raises(Unreadable, match="crashed"):
+        other.read(path, kind)
+    monkeypatch.setattr(process, "_START", "import time; time.sleep(60)")
+    monkeypatch.setattr(process, "WALL_SECONDS", 0.2)
+    with FileReader(None, 100) as other, pytest.raises(Unreadable, match="took more than"):
+        other.read(path, kind)
+
+
+def test_answers_that_arrive_together_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = '{"rows": [{"row": 1, "reason": "bad", "raw": ""}]}\n{"rows": null}\n'
+    start = f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush(); sys.stdin.readline()"
+    monkeypatch.setattr(process, "_START", start)
+    with FileReader(None, 1000) as reader:
+        (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "bad"
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(make_pdf([["words"]]))
+    kind = kind_of(path)
+    assert kind is not None
+    monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
+    with FileReader(None, 100) as reader, pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"):
+        reader.read(path, kind)

@@ -1,0 +1,39 @@
+"""Presentations and spreadsheets: each slide and each sheet is a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval.indexes.input.readers.base import Unreadable
+from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
+from tests.indexes.readers.conftest import label
+
+if TYPE_CHECKING:
+    from tests.indexes.readers.conftest import Read
+
+for package in ("docx", "pptx", "python_calamine", "xlsxwriter"):
+    pytest.importorskip(package)
+
+
+def test_slides_are_pages_with_titles_tables_groups_and_notes(read: Read) -> None:
+    found = read("a.pptx", make_pptx())
+    assert found.title == "Training"
+    assert found.text.startswith("# Pumps\n\nClose the valve\n\n# Filters\n\nWash them")
+    assert [label(found, word) for word in ("valve", "Wash", "left | right", "in a group", "Say it twice")] == [
+        "slide 1", *["slide 2"] * 4
+    ]  # fmt: skip
+    with pytest.raises(Unreadable, match="damaged"):
+        read("b.pptx", make_docx([("", "words")]))
+
+
+def test_sheets_are_pages_and_rows_are_lines(read: Read) -> None:
+    found = read("a.xlsx", make_xlsx([["part", "price", ""], ["valve", 12, 3.5], [], ["", "pump"]]))
+    assert found.text.startswith("# Prices\n\npart | price\nvalve | 12 | 3.5\n | pump\n\n# Last\n")
+    assert label(found, "valve") == "sheet Prices"
+    assert label(found, "# Last") == "sheet Last"
+    with pytest.raises(Unreadable, match="not a spreadsheet"):
+        read("b.xlsx", make_zip({"a": b"b"}))
+    with pytest.raises(Unreadable, match="more than 1,048,576 characters"):
+        read("c.xlsx", make_xlsx([["x" * 30_000] for _ in range(40)]))
