@@ -18,6 +18,7 @@ each rule looks at is bounded, so the time grows linearly with the text.
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -123,6 +124,8 @@ class _Cutter:
     def __init__(self, text: str, offsets: np.ndarray, size: PassageSize) -> None:
         self._size = size
         self._stop = max(int(offsets[-1, 1]), 0)  # behind it the text was not read
+        while self._stop < len(text) and unicodedata.combining(text[self._stop]):  # WordPiece forgets accents
+            self._stop += 1
         self._text = text[: self._stop]
         self._starts = offsets[:, 0].clip(0)
         full = ~_BLANK[_codes(self._text).clip(max=len(_BLANK) - 1)]
@@ -185,11 +188,11 @@ class _Cutter:
         return next((found.end() for found in rest if self._separates(begin, found.end())), None)
 
     def _separates(self, begin: int, place: int) -> bool:
-        """Whether there are counted tokens between two places, and a token begins at the second."""
+        """Whether there are counted tokens between two places, and a token begins at the second or at its blanks."""
         token = self._token(place)
         return (
             token < len(self._starts)
-            and self._starts[token] == self._solid[place]
+            and self._starts[token] <= place
             and self._count[token] > self._counted(begin)
         )
 
