@@ -44,11 +44,9 @@ class CorpusEncoder(Protocol):
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Encode queries into unit rows `[n, d]` float32."""
-        ...
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
         """Yield the vectors of each document, in order."""
-        ...
 
 
 class PromptedEmbedder(EmbedderLike, Protocol):

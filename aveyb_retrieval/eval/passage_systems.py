@@ -62,11 +62,9 @@ class Scorer(Protocol):
     @property
     def table(self) -> PassageTable:
         """The passages."""
-        ...
 
     def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
         """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not found at all."""
-        ...
 
 
 class VectorScorer:

@@ -30,7 +30,6 @@ class CrossEncoderLike(Protocol):
 
     def predict(self, sentences: Any) -> Any:
         """Score (query, text) pairs: an array `[n]`, higher is better."""
-        ...
 
 
 def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]) -> list[float]:
