@@ -98,7 +98,6 @@ class AveyCache(Cache):
     is_croppable = False
 
     def __init__(self, texts: list[TextState]) -> None:
-        """Hold one state per text of the batch."""
         super().__init__(layers=[])
         self.texts = texts
 
