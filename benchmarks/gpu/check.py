@@ -249,7 +249,7 @@ def pair_rows(
 
     def reranked(backend: Backend, wide: bool = False) -> Outputs:
         rows = (query.double(), documents.double()) if wide else (query, documents)
-        return {"out": late_interaction(*rows, starts=rows_of, backend=backend)}
+        return {"out": late_interaction(*rows, rows_of, backend=backend)}
 
     scores, right = reranked(backend), reranked("torch", wide=True)["out"]
     same = load.repeat(lambda: reranked(backend), scores)

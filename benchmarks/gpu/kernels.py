@@ -183,7 +183,7 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
         ),
         ranking(
             "late_interaction",
-            lambda: late_interaction(query, rerank, starts=rerank_starts),
+            lambda: late_interaction(query, rerank, rerank_starts),
             2.0 * len(rerank) * 32 * 128,
             256.0 * len(rerank),
         ),
