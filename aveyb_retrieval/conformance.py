@@ -19,7 +19,6 @@ import itertools
 import random
 import re
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,12 +31,13 @@ from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
+from aveyb_retrieval.indexes.types import EncodedRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import FloatArray
 
 LACKS = {
     "our-statistics": "BM25 counts otherwise: scores of documents by words differ, though hardly their order",
@@ -58,16 +58,6 @@ FILTERS: tuple[dict[str, Any], ...] = (
 _NUMBERS = itertools.count()
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    vector: FloatArray
-    passages: FloatArray
-    norms: FloatArray
-    spans: IntArray
-    n_tokens: int
-    n_cut: int = 0
-
-
 class HashEncoder:
     """A model for tests: a word is a vector of its hash, a text the mean of its words, a passage eight words."""
 
@@ -75,7 +65,7 @@ class HashEncoder:
     fingerprint = hashlib.sha256(b"aveyb_retrieval.conformance").hexdigest()
     model_name = "conformance"
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[_Encoded]:
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedRow]:
         """Encode (prefix, text) pairs."""
         for prefix, text in documents:
             words = [(m.group().lower(), m.start(), m.end()) for m in re.finditer(r"\w+", prefix + text)]
@@ -85,7 +75,7 @@ class HashEncoder:
             passages = np.array([_unit(mean) for mean in means], np.float32).reshape(-1, self.dim)
             spans = np.array([(group[0][1], group[-1][2]) for group in groups], np.int64).reshape(-1, 2) - len(prefix)
             whole = _unit(sum((_word_vector(word) for word, _, _ in words), np.zeros(self.dim)))
-            yield _Encoded(whole, passages, norms, spans.clip(0, len(text)), len(words))
+            yield EncodedRow(whole, passages, spans.clip(0, len(text)), norms, n_tokens=len(words))
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into `[n, d]` unit rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
 from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.limits import Limits, limits
+from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each limit of a server."""
-    for limit in reversed(list(limits())):
+    for limit in reversed(fields(Limits)):
         command = click.option(
             f"--{limit.name.replace('_', '-')}",
             type=type(limit.default),

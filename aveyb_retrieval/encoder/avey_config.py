@@ -70,7 +70,6 @@ class AveyConfig(BaseConfig):
     max_position_embeddings: int = -1  # no limit
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check every field."""
         super().__post_init__(**kwargs)
         for name in _POSITIVE:
             if getattr(self, name) < 1:

@@ -55,16 +55,13 @@ class System(Protocol):
     @property
     def info(self) -> SystemInfo:
         """Everything that decides the scores."""
-        ...
 
     @property
     def notices(self) -> Sequence[str]:
         """Facts about the scores that the settings do not show; complete after the first search."""
-        ...
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query; `queries` maps query ids to texts."""
-        ...
 
 
 def rank(scores: Mapping[str, float]) -> list[str]:

@@ -65,15 +65,12 @@ class Corpus:
             raise InputError(f"{source}: the corpus is empty")
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self.ids)
 
     def __contains__(self, doc: str) -> bool:
-        """Return whether there is a document with that id."""
         return doc in self.positions
 
     def __iter__(self) -> Iterator[Document]:
-        """Yield all documents in order."""
         for doc, row in zip(self.ids, self._rows, strict=True):
             yield Document(doc, row.get("title") or "", row.get("text") or "")
 

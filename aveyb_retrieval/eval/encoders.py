@@ -7,9 +7,7 @@ All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of
+from aveyb_retrieval.eval.base import SystemInfo
 from aveyb_retrieval.eval.datasets import Document
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
@@ -44,11 +42,9 @@ class CorpusEncoder(Protocol):
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Encode queries into unit rows `[n, d]` float32."""
-        ...
 
     def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
         """Yield the vectors of each document, in order."""
-        ...
 
 
 class PromptedEmbedder(EmbedderLike, Protocol):
@@ -162,40 +158,31 @@ class SentenceTransformerEncoder:
 
     def __init__(
         self,
-        model: Any,
+        embedder: SentenceEmbedder,
         name: str,
         protocol: EvalProtocol = STANDARD,
         *,
         chunker: Chunker | None = None,
         chunks: str = "",
-        batch_size: int = 32,
     ) -> None:
-        """Measure a loaded `SentenceTransformer` under the given name."""
-        from aveyb_retrieval.encoder.embedders.sentence_models import precision_of
-
+        """Measure a loaded model under the given name; texts are cut at its `model.max_seq_length`."""
         self.cut_texts = 0
-        self.dim = int(model.get_embedding_dimension())
-        self._model = model
+        self.dim = embedder.dim
+        self._model = embedder.model
         self._protocol = protocol
         self._chunker = chunker
-        self._batch_size = batch_size
         if protocol.query_prefix is None:
-            names = [name for name in ("document", "passage", "corpus") if name in model.prompts]  # as encode_document
-            prompts = {
-                "query": model.prompts.get("query") or "",
-                "document": model.prompts[names[0]] or "" if names else "",
-            }
+            self._prompts = embedder.prompts
         else:
-            prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix or ""}
-        self._prompts = prompts
+            self._prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix or ""}
         self.info = SystemInfo(
             name=name,
             kind="dense",
             model=name,
-            fingerprint=_model_fingerprint(model),
-            max_tokens=model.max_seq_length,
-            prompts=prompts,
-            precision=precision_of(model),
+            fingerprint=embedder.fingerprint,
+            max_tokens=self._model.max_seq_length,
+            prompts=self._prompts,
+            precision=embedder.precision,
             settings={"title_separator": protocol.title_separator, "chunks": chunks if chunker else "none"},
         )
 
@@ -218,7 +205,7 @@ class SentenceTransformerEncoder:
         return self._encode(texts, "document")
 
     def _encode(self, texts: list[str], kind: str) -> np.ndarray:
-        options = {"batch_size": self._batch_size, "normalize_embeddings": True, "show_progress_bar": False}
+        options = {"batch_size": 32, "normalize_embeddings": True, "show_progress_bar": False}
         if self._protocol.query_prefix is not None:
             vectors = self._model.encode([self._prompts[kind] + text for text in texts], prompt="", **options)
         elif kind == "query":
@@ -273,21 +260,6 @@ def _batches(documents: Iterable[Document], size: int) -> Iterator[list[Document
     iterator = iter(documents)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
-
-
-def _model_fingerprint(model: Any) -> str:
-    """Hash (sha256, hex) a SentenceTransformer's weights, tokenizer and module configurations."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
-    digest.update(tokenizer.to_str().encode() if tokenizer is not None else repr(model.tokenizer).encode())
-    configs = [module.get_config_dict() for module in model if hasattr(module, "get_config_dict")]
-    digest.update(fingerprint_of(json.loads(json.dumps(configs, default=str))).encode())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -374,7 +346,7 @@ def load_peer(
         raise ModelError(f"{model}: an Avey-B model has no limit at which texts are cut; measure it as an index does")
     if options.max_tokens is not None:
         loaded.model.max_seq_length = options.max_tokens
-    return SentenceTransformerEncoder(loaded.model, _label(model), protocol, chunker=chunker, chunks=chunks)
+    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunks=chunks)
 
 
 def _label(model: str) -> str:

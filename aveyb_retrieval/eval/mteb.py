@@ -35,7 +35,6 @@ class EmbedderModel:
     """MTEB's `EncoderProtocol` over an `Embedder`: document vectors, query and document prompts by prompt type."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
-        """Wrap an embedder."""
         self._embedder = embedder
         self._meta = _meta(embedder.model_name, embedder.fingerprint, embedder.dim)
 

@@ -33,7 +33,6 @@ class PassageTable:
     """
 
     def __init__(self, corpus: Corpus, offsets: np.ndarray, spans: np.ndarray) -> None:
-        """Describe passages in the order of the corpus."""
         self._corpus = corpus
         self.offsets = np.asarray(offsets)
         self.spans = np.asarray(spans)
@@ -62,18 +61,15 @@ class Scorer(Protocol):
     @property
     def table(self) -> PassageTable:
         """The passages."""
-        ...
 
     def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
         """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not found at all."""
-        ...
 
 
 class VectorScorer:
     """Cosines of an encoder's passages: late chunking's, or chunks encoded one by one."""
 
     def __init__(self, encoder: CorpusEncoder, corpus: Corpus, cache: VectorCache, *, name: str = "") -> None:
-        """Score an encoder's passages of a corpus, whose vectors `cache` keeps."""
         self.info = replace(encoder.info, name=name or encoder.info.name)
         self._encoder = encoder
         self._corpus = corpus

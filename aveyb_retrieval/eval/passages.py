@@ -38,7 +38,6 @@ class PassageSystem(Protocol):
     @property
     def info(self) -> SystemInfo:
         """Everything that decides the ranking."""
-        ...
 
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
@@ -47,7 +46,6 @@ class PassageSystem(Protocol):
 
         `queries` maps query ids to texts; `within` maps query ids to the documents to search, None searches them all.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.runner import RESULT_FORMAT, Result
+from aveyb_retrieval.eval.runner import RESULT_FORMAT
 from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.wording import plural
 
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.latency import Latency
     from aveyb_retrieval.eval.passages import PassageScores
+    from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
 
@@ -149,32 +147,6 @@ def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | No
     """Write all results, per-query values included, in one JSON file; `path` is replaced in one step."""
     document = {"format": RESULT_FORMAT, **(extra or {}), "results": [result.to_json() for result in results]}
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> list[Result]:
-    """Read a report written by `write_json`.
-
-    Raises:
-        InputError: the file is missing or of another format.
-    """
-    try:
-        document = msgspec.json.decode(path.read_bytes())  # refuses what no report holds: NaN, lone surrogates
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such report") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a JSON report ({error})") from None
-    if not isinstance(document, dict) or document.get("format") != RESULT_FORMAT:
-        raise InputError(
-            f"{path}: not a report of format {RESULT_FORMAT}; write it again with `aveyb-eval run --report`"
-        )
-    rows = document.get("results")
-    if not isinstance(rows, list):
-        raise InputError(f"{path}: its results are not a list; write it again with `aveyb-eval run --report`")
-    results = [Result.from_json(row, f"{path}, result {number}") for number, row in enumerate(rows, start=1)]
-    for key, members in group(results).items():
-        if any(set(member.mean) != set(members[0].mean) for member in members):
-            raise InputError(f"{path}: the results on {' '.join(key)} have different metrics")
-    return results
 
 
 def write_text(path: Path, text: str) -> None:

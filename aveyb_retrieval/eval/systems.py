@@ -130,7 +130,6 @@ class DenseSystem:
         granularity: str = "document",
         name: str = "",
     ) -> None:
-        """Measure an encoder on a corpus, whose vectors `cache` keeps."""
         self.encoder = encoder
         self.corpus = corpus
         self.cache = cache

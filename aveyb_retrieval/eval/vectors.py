@@ -51,7 +51,6 @@ class EncodedCorpus:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open what `write_corpus` wrote."""
         meta = json.loads((folder / "meta.json").read_text())
         self.dim: int = meta["dim"]
         n, m = meta["documents"], meta["passages"]
@@ -62,7 +61,6 @@ class EncodedCorpus:
         self.cut_texts: int = meta["cut_texts"]
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self.offsets) - 1
 
 

@@ -43,7 +43,6 @@ class Pages:
     unit: str = "page"
 
     def __post_init__(self) -> None:
-        """Check both fields."""
         whole = all(type(start) is int and 0 <= start < 1 << 40 for start in self.starts)
         if not whole or not 1 <= len(self.starts) <= MAX_PAGES or self.starts[0] != 0:
             raise ValueError("pages that do not begin at character 0")

@@ -35,27 +35,22 @@ class Encoded(Protocol):
     @property
     def vector(self) -> FloatArray:
         """Of the document: `[d]`, unit length."""
-        ...
 
     @property
     def passages(self) -> FloatArray:
         """`[n, d]`, unit rows."""
-        ...
 
     @property
     def spans(self) -> IntArray:
         """`[n, 2]`, characters of the text."""
-        ...
 
     @property
     def n_tokens(self) -> int:
         """Tokens read."""
-        ...
 
     @property
     def n_cut(self) -> int:
         """Tokens dropped by the length limit."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -101,29 +96,23 @@ class EmbedderLike(Protocol):
     @property
     def dim(self) -> int:
         """Width of the vectors."""
-        ...
 
     @property
     def model_name(self) -> str:
         """Name or folder that was loaded."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides its vectors."""
-        ...
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Encode (prefix, text) pairs, one result per pair, in order, in constant memory."""
-        ...
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into `[n, d]` float32 unit rows."""
-        ...
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
         """Encode texts into one `[T, d]` float32 array of unit rows each, for late interaction."""
-        ...
 
 
 @runtime_checkable
@@ -133,11 +122,9 @@ class PassageCutter(Protocol):
     @property
     def passage_size(self) -> PassageSize | None:
         """How long passages are; None: in its own way."""
-        ...
 
     def with_passage_size(self, size: PassageSize | None) -> EmbedderLike:
         """The same model, cutting passages of another size."""
-        ...
 
 
 @runtime_checkable
@@ -146,7 +133,6 @@ class TokenEncoder(Protocol):
 
     def with_token_codec(self, codec: TokenCodec | None) -> EmbedderLike:
         """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it had to encode."""
-        ...
 
 
 class Progress(Protocol):
@@ -154,7 +140,6 @@ class Progress(Protocol):
 
     def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None:
         """Show how far a stage is."""
-        ...
 
 
 def silent(stage: str, done: int, total: int | None, tokens: int) -> None:

@@ -91,7 +91,7 @@ def fold_norm(weight: torch.Tensor, norm_weight: torch.Tensor) -> torch.Tensor:
 
 
 def enrich(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor, *, eps: float, activation: str) -> torch.Tensor:
-    """`enrich_reference`, with `packed` made by `fold_norm`: `act(W diag(g) sqrt(D) x / sqrt(|x|^2 + D eps) + b)`."""
+    """As `enrich.py`, with `packed` made by `fold_norm`: `act(W diag(g) sqrt(D) x / sqrt(|x|^2 + D eps) + b)`."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     norm.hypot_(_root(eps * x.shape[-1]))
     # With `out`, a float32 quotient is rounded to bfloat16 without another operation.

@@ -5,33 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from aveyb_retrieval.kernels.activations import activate, enricher_activation
+from aveyb_retrieval.kernels.activations import activate
 from aveyb_retrieval.kernels.dispatch import Backend, autocast_dtype, inner_contiguous, use_triton
-
-
-def enrich_reference(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    *,
-    eps: float,
-    activation: str,
-) -> torch.Tensor:
-    """`act(RMSNorm(x) @ weight^T + bias)`.
-
-    Args:
-        x: `[n, T, D]`.
-        norm_weight: `[D]`.
-        weight: `[M, D]`.
-        bias: `[M]`.
-        eps: added to the mean square before the root.
-        activation: "gelu" or "relu2".
-
-    Returns:
-        `[n, T, M]` in the dtype of `x`.
-    """
-    return enricher_activation(_normed_linear(x, norm_weight, weight, bias, eps), activation)
 
 
 def enrich(
@@ -44,12 +19,24 @@ def enrich(
     activation: str,
     backend: Backend = "auto",
 ) -> torch.Tensor:
-    """`enrich_reference` by the implementation that `backend` means (see `dispatch.py`).
+    """`act(RMSNorm(x) @ weight^T + bias)`, by the implementation that `backend` means.
 
     "auto" multiplies by torch; of the passes around the product only ReLU squared has a kernel (see `activate`). The
     kernel of the whole multiplies by `weight * norm_weight`, rounded to the dtype of the rows, and never rounds a
     normalized row: the norm is a factor of the product. Whether it beats cuBLAS with its pointwise passes has not been
     measured, so it must be asked for.
+
+    Args:
+        x: `[n, T, D]`.
+        norm_weight: `[D]`.
+        weight: `[M, D]`.
+        bias: `[M]`.
+        eps: added to the mean square before the root.
+        activation: "gelu" or "relu2".
+        backend: see `dispatch.py`.
+
+    Returns:
+        `[n, T, M]` in the dtype of `x`.
 
     Raises:
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
@@ -61,10 +48,5 @@ def enrich(
         rows = inner_contiguous(x).to(dtype).flatten(0, -2)
         out = enrich_op(rows, (weight * norm_weight).to(dtype), bias, eps, activation)
         return out.view(*x.shape[:-1], out.shape[1])
-    return activate(_normed_linear(x, norm_weight, weight, bias, eps), activation, backend=backend)
-
-
-def _normed_linear(
-    x: torch.Tensor, norm_weight: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
-) -> torch.Tensor:
-    return F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias)
+    wide = F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias)
+    return activate(wide, activation, backend=backend)

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, use_triton
-from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.masking import row_mask
 from aveyb_retrieval.kernels.transfer import to_device
 from aveyb_retrieval.kernels.vocabulary import batch_vocabulary, most_ids, vocabulary_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_BLOCK_ELEMENTS = 1 << 25  # similarities held at once: 128 MiB of float32
 # On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays alone (an estimate).
 SHORTCUT_SPLITS = 64
 _PASS_ELEMENTS = 1 << 28  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
@@ -30,29 +29,6 @@ def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
     """`x / (|x| + eps)` in float32 along the last axis: the ranker's form of the cosine (a zero row stays zero)."""
     x = x.float()
     return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + eps)
-
-
-def maxsim_reference(unit: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Score every split of one document against its earlier splits.
-
-    Args:
-        unit: float32 `[n, S, D]`, the document's token embeddings, unit rows. All splits but the last are full.
-        lengths: int `[n]`, valid tokens of each split.
-
-    Returns:
-        float32 `[n, n]`; -inf where the column is not an earlier split.
-    """
-    n, width, dim = unit.shape
-    scores = unit.new_full((n, n), float("-inf"))
-    candidates = unit.reshape(n * width, dim)
-    step = max(1, _BLOCK_ELEMENTS // (width * n * width))
-    for start in range(1, n, step):
-        stop = min(n, start + step)
-        earlier = stop - 1
-        cosines = unit[start:stop].reshape(-1, dim) @ candidates[: earlier * width].T
-        best = cosines.view(stop - start, width, earlier, width).amax(-1)
-        scores[start:stop, :earlier] = zero_padding(best, lengths[start:stop]).sum(1)
-    return scores.masked_fill(_not_earlier(n, scores.device), float("-inf"))
 
 
 def split_scores(
@@ -102,7 +78,7 @@ def split_scores(
                 size = document.stop - document.start
                 if size > 1:
                     splits = ids[document], lengths[document]
-                    found = maxsim_by_token(*splits, table, eps, both_ways=both_ways, backend=backend)
+                    found = maxsim_by_token(*splits, table, eps, both_ways=both_ways)
                     scores[document, :size] = found
     return scores
 
@@ -180,15 +156,9 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def maxsim_by_token(
-    ids: torch.Tensor,
-    lengths: torch.Tensor,
-    table: torch.Tensor,
-    eps: float,
-    *,
-    both_ways: bool = False,
-    backend: Backend = "auto",
+    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, both_ways: bool = False
 ) -> torch.Tensor:
-    """Score one document's splits by token ids alone: a cosine depends only on the ids, and ids repeat.
+    """Score one document's splits by token ids alone, in plain torch: a cosine depends only on them, and they repeat.
 
     With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
     `score(i, j) = sum over distinct ids u of count_i(u) * m[u, j]`.
@@ -200,19 +170,12 @@ def maxsim_by_token(
         lengths: int `[n]`, valid tokens of each split; all but the last are S.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
-        both_ways: score against later splits, too, in plain torch on every device.
+        both_ways: score against later splits, too.
 
     Returns:
         float32 `[n, n]`; -inf where the column is not an earlier (with `both_ways`: another) split.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run.
     """
     n = len(ids)
-    if use_triton(backend, table, operation="maxsim_by_token", limit=_limit(both_ways)):
-        from aveyb_retrieval.kernels.triton import maxsim as kernels
-
-        return kernels.by_token(table, inverse_norms(table, eps), batch_vocabulary(ids, lengths, [0, n], len(table)), n)
     vocabulary = vocabulary_of(ids, lengths)
     unit = unit_rows(table[vocabulary.ids], eps)
     # Ids with a last occurrence after split j, for every j; or all of them.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from aveyb_retrieval.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CANDIDATES_FACTOR = 10  # a search may look at this many times `max_k` candidates
 
@@ -47,7 +44,7 @@ class Limits:
     write_timeout: float = _limit(30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0)
 
     def __post_init__(self) -> None:
-        for each in limits():
+        for each in fields(self):
             name, value, least = each.name, getattr(self, each.name), each.metadata["least"]
             if isinstance(each.default, float):
                 if not (math.isfinite(value) and value > 0):
@@ -59,8 +56,3 @@ class Limits:
     def max_candidates(self) -> int:
         """The candidates that one search may look at."""
         return CANDIDATES_FACTOR * self.max_k
-
-
-def limits() -> Iterator[Field[Any]]:
-    """Yield the limits that there are, each with its `unit`, `meaning` and `least` value."""
-    yield from fields(Limits)

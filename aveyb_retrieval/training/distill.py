@@ -54,7 +54,6 @@ class DistillationLoss(nn.Module):
         score_weight: float = 1.0,
         temperature: float = 0.05,
     ) -> None:
-        """Build the head; see the class for the arguments."""
         super().__init__()
         if temperature <= 0:
             raise ConfigError(f"temperature is {temperature}; it must be above 0")

@@ -90,7 +90,6 @@ class StableAdamW(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
-        """Take the arguments of `torch.optim.AdamW`."""
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()

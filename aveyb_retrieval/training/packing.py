@@ -82,7 +82,6 @@ class PackedSequences(Dataset[dict[str, torch.Tensor]]):
     beyond = 0  # tokens that a sample needs behind its sequence
 
     def __init__(self, file: Path, *, length: int, seed: int = 0, samples: int | None = None) -> None:
-        """Measure the file."""
         if length < 1:
             raise ConfigError(f"length is {length}; it must be at least 1")
         tokens = file.stat().st_size // 4
@@ -99,11 +98,9 @@ class PackedSequences(Dataset[dict[str, torch.Tensor]]):
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.samples
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Return sample `index`."""
         if not 0 <= index < self.samples:
             raise IndexError(index)
         if self._tokens is None:  # opened where it is used: worker processes map the file themselves
@@ -151,7 +148,6 @@ class MaskedSequences(PackedSequences):
         seed: int = 0,
         samples: int | None = None,
     ) -> None:
-        """Validate the settings and measure the file."""
         self.masked = round(mask_rate * length)
         if length < 1 or not 0 < self.masked < length:
             raise ConfigError(

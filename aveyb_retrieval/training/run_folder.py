@@ -56,7 +56,6 @@ class RunFolder:
     def __init__(
         self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
     ) -> None:
-        """Write the record of a new run, or compare that of an old one."""
         self.path, self.main = Path(path), main
         record = {"settings": settings, "data": data, "versions": _versions()}
         file = self.path / SETTINGS
@@ -130,7 +129,6 @@ class RunCallback(TrainerCallback):
     """
 
     def __init__(self, run: RunFolder, *, units_per_step: float = 0, unit: str = "tokens") -> None:
-        """Prepare; the clock starts with the training."""
         self.run = run
         self.units_per_step, self.unit = units_per_step, unit
         self.interrupted = False

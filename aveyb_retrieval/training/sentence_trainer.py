@@ -108,7 +108,6 @@ class LossParameters(TrainerCallback):
     file = "loss.safetensors"
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
-        """Find the parameters of `loss` that are not those of `model`."""
         of_model = {id(parameter) for parameter in model.parameters()}
         self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
 

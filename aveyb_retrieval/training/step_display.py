@@ -22,7 +22,6 @@ class StepDisplay:
     """
 
     def __init__(self, total: int, first: int, unit: str, *, out: TextIO | None = None) -> None:
-        """Start the clock."""
         self.total, self.first, self.unit, self.out = total, first, unit, out or sys.stderr
         self.started = time.perf_counter()
         self.bar: tqdm | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import rename, write_atomic
+from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:
@@ -187,10 +187,7 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically, also while another process writes the same: each has a temporary name of its own."""
-    own = path.with_name(f"{path.name}.{os.getpid()}")
-    write_atomic(own, data)
-    rename(own, path)
+    write_atomic(path, data, tag=f".{os.getpid()}")  # another process may write the same
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:

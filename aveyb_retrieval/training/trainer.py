@@ -84,7 +84,6 @@ class CheckedSteps(_Base):
     """Mixed into a Trainer: stop at a loss that is not a number, and leave the display to `RunCallback`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take the Trainer's arguments."""
         super().__init__(*args, **kwargs)
         self.remove_callback(ProgressCallback)
 

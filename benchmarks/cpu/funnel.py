@@ -42,7 +42,7 @@ from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
 from aveyb_retrieval.eval.vectors import GRANULARITIES
-from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from aveyb_retrieval.training.pretraining import evaluate_labels
 
 if TYPE_CHECKING:
@@ -178,19 +178,20 @@ def reranked(form: str, plain: Embedder, task: Task, run: dict[str, dict[str, fl
     asked_tokens = plain.token_vectors(list(task.queries.values()), prompt="query")
     for query, asked in zip(task.queries, asked_tokens, strict=True):
         documents = list(run[query])
-        starts = torch.tensor(np.cumsum([0, *(len(tokens[doc]) for doc in documents)]))
-        found = late_interaction(torch.from_numpy(asked), torch.cat([tokens[doc] for doc in documents]), starts=starts)
+        starts = np.cumsum([0, *(len(tokens[doc]) for doc in documents)])
+        rows = np.concatenate([tokens[doc] for doc in documents])
+        found = late_interaction_numpy(asked, rows, starts[:-1], starts[1:])
         ordered[query] = dict(zip(documents, found.tolist(), strict=True))
     return ndcg(task, ordered)
 
 
-def token_vectors(embedder: Embedder, task: Task, name: str, *, recover: bool) -> torch.Tensor:
+def token_vectors(embedder: Embedder, task: Task, name: str, *, recover: bool) -> np.ndarray:
     """Return the unit token vectors of a document, float32 `[T, d]`."""
     document = task.corpus.get(name)
     text = embedder.prompts["document"] + (document.title + "\n" if document.title else "") + document.text
     ids = torch.from_numpy(embedder.tokenizer.encode_ids(text).astype(np.int64))[None]
     with torch.inference_mode():
-        return torch.nn.functional.normalize(embedder.model.encode_batch(ids, recover=recover)[0], dim=-1)
+        return torch.nn.functional.normalize(embedder.model.encode_batch(ids, recover=recover)[0], dim=-1).numpy()
 
 
 def base(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
-from common import Clock, Journal, Row, about, attempt, ceilings, options
+from common import Clock, Journal, Row, about, attempt, by_token, ceilings, options
 from passes import pass_rows
 from verdicts import BOUNDS, PRESETS, REPETITIONS, Load, Outputs, line, relative_error, verdict
 
@@ -207,7 +207,7 @@ def ranking_rows(device: torch.device, backend: Backend, size: int, width: int, 
 
             def alone(table: torch.Tensor, backend: Backend, ids: torch.Tensor = ids, **more: Any) -> Outputs:
                 own = ids[more["last"]], more["lengths"][more["last"]]
-                return {"out": maxsim.maxsim_by_token(*own, table, 1e-12, backend=backend)}
+                return {"out": by_token(*own, table, 1e-12, backend=backend)}
 
             given: dict[str, Any] = {"lengths": lengths, "starts": starts, "last": last}
             for name, run, rows in (("split_scores", batch, slice(None)), ("by token", alone, last)):
@@ -249,7 +249,7 @@ def pair_rows(
 
     def reranked(backend: Backend, wide: bool = False) -> Outputs:
         rows = (query.double(), documents.double()) if wide else (query, documents)
-        return {"out": late_interaction(*rows, starts=rows_of, backend=backend)}
+        return {"out": late_interaction(*rows, rows_of, backend=backend)}
 
     scores, right = reranked(backend), reranked("torch", wide=True)["out"]
     same = load.repeat(lambda: reranked(backend), scores)

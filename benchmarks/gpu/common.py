@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from aveyb_retrieval.kernels.dispatch import Backend, use_triton
+from aveyb_retrieval.kernels.maxsim import inverse_norms, maxsim_by_token
+from aveyb_retrieval.kernels.vocabulary import batch_vocabulary
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -211,6 +215,18 @@ def draw_ids(kind: str, batch: int, tokens: int, vocabulary: int, device: torch.
         return torch.randint(5, vocabulary, (batch, tokens), device=device)
     draw = torch.rand(batch, tokens, device=device, dtype=torch.float64)
     return 4 + ((vocabulary - 5.0) ** draw).long().clamp(1, vocabulary - 5)
+
+
+def by_token(
+    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, backend: Backend = "auto"
+) -> torch.Tensor:
+    """MaxSim of one document by the token-id shortcut, however few splits it has."""
+    if not use_triton(backend, table, operation="by_token"):
+        return maxsim_by_token(ids, lengths, table, eps)
+    from aveyb_retrieval.kernels.triton import maxsim as kernels
+
+    vocabulary = batch_vocabulary(ids, lengths, [0, len(ids)], len(table))
+    return kernels.by_token(table, inverse_norms(table, eps), vocabulary, len(ids))
 
 
 def about(device: torch.device, **more: Any) -> dict[str, Any]:

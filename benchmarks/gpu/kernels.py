@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from common import Ceilings, Clock, Journal, Row, about, attempt, ceilings, options
+from common import Ceilings, Clock, Journal, Row, about, attempt, by_token, ceilings, options
 
 from aveyb_retrieval.kernels.activations import activate_around
 from aveyb_retrieval.kernels.add_norm import add_norm
@@ -34,7 +34,7 @@ from aveyb_retrieval.kernels.float8 import (
 )
 from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.late_interaction import late_interaction
-from aveyb_retrieval.kernels.maxsim import maxsim_by_token, split_scores
+from aveyb_retrieval.kernels.maxsim import split_scores
 from aveyb_retrieval.kernels.static_mix import static_mix, static_mix_over_gate
 
 if TYPE_CHECKING:
@@ -177,13 +177,13 @@ def ranking_cases(documents: int, splits: int, size: int, width: int, device: to
         ),
         ranking(
             f"by token 1 x {splits}",
-            lambda: maxsim_by_token(ids[:splits], lengths[:splits], table, 1e-12),
+            lambda: by_token(ids[:splits], lengths[:splits], table, 1e-12),
             operations,
             moved / documents,
         ),
         ranking(
             "late_interaction",
-            lambda: late_interaction(query, rerank, starts=rerank_starts),
+            lambda: late_interaction(query, rerank, rerank_starts),
             2.0 * len(rerank) * 32 * 128,
             256.0 * len(rerank),
         ),

@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from aveyb_retrieval.cli.eval import main
-from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run, write_run
-from tests.eval.toys import QUERIES, ToyEmbedder, write_folder
+from tests.eval.toys import QUERIES, ToyEmbedder, read_report, write_folder
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_run_writes_run_report_and_page(tmp_path, folder, invoke):
     out = invoke("run", "--data", folder, "--model", "bm25", *files, "--cache", tmp_path / "cache", "--quiet")
     for fact in ("protocol standard", "5 documents, 3 queries, depth 100", "k1=0.9; b=0.4"):
         assert fact in out
-    [result] = read_json(tmp_path / "r.json")
+    [result] = read_report(tmp_path / "r.json")
     assert set(read_run(tmp_path / "o.trec")) == {"q1", "q2", "q3"}
     scored = json.loads(invoke("score", tmp_path / "o.trec", folder / "qrels" / "test.tsv", "--json"))
     assert scored["mean"] == result.mean  # the written run scores exactly as it did
@@ -86,21 +85,21 @@ def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_mo
     common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
     common = (*common, "--index-type", "none")
     invoke("run", *common, "--model", "default", "--model", "bm25", "--run", tmp_path / "runs")
-    dense, lexical = read_json(tmp_path / "r.json")
+    dense, lexical = read_report(tmp_path / "r.json")
     assert (dense.system.kind, lexical.system.kind) == ("dense", "lexical")
     assert len(list((tmp_path / "runs").glob("toy.test.*.trec"))) == 2
     invoke("run", *common, "--mode", "hybrid", "--granularity", "document")
-    [hybrid] = read_json(tmp_path / "r.json")
+    [hybrid] = read_report(tmp_path / "r.json")
     assert hybrid.system.settings["of"] == ["BM25", "toy, document"]
     invoke("run", *common, "--chunk-words", "8")
-    [chunks] = read_json(tmp_path / "r.json")
+    [chunks] = read_report(tmp_path / "r.json")
     assert (chunks.system.settings["granularity"], chunks.system.settings["chunks"]) == ("passage", "8 words")
     out = invoke("run", *common, "--protocol", "paper")
-    [paper] = read_json(tmp_path / "r.json")
+    [paper] = read_report(tmp_path / "r.json")
     assert paper.main_metric == "retrieved-ndcg@10"
     assert "protocol paper" in out and "not comparable with standard scores" in out
     invoke("run", *common, "--model", "bm25", "--protocol", "paper")
-    assert read_json(tmp_path / "r.json")[0].system.settings["title_separator"] == ". "
+    assert read_report(tmp_path / "r.json")[0].system.settings["title_separator"] == ". "
 
 
 def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
@@ -108,15 +107,15 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     pytest.importorskip("faiss")
     common = ("--data", folder, "--cache", tmp_path / "cache", "--quiet", "--report", tmp_path / "r.json")
     invoke("run", *common, "--index-type", "none")
-    [exact] = read_json(tmp_path / "r.json")
+    [exact] = read_report(tmp_path / "r.json")
     invoke("run", *common, "--index-type", "flat", "--mode", "dense", "--run", tmp_path / "o.trec")
-    [built] = read_json(tmp_path / "r.json")
+    [built] = read_report(tmp_path / "r.json")
     assert built.system.kind == "index"
     assert built.system.settings["factory"] == {"document": ["Flat"], "passage": ["Flat"]}
     assert built.mean == pytest.approx(exact.mean)
     [index] = (tmp_path / "cache" / "indexes").iterdir()
     invoke("run", *common, "--model", index, "--mode", "dense")
-    assert read_json(tmp_path / "r.json")[0].mean == pytest.approx(exact.mean)
+    assert read_report(tmp_path / "r.json")[0].mean == pytest.approx(exact.mean)
     timed = json.loads(invoke("latency", index, "--calls", 3, "--batch", 1, "--batch", 4, "--json"))
     assert [row["batch"] for row in timed["rows"]] == [1, 4]
     assert all(0 < row["p50_ms"] <= row["max_ms"] for row in timed["rows"])
@@ -139,7 +138,7 @@ def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeyp
         hits = retriever.search(QUERIES[query], k=100)
         assert run[query] == pytest.approx({hit.id: hit.score for hit in hits}, abs=1e-6)
     timed = json.loads(invoke("latency", index, "--calls", 1, "--batch", 1, "--json"))
-    assert timed["mode"] == read_json(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
+    assert timed["mode"] == read_report(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
 
 
 @pytest.mark.parametrize(

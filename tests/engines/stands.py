@@ -39,19 +39,15 @@ class Collection(Protocol):
 
     def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
         """Put these documents in the place of all that are there."""
-        ...
 
     def upsert(self, documents: Documents) -> None:
         """Add documents, or replace those of the same ids."""
-        ...
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove documents."""
-        ...
 
     def load(self, **options: Any) -> Retriever:
         """Open it for searching."""
-        ...
 
 
 class Stand(Protocol):
@@ -62,11 +58,9 @@ class Stand(Protocol):
 
     def collection(self) -> Collection:
         """A new name, under which nothing is there yet."""
-        ...
 
     def close(self) -> None:
         """Stop what was started."""
-        ...
 
 
 class LocalCollection:

@@ -10,10 +10,9 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.cli.eval import main
-from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run
 from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
-from tests.eval.toys import write_folder
+from tests.eval.toys import read_report, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ def run(tmp_path: Path, data: Path) -> Callable[..., Any]:
         words = ["run", "--data", data, "--mode", "dense", "--quiet", *files, *arguments]
         result = CliRunner().invoke(main, [str(word) for word in words])
         assert result.exit_code == code, result.output
-        return result.output if code else (read_json(tmp_path / "r.json")[0], read_run(tmp_path / "o.trec"))
+        return result.output if code else (read_report(tmp_path / "r.json")[0], read_run(tmp_path / "o.trec"))
 
     return invoke
 

@@ -12,10 +12,9 @@ from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.datasets import Document
 from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
-from aveyb_retrieval.eval.report import read_json
 from aveyb_retrieval.eval.runs import read_run
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD
-from tests.eval.toys import write_folder
+from tests.eval.toys import read_report, write_folder
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def run(tmp_path, model_folder):
         words = ["run", "--data", folder, "--model", model_folder, *files, *arguments]
         result = CliRunner().invoke(main, [str(word) for word in words])
         assert result.exit_code == 0, result.output
-        [evaluated] = read_json(tmp_path / "r.json")
+        [evaluated] = read_report(tmp_path / "r.json")
         return evaluated, read_run(tmp_path / "o.trec")
 
     return invoke

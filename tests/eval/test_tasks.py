@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.encoders import EmbedderEncoder
+from aveyb_retrieval.eval.encoders import EmbedderEncoder, SentenceTransformerEncoder
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
@@ -76,25 +77,12 @@ def test_one_judged_split_is_halved_by_seed(tmp_path):
     assert set(first.corpus.ids) == {"d1", "d2", "d3"}  # the corpus is that of both halves
 
 
-def test_protocols_choose_prompts_and_keep_the_limit(tmp_path):
-    import torch
-
-    from aveyb_retrieval.eval.encoders import SentenceTransformerEncoder
-
-    class Model(torch.nn.Module):
+def test_protocols_choose_prompts_and_keep_the_limit():
+    class Model:
         max_seq_length = 256
 
         def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(2))
             self.tokenizer = lambda texts, **_: {"input_ids": [text.split() for text in texts]}
-            self.prompts = {"query": "find: ", "document": None}
-
-        def __iter__(self):
-            return iter(())
-
-        def get_embedding_dimension(self):
-            return 2
 
         def encode(self, texts, prompt=None, **_):
             assert prompt == ""
@@ -102,15 +90,16 @@ def test_protocols_choose_prompts_and_keep_the_limit(tmp_path):
             return np.ones((len(texts), 2), dtype=np.float32)
 
         def encode_query(self, texts, **options):
-            return self.encode([self.prompts["query"] + text for text in texts], prompt="", **options)
+            return self.encode(["find: " + text for text in texts], prompt="", **options)
 
-    model = Model()
-    paper = SentenceTransformerEncoder(model, "m", PAPER)
+    model, prompts = Model(), {"query": "find: ", "document": ""}
+    embedder = SimpleNamespace(model=model, dim=2, prompts=prompts, fingerprint="f", precision="float32")
+    paper = SentenceTransformerEncoder(embedder, "m", PAPER)
     assert paper.info.max_tokens == 256
     paper.encode_queries(["x"])
     assert model.texts == ["Query: x"]
-    standard = SentenceTransformerEncoder(model, "m")
+    standard = SentenceTransformerEncoder(embedder, "m")
     standard.encode_queries(["x"])
     assert model.texts == ["find: x"]
     assert standard.info.max_tokens == 256
-    assert standard.info.prompts == {"query": "find: ", "document": ""}
+    assert standard.info.prompts == prompts

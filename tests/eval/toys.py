@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
+from aveyb_retrieval.eval.runner import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -99,3 +100,8 @@ class ToyEmbedder:
 def _unit(vector: np.ndarray) -> np.ndarray:
     norm = float(np.linalg.norm(vector))
     return (vector / norm if norm else vector).astype(np.float32)
+
+
+def read_report(path: Path) -> list[Result]:
+    """The results of a report that `aveyb-eval` wrote."""
+    return [Result.from_json(row, str(path)) for row in json.loads(path.read_text())["results"]]

@@ -1,4 +1,4 @@
-"""Attacks on files that a command reads: corpora, vectors, judgments, runs, reports and the page made of them."""
+"""Attacks on files that a command reads: corpora, vectors, judgments, runs, and the page of results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import zstandard
 
 from aveyb_retrieval.eval.html import render
 from aveyb_retrieval.eval.qrels import read_qrels
-from aveyb_retrieval.eval.report import read_json, write_json
 from aveyb_retrieval.eval.runs import read_run, write_run
 from aveyb_retrieval.indexes.input.corpus import read_corpus
 from aveyb_retrieval.indexes.input.documents import Record
@@ -108,28 +107,6 @@ def run(rng: random.Random, folder: Path) -> None:
     found = read_run(path)
     write_run(path, found)
     assert read_run(path) == found, "a run changes when it is written and read back"
-
-
-@cache
-def report_text(folder: Path) -> bytes:
-    path = folder / "sound.json"
-    write_json(path, made_up_results()[:2])
-    body = json.loads(path.read_bytes())
-    for result in body["results"]:  # a few queries are enough
-        for name in result["per_query"]:
-            result["per_query"][name] = dict(list(result["per_query"][name].items())[:5])
-        result["relevant_words"] = dict(list(result["relevant_words"].items())[:5])
-    return json.dumps(body).encode()
-
-
-def report(rng: random.Random, folder: Path) -> None:
-    """A damaged report, read and shown as a page."""
-    body, path = json.loads(report_text(folder)), folder / "r.json"
-    for _ in range(rng.choice((0, 1, 2))):
-        body = mutate.mutate_json(rng, body)
-    data = json.dumps(body).encode()
-    path.write_bytes(mutate.mutate_bytes(rng, data) if rng.random() < 0.3 else data)
-    check_page(render(read_json(path)))
 
 
 TEXTS = ("</script>", "<!--", "<script>alert(1)</script>", "]]>", "\u2028", "\x00", "&lt;", "\"'><img src=x onerror=y>")

@@ -107,7 +107,7 @@ def test_torch_and_numpy_score_the_same(storage: str) -> None:
     codes, starts, asked = codec.encode(vectors), np.array([0, 20, 20, 50]), codec.query(query)
     found = late_interaction_numpy(asked, codec.decode(codes), starts[:-1], starts[1:])
     rows = torch.from_numpy(codec.decode(codes)).float().requires_grad_()
-    wanted = late_interaction(torch.from_numpy(asked), rows, starts=torch.from_numpy(starts)).detach().numpy()
+    wanted = late_interaction(torch.from_numpy(asked), rows, torch.from_numpy(starts)).detach().numpy()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 

@@ -26,7 +26,8 @@ from aveyb_retrieval.kernels.triton import (
     quantize,
     static_mix,
 )
-from aveyb_retrieval.kernels.triton.configs import SHARED_MEMORY, Config, config_for, shipped
+from aveyb_retrieval.kernels.triton.configs import TABLE as TILES
+from aveyb_retrieval.kernels.triton.configs import Config, config_for
 from tests.kernels.ptx import Report, compile_kernel
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_gate"
 WIDTH, SPLIT = 768, 256  # the base model
+SHARED_MEMORY = {"sm_90": 232_448, "sm_80": 166_912, "sm_89": 101_376}  # bytes one program may use
 
 # What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU squared).
 RELEASED = {"RELEASED": True, "L1": True, "RELU": False, "BIAS": False}
@@ -163,6 +165,14 @@ class Case:
         if name in FLOAT8_OPERANDS.get(self.name, ()):
             return "*fp8e4nv"
         return TYPE_OF.get(name, "*" + self.element)
+
+
+def shipped() -> Iterator[tuple[str, str, int]]:
+    """(architecture, kernel, element size) of every row of the table."""
+    for arch, kernels in TILES.items():
+        for kernel, sizes in kernels.items():
+            for size in sizes:
+                yield arch, kernel, size
 
 
 def cases() -> Iterator[Case]:

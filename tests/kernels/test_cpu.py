@@ -7,7 +7,7 @@ import torch
 
 from aveyb_retrieval.kernels import cpu
 from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_reference
-from aveyb_retrieval.kernels.enrich import enrich_reference
+from aveyb_retrieval.kernels.enrich import enrich
 from aveyb_retrieval.kernels.fuse import fuse_reference
 from aveyb_retrieval.kernels.static_mix import static_mix_reference
 from tests.kernels.processor import needs_packed
@@ -52,7 +52,8 @@ def test_enrich(dtype: torch.dtype, activation: str) -> None:
     x[0, 0] = 0  # a row without direction
     x[0, 1] *= 1e-4  # a row on which eps acts
     scale, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((D,), (4 * D, D), (4 * D,)))
-    expected = enrich_reference(x.float(), scale.float(), weight.float(), bias.float(), eps=1e-6, activation=activation)
+    wide = (tensor.float() for tensor in (x, scale, weight, bias))
+    expected = enrich(*wide, eps=1e-6, activation=activation, backend="torch")
     got = cpu.enrich(x, cpu.pack(cpu.fold_norm(weight, scale)), bias, eps=1e-6, activation=activation)
     close(got, expected, dtype)
 

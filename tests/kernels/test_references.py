@@ -143,16 +143,14 @@ def by_definition(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor)
 
 
 @pytest.mark.parametrize(("n", "last"), [(1, 3), (2, 1), (7, 16), (9, 15)])
-def test_maxsim_and_its_token_shortcut_are_the_definition(n: int, last: int) -> None:
+def test_maxsim_by_token_is_the_definition(n: int, last: int) -> None:
     torch.manual_seed(n)
     ids, lengths = splits(n, 16, last, 50)
     table = torch.randn(50, 12)
     wanted = by_definition(ids, lengths, table)
     shortcut = maxsim.maxsim_by_token(ids, lengths, table, 1e-12)
-    full = maxsim.maxsim_reference(maxsim.unit_rows(table[ids], 1e-12), lengths)
-    assert shortcut.dtype == full.dtype == torch.float32
+    assert shortcut.dtype == torch.float32
     assert torch.allclose(shortcut.double(), wanted, rtol=1e-6, atol=1e-5)
-    assert torch.allclose(full.double(), wanted, rtol=1e-6, atol=1e-5)
 
 
 def test_a_batch_scores_each_document_as_if_alone() -> None:

@@ -6,6 +6,7 @@ appendix on complexity). The layers' states cannot be kept: a new token changes 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,8 @@ class TextState:
         finished: int64 `[i, S]`, token ids of the splits before the current one.
         current: int64 `[T]`, those of the current split, up to S of them.
         scores: float64 `[i]`, the current split's MaxSim with each finished one.
+
+    A shallow copy goes on by itself: tensors are replaced and never written to.
     """
 
     def __init__(self, embedding: torch.Tensor, split_size: int, eps: float) -> None:
@@ -67,12 +70,6 @@ class TextState:
         """Return the scores that the current split had after each of its tokens, float64 `[T, i]`."""
         return self._best(self.current).cumsum(0)
 
-    def copy(self) -> TextState:
-        """Return a copy that goes on by itself; tensors are shared, for they are replaced and never written to."""
-        other = object.__new__(TextState)
-        other.__dict__.update(self.__dict__)
-        return other
-
 
 def choose(ranker: SplitRanker, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose the k best splits for each row of scores.
@@ -101,7 +98,6 @@ class AveyCache(Cache):
     is_croppable = False
 
     def __init__(self, texts: list[TextState]) -> None:
-        """Hold one state per text of the batch."""
         super().__init__(layers=[])
         self.texts = texts
 
@@ -111,11 +107,11 @@ class AveyCache(Cache):
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Let beam i go on from beam `beam_idx[i]`."""
-        self.texts = [self.texts[i].copy() for i in beam_idx.tolist()]
+        self.texts = [copy(self.texts[i]) for i in beam_idx.tolist()]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each text `repeats` times."""
-        self.texts = [text.copy() for text in self.texts for _ in range(repeats)]
+        self.texts = [copy(text) for text in self.texts for _ in range(repeats)]
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some texts."""

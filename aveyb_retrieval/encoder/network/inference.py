@@ -73,7 +73,6 @@ class InferenceLayer(ABC):
     """`AveyBLayer.forward` in an inference form, with everything that the form needs made once."""
 
     def __init__(self, layer: AveyBLayer) -> None:
-        """Take what every form needs of `layer`."""
         self._enricher_bias, self._fuser_bias = layer.enricher.bias, layer.fuser.bias
         self._alpha = layer.alpha
         self._settings = layer.settings

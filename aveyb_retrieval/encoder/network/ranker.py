@@ -47,7 +47,6 @@ class SplitRanker(nn.Module):
     """Choose and weight each split's k most relevant earlier splits by MaxSim; it has no parameters of its own."""
 
     def __init__(self, config: AveyBConfig | AveyConfig) -> None:
-        """Take the settings."""
         super().__init__()
         self.config = config
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.

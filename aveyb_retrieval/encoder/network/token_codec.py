@@ -66,7 +66,6 @@ class TokenCodec:
     storage: str
 
     def __post_init__(self) -> None:
-        """Check both fields."""
         if self.storage not in STORAGES:
             raise ConfigError(f"token_vectors={self.storage!r}: must be one of {', '.join(STORAGES)}")
         if self.dim < _BYTE:

@@ -36,7 +36,6 @@ class Graph:
     """An ONNX graph while it is written. Values are named by strings; a method that adds one returns its name."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._nodes: list[Any] = []
         self._constants: dict[str, np.ndarray] = {}
         self._elsewhere: dict[str, tuple[str, int]] = {}

@@ -36,7 +36,6 @@ class OnnxModel:
     """
 
     def __init__(self, folder: Path, session: Any, config: OnnxSettings, table: EmbeddingTable) -> None:
-        """Take an open session; `load` makes one."""
         self.folder, self.config = folder, config
         self._session, self._table = session, table
 

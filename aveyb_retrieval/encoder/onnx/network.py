@@ -24,7 +24,6 @@ class Network:
     """
 
     def __init__(self, model: SplitEncoder, graph: Graph, linear: Float32) -> None:
-        """Take the model, and how its linear maps are computed."""
         self._model, self._graph, self._linear = model, graph, linear
         self._config: AveyBConfig = model.config
         self._masked = self._config.tail == "masked"

@@ -68,7 +68,6 @@ class PassageSize:
     titled: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check every field."""
         for name, value in (("passage_tokens", self.tokens), ("passage_overlap", self.overlap)):
             if not isinstance(value, int):
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of tokens")
@@ -97,7 +96,6 @@ class Cuts:
     headings: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Return the number of passages."""
         return len(self.ranges)
 
 

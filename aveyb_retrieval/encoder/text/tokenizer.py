@@ -68,12 +68,10 @@ class Vocabulary:
     files: tuple[str, ...]  # what defines the vocabulary in a model folder
 
     def __init__(self, name: str, vocab_size: int, special_tokens: Mapping[str, int]) -> None:
-        """Take all of them."""
         self.name, self.vocab_size, self.special_tokens = name, vocab_size, dict(special_tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
 
     def __len__(self) -> int:
-        """Return `vocab_size`."""
         return self.vocab_size
 
     def check_embeddings(self, rows: int, where: str) -> None:
@@ -120,7 +118,6 @@ class AveyBTokenizer(Vocabulary):
         capitals: str = "bytes",
         name: str = "aveyb",
     ) -> None:
-        """Build the vocabulary; the class documents the arguments."""
         _check_vocabulary(ranks, special_tokens, vocab_size, name)
         if capitals not in ("bytes", "marks"):
             raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")

@@ -36,7 +36,6 @@ class Batch:
         self._steps: list[Callable[[Transaction], object]] = []
 
     def __len__(self) -> int:
-        """Number of changes that wait."""
         return len(self._steps)
 
     def add(self, documents: Source, **options: Any) -> None:

@@ -68,11 +68,9 @@ class GrowingEmbedder(Protocol):
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         """How many leading passages of two (prefix, text) pairs have the same vectors."""
-        ...
 
     def encode_grown(self, prefix: str, text: str, passages: FloatArray, norms: FloatArray) -> Encoded:
         """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are known."""
-        ...
 
 
 class Ingestion:

@@ -58,7 +58,6 @@ class SyncPlan:
     unchanged: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Return whether anything differs."""
         return bool(self.new or self.changed or self.renamed or self.deleted)
 
     def counts(self) -> dict[str, int]:

@@ -158,7 +158,6 @@ class Collection(ABC):
     viewed_by: ClassVar[type[CollectionView]]
 
     def __init__(self, address: Address, *, writes: bool) -> None:
-        """Connect, or say how to."""
         self.address, self.name = address, address.name
         self.prefix, self.writes = f"aveyb_{address.collection}", writes
         self._open: Version | None = None

@@ -96,7 +96,6 @@ class CollectionView(ABC):
     remedy = "publish it again with `aveyb-index publish`"
 
     def __init__(self, collection: Any, version: Version) -> None:
-        """Look at a version of a collection."""
         self.collection, self.version, self.encoding = collection, version, version.settings.encoding
         self.language: Language = language(self.encoding.language)
 

@@ -47,7 +47,6 @@ class Reading:
     file_seconds: int = FILE_SECONDS
 
     def __post_init__(self) -> None:
-        """Check every field."""
         length = self.max_line
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LARGEST_LINE:
             raise ConfigError(f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}")

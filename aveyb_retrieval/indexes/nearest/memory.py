@@ -31,7 +31,6 @@ class Block:
     vectors: Any
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.numbers)
 
 
@@ -51,7 +50,6 @@ class Memory:
             check_device(device)
 
     def __len__(self) -> int:
-        """How many vectors it holds."""
         return sum(map(len, self.blocks))
 
     @property

@@ -40,15 +40,12 @@ class Vectors(Protocol):
     @property
     def dim(self) -> int:
         """Their width, d."""
-        ...
 
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, vectors `[m, d]` float32."""
-        ...
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All stored vectors of documents numbered in `[first, stop)`, ascending by number."""
-        ...
 
 
 class Nearest:

@@ -30,7 +30,6 @@ class CrossEncoderLike(Protocol):
 
     def predict(self, sentences: Any) -> Any:
         """Score (query, text) pairs: an array `[n]`, higher is better."""
-        ...
 
 
 def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]) -> list[float]:
@@ -72,7 +71,7 @@ def _mean_best(
 
     asked, there = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
     there = there if there.is_floating_point() else there.half()  # kernels take floating types
-    return (late_interaction(asked, there, starts=torch.from_numpy(starts)) / len(query)).tolist()
+    return (late_interaction(asked, there, torch.from_numpy(starts)) / len(query)).tolist()
 
 
 def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:

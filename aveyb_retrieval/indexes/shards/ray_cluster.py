@@ -47,7 +47,6 @@ class RayCluster:
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every field."""
         if self.address not in (LOCAL, AUTO) and not _HOST_PORT.fullmatch(self.address):
             raise ConfigError(
                 f"ray: the address {self.address!r} is none; write {LOCAL}, {AUTO}, or HOST:PORT of the cluster's head"

@@ -67,7 +67,6 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[PartInfo, ...]
 
     def __post_init__(self) -> None:
-        """Check what types do not say."""
         if self.encoding.dim < 1:
             raise ValueError(f"dimension {self.encoding.dim}")
         if self.encoding.model is not None and not isinstance(self.encoding.model.get("fingerprint"), str):
@@ -140,7 +139,6 @@ class ShardWriter:
     """
 
     def __init__(self, place: Place, encoding: Encoding, shard: int, of: int) -> None:
-        """Write shard `shard` of `of` into `place`."""
         self._place, self._encoding, self.shard, self.of = place, encoding, shard, of
         self._parts: list[PartInfo] = []
         self._name = shard_name(shard, of)

@@ -199,12 +199,9 @@ class HashingWriter:
 
 
 @contextmanager
-def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
-    """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception.
-
-    Where several processes may write it at once, each gives a `tag` of its own, for the name of its temporary file.
-    """
-    temporary = path.with_name(f"{path.name}{tag}.tmp")
+def atomic_writer(path: Path) -> Iterator[HashingWriter]:
+    """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception."""
+    temporary = path.with_name(f"{path.name}.tmp")
     with _create(temporary) as handle, ThreadPoolExecutor(2) as threads:  # the threads end before the file closes
         out = HashingWriter(handle, threads)
         yield out
@@ -213,7 +210,10 @@ def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
 
 
 def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
-    """Write a small file so that it is seen whole or not at all; `tag` as for `atomic_writer`."""
+    """Write a small file so that it is seen whole or not at all.
+
+    Where several processes may write it at once, each gives a `tag` of its own, for the name of its temporary file.
+    """
     temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
         write(handle, data)

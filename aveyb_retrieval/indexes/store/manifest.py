@@ -83,11 +83,9 @@ class Counts:
         return self.documents if kind == "document" else self.passages
 
     def __add__(self, other: Counts) -> Counts:
-        """Add field by field."""
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
     def __neg__(self) -> Counts:
-        """Negate field by field."""
         return Counts(*(-value for value in dataclasses.astuple(self)))
 
 

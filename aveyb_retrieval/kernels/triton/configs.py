@@ -8,14 +8,8 @@ computed in registers, which must not be pipelined there (see `__init__.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-SHARED_MEMORY = {"sm_90": 232_448, "sm_80": 166_912, "sm_89": 101_376}  # bytes one program may use
 
 
 @dataclass(frozen=True)
@@ -93,15 +87,7 @@ _ADA: _Table = {
     "fuse": {_FLOAT8: Config(128, 64, 64, 8, 3), **_AMPERE["fuse"]},
     "quantize": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
 }
-_TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _ADA}
-
-
-def shipped() -> Iterator[tuple[str, str, int]]:
-    """(architecture, kernel, element size) of every row of the table."""
-    for arch, kernels in _TABLE.items():
-        for kernel, tiles in kernels.items():
-            for size in tiles:
-                yield arch, kernel, size
+TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _ADA}
 
 
 def architecture(device: torch.device) -> str:
@@ -116,4 +102,4 @@ def architecture(device: torch.device) -> str:
 
 def config_for(kernel: str, arch: str, element_size: int) -> Config:
     """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 1, 2 or 4 bytes."""
-    return _TABLE[arch][kernel][element_size]
+    return TABLE[arch][kernel][element_size]

@@ -41,18 +41,17 @@ def test_full_size_splits() -> None:
     ids, lengths, starts = batch([2 * 256 + 17, 256 + 255], 256, vocabulary=900)
     table = torch.randn(900, 16)
     got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
-    for start, stop in ((0, 3), (3, 5)):
-        unit = maxsim.unit_rows(table[ids[start:stop]], EPS)
-        wanted = maxsim.maxsim_reference(unit, lengths[start:stop])
-        assert torch.allclose(got[start:stop, : stop - start], wanted, rtol=1e-6, atol=1e-5)
+    wanted = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="torch")
+    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 17, 150])
-def test_by_token(tokens: int) -> None:
-    ids, lengths, _ = batch([tokens], 16)
+def test_by_token(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    monkeypatch.setattr(maxsim, "SHORTCUT_SPLITS", 0)
+    ids, lengths, starts = batch([tokens], 16)
     table = torch.randn(60, 20)
-    got = maxsim.maxsim_by_token(ids, lengths, table, EPS, backend="triton")
-    wanted = maxsim.maxsim_by_token(ids, lengths, table, EPS, backend="torch")
+    got = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
+    wanted = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="torch")
     assert torch.equal(got.isneginf(), wanted.isneginf())
     assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
 
@@ -75,7 +74,8 @@ def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.Monkey
     table = torch.randn(60, 12)
     together = maxsim.split_scores(ids, lengths, starts, table, EPS, backend="triton")
     for start, stop in pairwise(starts):
-        alone = maxsim.maxsim_by_token(ids[start:stop], lengths[start:stop], table, EPS, backend="triton")
+        own = ids[start:stop], lengths[start:stop], [0, stop - start]
+        alone = maxsim.split_scores(*own, table, EPS, backend="triton")
         assert torch.equal(together[start:stop, : stop - start], alone)
 
 
@@ -117,11 +117,6 @@ def test_late_interaction(query: int) -> None:
     starts = torch.tensor([0, *own]).cumsum(0)
     documents = torch.randn(int(starts[-1]), 48)[:, :40]  # rows are a view: their stride is not their width
     vectors = torch.randn(query, 40)
-    got = late_interaction(vectors, documents, starts=starts, backend="triton")
-    assert torch.allclose(
-        got, late_interaction(vectors, documents, starts=starts, backend="torch"), rtol=1e-5, atol=1e-5
-    )
-    padded = torch.full((len(own), 131, 40), float("nan"))
-    for row, start, length in zip(padded, starts.tolist(), own, strict=False):
-        row[:length] = documents[start : start + length]
-    assert torch.equal(late_interaction(vectors, padded, lengths=torch.tensor(own), backend="triton"), got)
+    got = late_interaction(vectors, documents, starts, backend="triton")
+    wanted = late_interaction(vectors, documents, starts, backend="torch")
+    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)

@@ -54,9 +54,9 @@ def chosen_pairs(backend: str) -> torch.Tensor:
 
 
 def reranked(backend: str) -> torch.Tensor:
-    documents = torch.ones(3, 20, 16)
-    documents[1, 7, 3] = NAN
-    return late_interaction(torch.ones(4, 16), documents, backend=backend)
+    documents = torch.ones(60, 16)
+    documents[27, 3] = NAN
+    return late_interaction(torch.ones(4, 16), documents, torch.tensor([0, 20, 40, 60]), backend=backend)
 
 
 def rounded(backend: str) -> torch.Tensor:
