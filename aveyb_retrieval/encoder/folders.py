@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MODELS = Path(__file__).parent.parent / "models"
-EMBEDDED = ("aveyb-small-en",)  # the models that come with the package, the default first
+# Models with a name of their own, the default first; wheels have the default alone.
+EMBEDDED = ("aveyb-small-en", "aveyb-base-en")
 DEFAULT_MODEL = MODELS / EMBEDDED[0]
 MODEL_FILES = ("config.json", "model.safetensors")
 TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
@@ -42,7 +43,11 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     if folder.is_dir():
         return folder
     if model in EMBEDDED:
-        return MODELS / str(model)
+        if (MODELS / str(model)).is_dir():
+            return MODELS / str(model)
+        raise ModelError(
+            f"{model}: its weights are in no wheel; give its folder, aveyb_retrieval/models/{model} of the repository"
+        )
     if model is None:
         raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
     if folder.is_absolute() or str(model).count("/") != 1:

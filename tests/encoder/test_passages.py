@@ -5,18 +5,17 @@ from __future__ import annotations
 import random
 import re
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import aveyb_retrieval
+from aveyb_retrieval.encoder.folders import EMBEDDED, MODELS
 from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages, cut_splits
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError
 
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-MODEL = Path(aveyb_retrieval.__file__).parent / "models" / "aveyb-small-en"
 
 PIECES = [
     "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
@@ -33,7 +32,7 @@ LONGEST_WORD = 500  # a longer one is longer than any passage of these tests
 NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI")
 
 
-def tokenized(text: str, tokenizer: AveyBTokenizer = BYTES) -> np.ndarray:
+def tokenized(text: str, tokenizer: Tokenizer = BYTES) -> np.ndarray:
     return tokenizer.encode(text)[1]
 
 
@@ -93,13 +92,15 @@ def fuzzed(rng: random.Random) -> str:
 
 
 def fuzz(texts: range) -> None:
-    mini = AveyBTokenizer.load(MODEL)
+    vocabularies = [BYTES, *(read_vocabulary(MODELS / name) for name in EMBEDDED)]
     for seed in texts:
         rng = random.Random(seed)
         text = fuzzed(rng)
         size = rng.choice([16, 24, 64])
-        offsets = tokenized(text, mini if seed % 2 else BYTES)
+        offsets = tokenized(text, vocabularies[seed % 3])
         cuts = cut_passages(text, offsets, PassageSize(size))
+        if not text.strip():  # no words, and of white space only the bytes
+            continue
         check(text, offsets, cuts, size)
         assert (cut_passages(text, offsets, PassageSize(size)).spans == cuts.spans).all()
         if size >= 24:
@@ -107,6 +108,20 @@ def fuzz(texts: range) -> None:
             assert (overlapping.spans[:, 1] == cuts.spans[:, 1]).all(), "an overlap moves beginnings only"
             assert (overlapping.spans[:, 0] <= cuts.spans[:, 0]).all()
             assert (overlapping.ranges[:, 1] == cuts.ranges[:, 1]).all()
+
+
+def test_tokens_without_their_blanks_are_not_cut_inside_words() -> None:
+    text = " ".join(["word", "wordword"] * 40)
+    offsets = np.array([found.span() for found in re.finditer("word", text)])  # as WordPiece has them
+    cuts = cut_passages(text, offsets, PassageSize(16))
+    assert len(cuts) > 4
+    assert {text[start - 1 : start] for start, _ in cuts.spans.tolist()} == {"", " "}
+
+
+def test_a_last_accent_is_not_left_out() -> None:
+    text = "an e\u0301te\u0301"
+    offsets = np.array([[0, 2], [3, 4], [5, 7]])
+    assert cut_passages(text, offsets, PassageSize(16)).spans.tolist() == [[0, len(text)]]
 
 
 def test_fuzzed_texts() -> None:

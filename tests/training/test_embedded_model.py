@@ -10,7 +10,7 @@ import torch
 import aveyb_retrieval  # noqa: F401  (registers the architecture)
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, EMBEDDED
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, EMBEDDED, MODELS
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
 
@@ -69,6 +69,22 @@ def test_an_index_is_searched_with_the_embedded_model_that_made_it(
         Embedder.load()
     retriever = Retriever.load(tmp_path / "index")
     assert [retriever.search(query, 1)[0].id for query in QUERIES] == ["0", "1", "2", "3"]
+
+
+def test_the_model_of_the_repository_runs_in_int8_and_as_a_sentence_transformer() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    ours, exact = Embedder.load("aveyb-base-en"), Embedder.load("aveyb-base-en", precision="float32")
+    assert (ours.precision, ours.dim, ours.fingerprint) == ("int8", 384, exact.fingerprint)
+    theirs = SentenceTransformer(str(MODELS / "aveyb-base-en"), device="cpu")
+    assert np.allclose(exact.encode_queries(QUERIES), theirs.encode_query(QUERIES), atol=1e-5)
+    assert (ours.encode_queries(QUERIES) * exact.encode_queries(QUERIES)).sum(1).min() > 0.998
+
+
+def test_an_installation_without_it_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aveyb_retrieval.encoder.folders.MODELS", tmp_path)
+    with pytest.raises(ModelError, match="aveyb-base-en: its weights are in no wheel; give its folder"):
+        Embedder.load("aveyb-base-en")
 
 
 def test_vocabulary_agrees_with_auto_tokenizer() -> None:
