@@ -188,11 +188,7 @@ class _Cutter:
     def _separates(self, begin: int, place: int) -> bool:
         """Whether there are counted tokens between two places, and a token begins at the second or at its blanks."""
         token = self._token(place)
-        return (
-            token < len(self._starts)
-            and self._starts[token] <= place
-            and self._count[token] > self._counted(begin)
-        )
+        return token < len(self._starts) and self._starts[token] <= place and self._count[token] > self._counted(begin)
 
     def _overlapping(self, previous: int, begin: int) -> int:
         """Where the passage at `begin` begins when it repeats the last sentences of the one at `previous`."""
