@@ -40,11 +40,11 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
         ModelError: nothing is there, locally or on the hub.
     """
     folder = DEFAULT_MODEL if model is None else Path(model)
+    if model in EMBEDDED and not folder.is_dir():
+        folder = MODELS / str(model)
     if folder.is_dir():
         return folder
     if model in EMBEDDED:
-        if (MODELS / str(model)).is_dir():
-            return MODELS / str(model)
         raise ModelError(
             f"{model}: its weights are in no wheel; give its folder, aveyb_retrieval/models/{model} of the repository"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 import unicodedata
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.words import LANGUAGES, language
+from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, language
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -45,6 +46,20 @@ CJK = "甲方应当在书面通知解除本合同。 ニッポンの夏 한국�
 
 def found(reader: Retriever, query: str, **options: object) -> list[str]:
     return [hit.id for hit in reader.search(query, mode="lexical", **options)]  # type: ignore[call-overload]
+
+
+def test_passages_by_words_alone_have_the_scores_of_bm25(tmp_path: Path) -> None:
+    texts = {"a": "valve valve pump", "b": "valve pump pump pump", "c": "other words"}
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": name, "text": text} for name, text in texts.items()])
+        hits = index.search("valve", mode="lexical", unit="passage")
+    mean = sum(len(text.split()) for text in texts.values()) / len(texts)
+    for hit in hits:
+        words = texts[hit.id].split()
+        counted, penalty = words.count("valve"), K1 * (1 - B + B * len(words) / mean)
+        score = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5)) * counted * (K1 + 1) / (counted + penalty)
+        assert hit.score == hit.scores["lexical"] == pytest.approx(score, rel=1e-5)
+    assert [hit.id for hit in hits] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", LANGUAGES)

@@ -156,8 +156,7 @@ class Options:
     @property
     def depth(self) -> int:
         """How many documents or passages each ranking has to give."""
-        chosen = self.rerank is not None or self.boost is not None or self.diversity or self.per_document is not None
-        one_ranking = self.mode != "hybrid" and not chosen
+        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is self.boost is None
         return self.last if one_ranking else max(self.last, self.candidates)
 
     def _check(self, built: str) -> None:
