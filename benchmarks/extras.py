@@ -25,7 +25,10 @@ BASE = ("cpu",)
 EXTRAS = (
     "torch",
     "files",
+    "ocr",
+    "code",
     "server",
+    "telemetry",
     "mcp",
     "langchain",
     "llama-index",
