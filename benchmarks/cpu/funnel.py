@@ -271,7 +271,7 @@ def quality_tables(measured: list[dict[str, Any]]) -> Iterator[tuple[str, list[l
     for what in ("document", "both"):
         means = [[found[name, form][what] for name in sets if (name, form) in found] for form in forms]
         rows.append(["mean", what, *(f"{np.mean(m):.4f}" if len(m) == len(sets) else "-" for m in means)])
-    yield "NDCG@10 of the embedded model, by document vectors and by both kinds", rows
+    yield "NDCG@10 of the model, by document vectors and by both kinds", rows
     forms = [form for form in forms if form in FORMS]
     rows = [["set", *forms]]
     rows += [[name, *(cell(found.get((name, form)), "seconds", ".1f") for form in forms)] for name in sets]
