@@ -10,27 +10,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import torch
 from figures import Judge
 from packed import vocabulary_hash
 from runs import Run, Saver, StepLoss, copy_run, newest_checkpoint
-from student import Batch, Teacher, layer_optimizer, new_student, run_pair
+from student import Batch, Teacher, check_student, layer_optimizer, new_student, run_pair
 from token_ids import Order, TokenIds
 from torch.nn import functional as F
 from transformers.utils.logging import disable_progress_bar
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.embedders.loading import minilm_folder
+from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
 from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.run_folder import SETTINGS
-
-if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.network.model import AveyBModel
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -153,6 +150,7 @@ def begin_cooldown(start: Path, folder: Path, steps: int, settings: Settings) ->
 @click.option("--mirror", type=FOLDER, help="Where each checkpoint is copied, and copied from if --out has none.")
 @click.option("--cooldown", type=click.IntRange(min=1), help="Let the learning rate of --start fall in N steps.")
 @click.option("--start", type=FOLDER, help="Run folder that --cooldown starts from.")
+@click.option("--weights", type=FOLDER, help="Model folder that a new run goes on from, as a chain.")
 @click.option("--steps", type=click.IntRange(min=1), help="Stop at this step.  [default: never]")
 @click.option("--pairs", type=click.IntRange(min=1), default=Settings.pairs, show_default=True)
 @click.option("--expansion", type=click.IntRange(min=1), default=Settings.expansion, show_default=True)
@@ -169,6 +167,7 @@ def main(
     mirror: Path | None,
     cooldown: int | None,
     start: Path | None,
+    weights: Path | None,
     steps: int | None,
     pairs: int,
     expansion: int,
@@ -192,12 +191,17 @@ def main(
     elif mirror is not None and newest_checkpoint(out) is None:
         copy_run(mirror, out)
     loaded, order = Teacher.load(folder, pairs), Order(ids, seed)
-    model = new_student(loaded, pairs, expansion, seed)
+    sources = {"teacher": loaded.fingerprint, "vocabulary": vocabulary_hash(folder), "texts": ids.sha256}
+    if weights is None:
+        model = new_student(loaded, pairs, expansion, seed)
+    else:
+        model = AveyBModel.from_pretrained(weights, dtype=torch.float32)
+        check_student(model, weights, loaded, pairs)
+        settings = replace(settings, blocks=0, pooled_from=settings.pooled_to)
+        sources["weights"] = hash_file(weights / "model.safetensors").sha256
     model.ranker.requires_grad_(False)  # the texts have no split to retrieve
     optimizer = layer_optimizer(model, settings.learning_rate, settings.embedding_rate)
     known = {**asdict(settings), "per_step": order.per_step, "width": model.config.hidden_size}
-    vocabulary = vocabulary_hash(folder)
-    sources = {"teacher": loaded.fingerprint, "vocabulary": vocabulary, "texts": ids.sha256}
     run = Run(model, optimizer, out, known, sources)
     judge = Judge(out, folder, loaded, ids, data)
     judge.drop_after(run.step)
@@ -205,7 +209,7 @@ def main(
 
     def after_step() -> None:
         if run.step % judge_every == 0 or (cooldown is not None and run.step == steps):
-            judge.add(model, run.step, run.tokens, "chain" if run.step > blocks else "blocks")
+            judge.add(model, run.step, run.tokens, "chain" if run.step > settings.blocks else "blocks")
         saver.save_in_time()
 
     run.train(

@@ -187,7 +187,7 @@ def train(
     chain = Settings(pairs=len(model.layers) // 2)
     settings = QuestionSettings(questions, negatives, epochs, learning_rate=learning_rate, chain=chain)
     ids, loaded = TokenIds.load(texts), Teacher.load(folder, chain.pairs)
-    check_student(model, start, loaded)
+    check_student(model, start, loaded, chain.pairs)
     source = Triplets(triplets, folder, Order(ids, chain.seed, per_step=PER_STEP), settings)
     settings = replace(settings, steps=steps or epochs * source.epoch)
     model.ranker.requires_grad_(False)

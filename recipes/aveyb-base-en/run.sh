@@ -11,7 +11,7 @@
 #
 # DATA    folder of the data sets, with train/ and pretrain/     WORK    where everything lies
 # MIRROR  where checkpoints are copied, too (default: nowhere)   PYTHON  with this package and its extras train, minilm
-# THREADS (default: 1)
+# THREADS (default: 1)     WEIGHTS  model folder that a new run goes on from (default: none; it begins with the teacher)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -70,7 +70,7 @@ case "${1:-} ${2:-}" in
         "$PYTHON" "$here/token_ids.py" --texts "$WORK/texts" --vocabulary "$teacher"
     fi
     exec "$PYTHON" "$here/distil.py" --texts "$WORK/texts" --data "$DATA" --out "$WORK/run" --threads "$THREADS" \
-        ${MIRROR:+--mirror "$MIRROR/run"}
+        ${MIRROR:+--mirror "$MIRROR/run"} ${WEIGHTS:+--weights "$WEIGHTS" --seed 1}
     ;;
 "stop "*) stop ;;
 "pause "*) send STOP ;;

@@ -136,12 +136,14 @@ def new_student(teacher: Teacher, pairs: int, expansion: int, seed: int) -> Avey
     return model
 
 
-def check_student(model: AveyBModel, folder: Path, teacher: Teacher) -> None:
+def check_student(model: AveyBModel, folder: Path, teacher: Teacher, pairs: int) -> None:
     """Check that a model loaded from a folder can be a student of the teacher.
 
     Raises:
-        InputError: its vocabulary or its width is another.
+        InputError: its vocabulary, its width or its number of pairs of layers is another.
     """
+    if len(model.layers) != 2 * pairs:
+        raise InputError(f"{folder} has {len(model.layers)} layers, {pairs} pairs are {2 * pairs}: give --pairs")
     own, wanted = tuple(model.embed.weight.shape), tuple(teacher.network.embeddings.word_embeddings.weight.shape)
     if own != wanted:
         raise InputError(f"{folder}: an embedding of the shape {own}, the teacher's has {wanted}: give its student")

@@ -203,6 +203,22 @@ def test_an_exported_checkpoint_opens_everywhere(
     assert all(path.read_bytes() == data for path, data in files.items())
 
 
+def test_a_new_run_goes_on_from_the_weights_of_a_model(
+    distil: Callable[..., str], recipe: Callable[[str], ModuleType], teacher: Path, tmp_path: Path
+) -> None:
+    run, model, more = tmp_path / "run", tmp_path / "model", tmp_path / "more"
+    distil(run, 40, "--blocks", 20)
+    arguments = ["--run", run, "--teacher", teacher, "--out", model]
+    CliRunner().invoke(recipe("export_checkpoint").main, list(map(str, arguments)))
+    distil(more, 10, "--weights", model)
+    begun = recipe("student").checkpoint_weights(more / "checkpoints" / "checkpoint-0")
+    assert same(begun, recipe("student").checkpoint_weights(run / "checkpoints" / "checkpoint-40"))
+    first, went_on = (json.loads((folder / "metrics.jsonl").read_text().splitlines()[0]) for folder in (run, more))
+    assert first["cosine"] is None and went_on["cosine"] is not None  # a chain from the first step
+    assert "settings blocks" in distil(more, 12, code=2)  # the same run needs the same start
+    assert "give --pairs" in distil(tmp_path / "deep", 2, "--weights", model, "--pairs", 2, code=2)
+
+
 def test_questions_learn_to_find_their_passages_among_mined_ones(
     distil: Callable[..., str], recipe: Callable[[str], ModuleType], teacher: Path, texts: Path, tmp_path: Path
 ) -> None:
