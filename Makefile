@@ -30,7 +30,7 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
 test-kernels: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -v tests/kernels
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/kernels
 
 # Adapters and servers, with the frameworks' own suites, and the snippets of their pages; a part of `make test`.
 test-integrations: $(VENV)/.installed-dev

@@ -19,7 +19,8 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from pathlib import Path
 
-FACTORIES = ["Flat", "HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
+FACTORIES = ["HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2"]
+MORE = ["Flat", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, e
                 assert_best(hits, true_scores(rows, embedder, row["text"]), 5)
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("factory", [*FACTORIES, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
 def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: FakeEmbedder, factory: str) -> None:
     rows = {row["_id"]: row for row in make_documents(150)}
     root = tmp_path / "ix"

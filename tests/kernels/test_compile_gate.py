@@ -15,6 +15,7 @@ def committed() -> dict:
     return json.loads(compile_gate.TABLE.with_suffix(".json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(compile_gate.cases()), ids=lambda case: case.key)
 def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProperty) -> None:
     table = committed()
@@ -30,6 +31,7 @@ def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProper
         assert line["programs_per_multiprocessor"] >= before["programs_per_multiprocessor"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(compile_gate.cases()), ids=lambda case: case.key)
 def test_no_race(case: compile_gate.Case) -> None:
     assert case.compile().findings.races == ()

@@ -27,6 +27,7 @@ PARTS = {1: "check", 2: "encode_ours", 3: "encode_peers", 4: "kernels", 5: "trai
 GPU_PYTHON = os.environ.get("GPU_PYTHON", "")  # an interpreter with the versions of the GPU machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
     "python",

@@ -12,6 +12,7 @@ import pytest
 SUITE = Path(__file__).parent / "interpreter"
 
 
+@pytest.mark.slow
 def test_kernels_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     root = SUITE.parents[2]
