@@ -153,7 +153,10 @@ class IndexMachine(RuleBasedStateMachine):
                 assert verify_index(self.root).problems == []
 
 
-TestIndex = IndexMachine.TestCase
-TestIndex.settings = settings(
-    max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class TestIndex(IndexMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.slow
+class TestIndexForLong(IndexMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(TestIndex.settings, max_examples=100, stateful_step_count=30)

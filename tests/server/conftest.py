@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,16 @@ def pages_of_this_project() -> list[dict[str, Any]]:
     return documents
 
 
+@cache  # a fixture that another conftest.py imports is a fixture of its own
+def build_handbook(folder: Path) -> Path:
+    build_index(pages_of_this_project(), folder / "handbook")
+    return folder / "handbook"
+
+
 @pytest.fixture(scope="session")
 def handbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of the documentation, made by the embedded model."""
-    path = tmp_path_factory.mktemp("served") / "handbook"
-    build_index(pages_of_this_project(), path)
-    return path
+    return build_handbook(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")

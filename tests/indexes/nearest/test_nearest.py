@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 DIM = 24
 FACTORIES = (
     "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs",
-    "OPQ6,IVF4,PQ6", "PCA16,HNSW8",
+    "OPQ6,IVF4,PQ6x4", "PCA16,HNSW8",
 )  # fmt: skip
+SLOW = pytest.param("OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow)  # its training takes half a minute
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def recall(found: np.ndarray, truth: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("factory", "kind"),
-    [*((factory, "passage") for factory in FACTORIES), ("auto", "document"), ("HNSW16", "document")],
+    [*((factory, "passage") for factory in FACTORIES), ("auto", "document"), ("HNSW16", "document"), SLOW],
 )
 def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
     factory: str, kind: Kind, tmp_path: Path
