@@ -130,19 +130,22 @@ class AveyBLayer(nn.Module):
         Returns:
             `[n, T, D]`.
         """
-        settings = self.settings
+        mixed, gate, bypass = self.enriched(x)
+        context = self.mix(mixed, gate, lengths, factor)
+        context_weight, bypass_weight = self._fuser_parts()
+        return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
+
+    def enriched(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what the enricher makes of `[n, T, D]`, in parts: see `LayerSettings.parts`."""
         enriched = enrich(
             x,
             self.norm.weight,
             self.enricher.weight,
             self.enricher.bias,
-            eps=settings.norm_eps,
-            activation=settings.enricher_activation,
+            eps=self.settings.norm_eps,
+            activation=self.settings.enricher_activation,
         )
-        mixed, gate, bypass = settings.parts(enriched)
-        context = self.mix(mixed, gate, lengths, factor)
-        context_weight, bypass_weight = self._fuser_parts()
-        return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
+        return self.settings.parts(enriched)
 
     def mixing(self, factor: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return V (None in a dynamic layer) and the bias (None where there is none) for rows of `factor` tokens each.

@@ -147,6 +147,10 @@ class Float32:
         """Return the product with `weight.T`, a constant `[N, K]`: `[R, N]`."""
         return self._graph.op("MatMul", rows.values, self._graph.constant(weight.T, name=name))
 
+    def lost(self, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Return what a product with `weight.T` lacks of the exact one, `[N]`, for a row `mean` `[K]`."""
+        return np.zeros(len(weight), np.float32)
+
 
 class Int8(Float32):
     """Linear maps with int8 weights and rows rounded to a byte."""
@@ -191,8 +195,7 @@ class Int8(Float32):
     def product(self, rows: Rows, weight: np.ndarray, name: str) -> str:
         """See `Float32.product`; each column of `weight.T` has a scale of its own."""
         graph = self._graph
-        scale = np.maximum(np.abs(weight).max(axis=1) / LARGEST_WEIGHT, _SMALLEST).astype(np.float32)
-        codes = np.rint(weight / scale[:, None]).astype(np.int8)
+        codes, scale = _rounded(weight)
         sums = graph.op(
             "MatMulIntegerToFloat",
             rows.values,
@@ -203,3 +206,15 @@ class Int8(Float32):
             domain=CONTRIB,
         )
         return graph.op("Mul", sums, rows.scale or graph.constant(1.0))
+
+    def lost(self, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """See `Float32.lost`."""
+        codes, scale = _rounded(weight)
+        lost: np.ndarray = (weight - codes * scale[:, None]) @ mean
+        return lost
+
+
+def _rounded(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes `[N, K]` and scales `[N]` of a weight."""
+    scale = np.maximum(np.abs(weight).max(axis=1) / LARGEST_WEIGHT, _SMALLEST).astype(np.float32)
+    return np.rint(weight / scale[:, None]).astype(np.int8), scale

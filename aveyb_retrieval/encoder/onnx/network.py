@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.encoder.onnx.means import layer_means
+
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.layers import AveyBLayer
     from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
-    from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Rows
+    from aveyb_retrieval.encoder.onnx.graph import Float32, Graph
+    from aveyb_retrieval.encoder.onnx.means import Means
 
 _MIN_NORM = 1e-12
 _LOWEST = -3e38  # stands for minus infinity in a softmax
@@ -32,9 +35,10 @@ class Network:
     def write(self) -> str:
         """Write everything from the inputs `ids`, `retrieved` and `weights` to the vectors `[n, T, D]`."""
         graph, config = self._graph, self._config
+        means = layer_means(self._model)
         x = self._start()
         for number, layer in enumerate(self._model.layers):
-            x = self._layer(x, layer, f"layer{number}")  # type: ignore[arg-type]  # a ModuleList holds modules
+            x = self._layer(x, layer, means[number], f"layer{number}")  # type: ignore[arg-type]  # a ModuleList
         if self._model.ln_f is not None:
             weight = graph.constant(_array(self._model.ln_f.weight), name="final_norm")
             x = graph.op("Mul", graph.op("Div", x, self._root_mean_square(x)), weight)
@@ -89,10 +93,11 @@ class Network:
 
     # -- layers ----------------------------------------------------------------------------------------------------
 
-    def _layer(self, x: str, layer: AveyBLayer, name: str) -> str:
+    def _layer(self, x: str, layer: AveyBLayer, means: Means, name: str) -> str:
         graph, linear, settings = self._graph, self._linear, layer.settings
         squared = settings.enricher_activation == "relu2"
         enricher, bias = _array(layer.enricher.weight) * _array(layer.norm.weight), _array(layer.enricher.bias)
+        bias = bias + linear.lost(enricher, means.normed)
         rows = linear.rows(x, self._root_mean_square(x))
         m, b = settings.mixed_size, settings.bypass_size
         sizes = {"mixed": m, "gate": m, "bypass": b}
@@ -111,16 +116,19 @@ class Network:
             columns = {"context": slice(0, m), "bypass": slice(m, None)}
         else:
             columns = {"bypass": slice(0, b), "context": slice(b, None)}
-        out = self._fused("context", linear.rows(context, positive=positive), fuser[:, columns["context"]], name)
-        bypassed = linear.rows(parts["bypass"], positive=squared)
-        out = graph.op("Add", out, self._fused("bypass", bypassed, fuser[:, columns["bypass"]], name))
-        out = graph.op("Add", out, graph.constant(_array(layer.fuser.bias), name=f"{name}_fuser_bias"))
+        inputs = {
+            "context": linear.rows(context, positive=positive),
+            "bypass": linear.rows(parts["bypass"], positive=squared),
+        }
+        products, bias = [], _array(layer.fuser.bias)
+        for part, rows in inputs.items():
+            weight = fuser[:, columns[part]]
+            products.append(linear.product(rows, weight, f"{name}_fuse_{part}"))
+            bias = bias + linear.lost(weight, getattr(means, part))
+        out = graph.op("Add", graph.op("Add", *products), graph.constant(bias, name=f"{name}_fuser_bias"))
         if layer.alpha is not None:
             x = graph.op("Mul", x, graph.constant(_array(layer.alpha), name=f"{name}_alpha"))
         return graph.op("Add", out, x)
-
-    def _fused(self, part: str, rows: Rows, weight: np.ndarray, name: str) -> str:
-        return self._linear.product(rows, weight, f"{name}_fuse_{part}")
 
     def _activated(self, x: str, squared: bool) -> str:
         graph = self._graph
