@@ -16,7 +16,6 @@ _EXTRAS = {  # packages that more than one place imports
     "torch": "torch",
     "transformers": "torch",
     "sentence_transformers": "torch",
-    "tokenizers": "torch",
     "huggingface_hub": "hub",
     "onnx": "train",
 }

@@ -32,16 +32,11 @@ BM25 = "BM25"
 MINILM = "MiniLM, cut at 256"
 CHUNKS = "MiniLM, 180-word chunks"
 RRF = "RRF of BM25 and MiniLM"
-MODEL = "aveyb-small-en"
-DENSE = f"{MODEL}, both"
-HYBRID = f"hybrid of BM25 and {MODEL}, both"
+MODEL = "aveyb-base-en"
 INDEX = f"index of {MODEL}"
+VECTORS = f"{INDEX}, vectors"
 MAXSIM = f"{INDEX}, reranked by MaxSim"
 FUSED_CHUNKS = f"hybrid of BM25 and {CHUNKS}"
-SMALL = f"{MODEL}, passages of 128 tokens"
-FUSED_SMALL = f"hybrid of BM25 and {SMALL}"
-INDEX_SMALL = f"index of {SMALL}"
-MAXSIM_SMALL = f"{INDEX_SMALL}, reranked by MaxSim"
 INDEX_MINILM = "index of MiniLM, passages of 128 tokens, one by one"
 
 WIDTH = 120  # characters of a line
@@ -85,16 +80,11 @@ def quality_summary() -> str:
     systems = {
         f"{MODEL}, default search": INDEX,
         f'{MODEL}, the best 100 reranked (`rerank="maxsim"`)': MAXSIM,
-        f'{MODEL}, vectors (`mode="dense"`)': DENSE,
-        f"{MODEL}, default search, passages of 128 tokens": INDEX_SMALL,
-        f"{MODEL}, passages of 128 tokens, the best 100 reranked": MAXSIM_SMALL,
-        f"{MODEL}, vectors, passages of 128 tokens": SMALL,
+        f'{MODEL}, vectors (`mode="dense"`)': VECTORS,
         "BM25": BM25,
         "all-MiniLM-L6-v2, cut at its 256 tokens": MINILM,
         "all-MiniLM-L6-v2, 180-word chunks": CHUNKS,
         "all-MiniLM-L6-v2, default search, passages of 128 tokens one by one": INDEX_MINILM,
-        f"BM25 and {MODEL}, scores fused": HYBRID,
-        f"BM25 and {MODEL}, scores fused, passages of 128 tokens": FUSED_SMALL,
         "BM25 and all-MiniLM-L6-v2, 180-word chunks, scores fused": FUSED_CHUNKS,
         "BM25 and all-MiniLM-L6-v2, reciprocal ranks": RRF,
     }
@@ -106,8 +96,8 @@ def quality_summary() -> str:
         rows.append([label, *cells])
     head = ["NDCG@10", f"short texts ({len(SHORT)} sets)", "meetings", "textbooks", f"all {len(sets)} sets"]
     better = sum(scores[name, INDEX] > scores[name, BM25] for name in sets)
-    share = mean(DENSE, SHORT) / mean(MINILM, SHORT)
-    cut = " and ".join(f"{scores[name, DENSE]:.3f} against {scores[name, MINILM]:.3f}" for name in LONG)
+    share = mean(VECTORS, SHORT) / mean(MINILM, SHORT)
+    cut = " and ".join(f"{scores[name, VECTORS]:.3f} against {scores[name, MINILM]:.3f}" for name in LONG)
     chunks = " and ".join(f"{scores[name, CHUNKS]:.3f}" for name in LONG)
     return "\n".join(
         [
@@ -136,7 +126,7 @@ def quality_card() -> str:
     """Return the model card's table: every set, four decimals."""
     scores = ndcg()
     columns = {
-        "dense": DENSE,
+        "vectors": VECTORS,
         "default search": INDEX,
         "all-MiniLM-L6-v2": MINILM,
         "BM25": BM25,
@@ -146,7 +136,7 @@ def quality_card() -> str:
         [name, sizes()[name], *(f"{scores[name, system]:.4f}" for system in columns.values())]
         for name in (*SHORT, *LONG)
     ]
-    share = mean(DENSE, SHORT) / mean(MINILM, SHORT)
+    share = mean(VECTORS, SHORT) / mean(MINILM, SHORT)
     chunks = " and ".join(f"{scores[name, CHUNKS]:.4f}" for name in LONG)
     return "\n".join(
         [
@@ -156,27 +146,6 @@ def quality_card() -> str:
             f"On the two sets of long texts, MiniLM on 180-word chunks scores {chunks}.",
         ]
     )
-
-
-def quality_recipe() -> str:
-    """Return the recipe's table: every set, and the means."""
-    scores, sets = ndcg(), (*SHORT, *LONG)
-    columns = {
-        BM25: BM25,
-        MINILM: MINILM,
-        CHUNKS: CHUNKS,
-        RRF: RRF,
-        "dense": DENSE,
-        "fused": HYBRID,
-        "default search": INDEX,
-        "MaxSim": MAXSIM,
-    }
-    rows = [
-        [name, *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in columns.values())] for name in sets
-    ]
-    full = [all((name, s) in scores for name in sets) for s in columns.values()]
-    means = [f"{mean(s, sets):.4f}" if there else "-" for s, there in zip(columns.values(), full, strict=True)]
-    return table(["set", *columns], [*rows, ["mean", *means]])
 
 
 def precision() -> str:
@@ -201,8 +170,7 @@ def precision() -> str:
 
 SHOWN_PASSAGES = (
     "BM25, 200 words", "0.4 MiniLM + 0.6 BM25, 110 words", "ours, words and vectors, 256 tokens (default)",
-    "ours, vectors, 256 tokens", "ours, words, 256 tokens", "ours, words and vectors, 128 tokens",
-    "ours, words and vectors, 256 tokens, 64 shared", "ours, default, reranked by int8 token vectors",
+    "ours, vectors, 256 tokens", "ours, words, 256 tokens", "ours, default, reranked by int8 token vectors",
     "MiniLM in our index, words and vectors, one by one, 128 tokens",
 )  # fmt: skip
 
@@ -641,7 +609,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "quality-sentence": quality_sentence,
     "quality-summary": quality_summary,
     "quality-card": quality_card,
-    "quality-recipe": quality_recipe,
     "extras": extras,
     "onnx": onnx,
     "start": start,

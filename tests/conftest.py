@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # What `make test-light` leaves out.
-HEAVY = ("torch", "transformers", "sentence_transformers", "tokenizers", "huggingface_hub", "onnx", "datasets")
+HEAVY = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx", "datasets")
 
 
 @pytest.fixture(scope="session")

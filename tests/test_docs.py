@@ -22,6 +22,7 @@ from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli import train as train_cli
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.onnx.export import export_onnx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,10 +83,14 @@ def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path
     (tmp_path / "example.mjs").write_text(code)
     (tmp_path / "node_modules").symlink_to(packages)
     questions = ["which notice period applies?", "Where is NASA?"]
-    command = ["node", str(tmp_path / "example.mjs"), str(DEFAULT_MODEL), *questions]
+    shutil.copytree(DEFAULT_MODEL, tmp_path / "model")
+    export_onnx(tmp_path / "model", precision="float32")
+    command = ["node", str(tmp_path / "example.mjs"), str(tmp_path / "model"), *questions]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(json.loads(done.stdout), Embedder.load().encode_queries(questions), atol=1e-3)
+    np.testing.assert_allclose(
+        json.loads(done.stdout), Embedder.load(precision="float32").encode_queries(questions), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "cli.md"], ids=name)

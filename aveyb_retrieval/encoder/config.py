@@ -1,7 +1,7 @@
 """AveyBConfig: every design choice that the Avey-B paper compares, or that its released code makes differently.
 
-`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is the shape of the
-model embedded in this package. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
+`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is a small shape
+for CPUs. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
 and weights are float32.
 """
 
@@ -306,7 +306,7 @@ class AveyBConfig(BaseConfig):
 
     @classmethod
     def mini(cls, **overrides: Any) -> AveyBConfig:
-        """Return the shape of the embedded model (its vocabulary has 23,552 rows); float16 weights stay under 16 MiB.
+        """Return a small shape for CPUs: with a vocabulary of 23,552 rows, float16 weights stay under 16 MiB.
 
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MODELS = Path(__file__).parent.parent / "models"
-# Models with a name of their own, the default first; wheels have the default alone.
-EMBEDDED = ("aveyb-small-en", "aveyb-base-en")
-DEFAULT_MODEL = MODELS / EMBEDDED[0]
+DEFAULT_MODEL = MODELS / "aveyb-base-en"  # embedded; its name loads it, too
 MODEL_FILES = ("config.json", "model.safetensors")
 TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
 _HUB_FILES = [
@@ -30,25 +28,21 @@ _HUB_FILES = [
 
 
 def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
-    """Return the local folder of a model: an embedded one, a folder, or a snapshot from the Hugging Face hub.
+    """Return the local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
 
     Args:
-        model: what names it; None: the default among the embedded ones.
+        model: what names it; None: the embedded one.
         fetch: whether the hub may be asked; else a snapshot must be on this machine already.
 
     Raises:
         ModelError: nothing is there, locally or on the hub.
     """
     folder = DEFAULT_MODEL if model is None else Path(model)
-    if model in EMBEDDED and not folder.is_dir():
-        folder = MODELS / str(model)
+    if str(model) == DEFAULT_MODEL.name and not folder.is_dir():
+        folder = DEFAULT_MODEL
     if folder.is_dir():
         return folder
-    if model in EMBEDDED:
-        raise ModelError(
-            f"{model}: its weights are in no wheel; give its folder, aveyb_retrieval/models/{model} of the repository"
-        )
-    if model is None:
+    if folder == DEFAULT_MODEL:
         raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
     if folder.is_absolute() or str(model).count("/") != 1:
         raise ModelError(f"{model}: no such model folder, and not a hub name of the form owner/name")

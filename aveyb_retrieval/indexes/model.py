@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from aveyb_retrieval.encoder.folders import EMBEDDED
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
@@ -144,8 +143,7 @@ def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLik
 def load_recorded(loaded_by: str | None, description: Mapping[str, Any], **options: Any) -> EmbedderLike:
     """Load the model of an index by what the index says, which somebody else may have written.
 
-    An index made with the embedded model says only its name; that model stays in the package when another one becomes
-    the default.
+    An index made with the embedded model names none to load.
 
     Args:
         loaded_by: what the model was loaded by; None: it was the embedded one, or given loaded.
@@ -157,7 +155,7 @@ def load_recorded(loaded_by: str | None, description: Mapping[str, Any], **optio
         IndexFormatError: another one is there.
     """
     if loaded_by is None:
-        return load_model(description["name"] if description["name"] in EMBEDDED else None, **options)
+        return load_model(None, **options)
     return load_model(loaded_by, recorded=description["fingerprint"], **options)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +157,7 @@ def worker(name: str, threads: int, folder: Path, seconds: float) -> dict[str, A
 
 def write_texts(data: Path, folder: Path, tokens: int) -> None:
     """Cut a corpus into texts of each length, in our tokens; about so many tokens of each."""
-    tokenizer = AveyBTokenizer.load(DEFAULT_MODEL)
+    tokenizer = read_vocabulary(DEFAULT_MODEL)
     lines = (json.loads(line) for line in (data / "corpus.jsonl").open(encoding="utf-8"))
     long = [text for text in (line["text"] for line in lines) if len(text) > 45_000][:20]
     spans = [tokenizer.encode(text[:45_000])[1] for text in long]

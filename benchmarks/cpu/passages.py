@@ -26,7 +26,6 @@ from passage_peers import FusedPassages, IndexPassages, WordScorer
 from quality import RESULTS, built, minilm_folder, with_documents
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
 from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder, word_chunks
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
 DOCUMENTS = {"qmsum-long": 120, "cuad-long": 120}  # of 232 and 491: MiniLM reads 120 in a quarter of an hour
-SIZES = (64, 128, 256)  # tokens of a passage
+SMALL = 128  # tokens of a passage: half of the default
 OVERLAP = 64
 MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}
 SEED = 0
@@ -72,18 +71,18 @@ def peers(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator
 
 
 def ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, and by either."""
-    path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens)
+    """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, by either, reranked."""
+    path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors="int8")
     for mode, what in MODES.items():
         chosen = " (default)" if mode == "hybrid" else ""
         yield IndexPassages(path, mode=mode, name=f"ours, {what}, {DEFAULT_SIZE.tokens} tokens{chosen}")
+    yield IndexPassages(path, rerank="token-vectors", name="ours, default, reranked by int8 token vectors")
 
 
 def sizes(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield indexes of ours with passages of other sizes, and with overlap."""
-    for tokens in sorted(set(SIZES) - {DEFAULT_SIZE.tokens}, reverse=True):
-        path = built(task, folder, passage_tokens=tokens)
-        yield IndexPassages(path, name=f"ours, words and vectors, {tokens} tokens")
+    """Yield indexes of ours with smaller passages, and with overlap."""
+    path = built(task, folder, passage_tokens=SMALL)
+    yield IndexPassages(path, name=f"ours, words and vectors, {SMALL} tokens")
     path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, passage_overlap=OVERLAP)
     yield IndexPassages(path, name=f"ours, words and vectors, {DEFAULT_SIZE.tokens} tokens, {OVERLAP} shared")
 
@@ -95,13 +94,6 @@ def minilm_in_ours(task: Task, cache: VectorCache, folder: Path, minilm: str) ->
         for mode in ("hybrid", "dense"):
             how = "late" if late else "one by one"
             yield IndexPassages(path, mode=mode, name=f"MiniLM in our index, {MODES[mode]}, {how}, 128 tokens")
-
-
-def token_vectors(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield the default index with token vectors, the best 100 candidates reranked by them."""
-    for storage in STORAGES:
-        path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors=storage)
-        yield IndexPassages(path, rerank="token-vectors", name=f"ours, default, reranked by {storage} token vectors")
 
 
 def late_and_alone(
@@ -140,7 +132,6 @@ GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSyste
     "sentences": sentences,
     "ours": ours,
     "sizes": sizes,
-    "tokens": token_vectors,
     "minilm": minilm_in_ours,
 }
 

@@ -1,14 +1,12 @@
-"""Retrieval quality on small public collections: BM25, all-MiniLM-L6-v2, our model, and fusions, in one run.
+"""Retrieval quality on small public collections: BM25, all-MiniLM-L6-v2, their fusions, and our indexes, in one run.
 
     python benchmarks/cpu/quality.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
 NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
-`default_rng(0).permutation`. float32, but indexes are built as they are by default. Our model reads whole documents;
-MiniLM is cut at its 256 tokens, and on the long sets also runs on 180-word chunks (best chunk), which is what people
-do today, alone and fused with BM25 as our model is. Our passages are those of an index, of at most 256 tokens, then
-of at most 128. Last, our index searched end to end, without and with MaxSim over its token vectors, and on the long
-sets an index made by MiniLM.
-cuad-long is long and large: 120 of its documents are drawn, and it does not count in the mean.
+`default_rng(0).permutation`. MiniLM is cut at its 256 tokens, and on the long sets also runs on 180-word chunks (best
+chunk), which is what people do today, alone and fused with BM25 as our index is. Our model's index is built as by
+default (int8) and searched end to end: by words and vectors, by vectors, and with the best 100 reranked by MaxSim over
+token vectors. On the long sets there is an index made by MiniLM, too.
 With --cache, vectors and results that are already there are used again, so an interrupted run continues. With
 `--groups` or `--sets` the other results of quality.json stay. Prints one table; writes quality.json and quality.md
 into benchmarks/results/.
@@ -35,16 +33,15 @@ from rank_fusion import RRFSystem
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
+from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE
 from aveyb_retrieval.eval.base import fingerprint_of
-from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_encoder, load_peer
+from aveyb_retrieval.eval.encoders import load_encoder, load_peer
 from aveyb_retrieval.eval.html import write_html
 from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
-from aveyb_retrieval.eval.vectors import GRANULARITIES
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -53,13 +50,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.base import System
 
 SETS = ("scifact", "cranfield", "nq-gold", "medquad", "qmsum-long", "openstax-ccby-long")
-MORE = ("cuad-long",)  # not in the mean
-LONG = ("qmsum-long", "openstax-ccby-long", "cuad-long")
-DOCUMENTS = {"cuad-long": 120}  # of 491, as in passages.py
+LONG = ("qmsum-long", "openstax-ccby-long")
 MAX_QUERIES = 700
-GROUPS = ("peers", "ours", "reranked", "minilm")
+GROUPS = ("peers", "ours", "minilm")
 CHUNK_WORDS = 180
-SMALL = 128  # tokens of a passage: half of the default
+WINDOWED = 128  # tokens of a passage: MiniLM's window holds about two
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -98,20 +93,18 @@ def with_documents(task: Task, documents: int, *, seed: int = 0) -> Task:
 
 def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
     """Yield the systems of the table on one set, of the groups that are asked for."""
-    bm25 = BM25System(task.corpus)
     if "peers" in args.groups:
-        yield from peers(task, args, cache, bm25)
+        yield from peers(task, args, cache)
     if "ours" in args.groups:
-        yield from ours(task, args, cache, bm25)
-    if "reranked" in args.groups and task.dataset not in MORE:
-        yield from reranked(task, args, cache, bm25)
+        yield from indexes(task, args.cache, args.model)
     if "minilm" in args.groups and task.dataset in LONG:
-        path = built(task, args.cache, model=args.minilm, passage_tokens=SMALL, late=False)
-        yield IndexSystem(path, name=f"index of MiniLM, passages of {SMALL} tokens, one by one")
+        path = built(task, args.cache, model=args.minilm, passage_tokens=WINDOWED, late=False)
+        yield IndexSystem(path, name=f"index of MiniLM, passages of {WINDOWED} tokens, one by one")
 
 
-def peers(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
+def peers(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
     """Yield BM25, MiniLM and their fusion."""
+    bm25 = BM25System(task.corpus)
     minilm = DenseSystem(load_peer(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
     yield bm25
     yield minilm
@@ -124,30 +117,13 @@ def peers(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25Sy
         yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
 
 
-def ours(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
-    """Yield our model by every kind of vectors, alone and fused with BM25."""
-    encoder = load_encoder(args.model)
-    for granularity in GRANULARITIES:
-        name = f"{encoder.info.name}, {granularity}"
-        dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
-        yield dense
-        yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
-    model = None if args.model == "default" else args.model
-    embedder = Embedder.load(model, precision="float32", passage_size=PassageSize(SMALL))
-    name = f"{encoder.info.name}, passages of {SMALL} tokens"
-    dense = DenseSystem(EmbedderEncoder(embedder), task.corpus, cache, granularity="both", name=name)
-    yield dense
-    yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
-
-
-def reranked(task: Task, args: argparse.Namespace, cache: VectorCache, bm25: BM25System) -> Iterator[System]:
-    """Yield indexes of our model, searched end to end as they come, and with their best 100 reranked by MaxSim."""
-    name = f"index of {Path(DEFAULT_MODEL if args.model == 'default' else args.model).name}"
-    sizes: dict[str, dict[str, int]] = {name: {}, f"{name}, passages of {SMALL} tokens": {"passage_tokens": SMALL}}
-    for what, size in sizes.items():
-        path = built(task, args.cache, model=args.model, token_vectors="int8", **size)
-        yield IndexSystem(path, name=what)
-        yield IndexSystem(path, rerank="token-vectors", name=f"{what}, reranked by MaxSim")
+def indexes(task: Task, folder: Path | None, model: str) -> Iterator[System]:
+    """Yield the default index of our model: the default search, vectors alone, and the best 100 reranked."""
+    name = f"index of {Path(DEFAULT_MODEL if model == 'default' else model).name}"
+    path = built(task, folder, model=model, token_vectors="int8")
+    yield IndexSystem(path, name=name)
+    yield IndexSystem(path, mode="dense", name=f"{name}, vectors")
+    yield IndexSystem(path, rerank="token-vectors", name=f"{name}, reranked by MaxSim")
 
 
 def built(task: Task, folder: Path | None, *, model: str | None = None, **options: Any) -> Path:
@@ -171,11 +147,8 @@ def table(results: list[dict[str, Any]]) -> list[list[str]]:
     rows = [["set", "docs / queries", *names]]
     for name in sets:
         rows.append([name, sizes[name], *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in names)])
-    counted = [name for name in sets if name not in MORE]
-    means = [
-        np.mean([scores[d, s] for d in counted]) if all((d, s) in scores for d in counted) else None for s in names
-    ]
-    rows.append([f"mean of the first {len(counted)}", "", *("-" if mean is None else f"{mean:.4f}" for mean in means)])
+    means = [np.mean([scores[d, s] for d in sets]) if all((d, s) in scores for d in sets) else None for s in names]
+    rows.append(["mean", "", *("-" if mean is None else f"{mean:.4f}" for mean in means)])
     return rows
 
 
@@ -187,7 +160,7 @@ def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
     names = list(dict.fromkeys(row["system"]["name"] for row in [*old, *rows]))
     new = {(row["dataset"], row["system"]["name"]) for row in rows}
     rows += [row for row in old if (row["dataset"], row["system"]["name"]) not in new]
-    sets = [*SETS, *MORE, *(row["dataset"] for row in rows)]
+    sets = [*SETS, *(row["dataset"] for row in rows)]
     return sorted(rows, key=lambda row: (sets.index(row["dataset"]), names.index(row["system"]["name"])))
 
 
@@ -201,7 +174,7 @@ def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int |
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
-    parser.add_argument("--sets", nargs="+", default=[*SETS, *MORE])
+    parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--model", default="default", help="our model: default, or a folder")
     parser.add_argument("--minilm", default=None, help="folder of all-MiniLM-L6-v2")
@@ -217,8 +190,6 @@ def main() -> None:
         stored = ResultCache(args.cache) if args.cache else None
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
-            if name in DOCUMENTS:
-                task = with_documents(task, DOCUMENTS[name])
             for system in systems(task, args, cache):
                 result, _ = run_system(system, task, cache=stored, only_missing=True)
                 results.append(result)

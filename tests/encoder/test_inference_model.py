@@ -24,7 +24,7 @@ SEARCH = """
 import sys
 from aveyb_retrieval import Embedder
 import aveyb_retrieval.indexes.search.retriever
-assert Embedder.load(precision="float32").encode_queries(["which notice period applies?"]).shape == (1, 256)
+assert Embedder.load(precision="float32").encode_queries(["which notice period applies?"]).shape == (1, 384)
 print(*[name for name in ("torch._dynamo", "torch.distributed.tensor", "sympy", "transformers.modeling_utils")
         if name in sys.modules])
 """

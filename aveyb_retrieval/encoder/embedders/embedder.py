@@ -160,7 +160,7 @@ class Embedder:
         """Load a model folder, or a model of the Hugging Face hub by its name.
 
         Args:
-            model: folder, hub name or one of `EMBEDDED`; None: the default among those.
+            model: folder or hub name; None: the embedded one.
             name: what to call it; None: what it was loaded by.
             device: "cpu", or another device of torch.
             precision: what the model computes in; vectors are float32 in any case. "int8" runs the folder's ONNX form

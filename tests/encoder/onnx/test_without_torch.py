@@ -15,7 +15,7 @@ from tests.eval.toys import write_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-BLOCKED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "tokenizers", "onnx")
+BLOCKED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx")
 BLOCK = f"import sys\nfor name in {BLOCKED}:\n    sys.modules[name] = None\n"
 SEARCH = """
 from aveyb_retrieval import Embedder, Retriever, build_index, add_documents
