@@ -97,7 +97,7 @@ def fuzz(texts: range) -> None:
         rng = random.Random(seed)
         text = fuzzed(rng)
         size = rng.choice([16, 24, 64])
-        offsets = tokenized(text, vocabularies[seed % 3])
+        offsets = tokenized(text, vocabularies[seed % len(vocabularies)])
         cuts = cut_passages(text, offsets, PassageSize(size))
         if not len(offsets):  # to WordPiece, white space is nothing
             assert not text.strip() and not len(cuts)
