@@ -16,6 +16,7 @@ from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError
 
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
+MARKS = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)], capitals="marks")
 
 PIECES = [
     "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
@@ -92,7 +93,7 @@ def fuzzed(rng: random.Random) -> str:
 
 
 def fuzz(texts: range) -> None:
-    vocabularies = [BYTES, read_vocabulary(DEFAULT_MODEL)]
+    vocabularies = [BYTES, MARKS, read_vocabulary(DEFAULT_MODEL)]
     for seed in texts:
         rng = random.Random(seed)
         text = fuzzed(rng)

@@ -25,7 +25,7 @@ def test_the_embedded_model_gives_the_same_vectors() -> None:
     np.testing.assert_allclose(model.encode_document(TEXTS, batch_size=2), documents, atol=1e-5)
     np.testing.assert_allclose(model.encode_query(TEXTS), embedder.encode_queries(TEXTS), atol=1e-5)
     exact = Embedder.load(precision="float32").encode_queries(TEXTS)
-    assert cosines(np.asarray(model.encode_query(TEXTS)), exact).min() > 0.995
+    assert cosines(np.asarray(model.encode_query(TEXTS)), exact).min() > 0.998
     assert model.get_embedding_dimension() == embedder.dim
     assert float(model.similarity(documents[:1], documents[:1])) == pytest.approx(1)
 
