@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import tracemalloc
 import unicodedata
 from typing import TYPE_CHECKING
@@ -203,3 +204,43 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
         "..._",
     ):
         assert rules.stored(f"{text} ü").removesuffix("ü ") == (rules.stored(text) or " ")
+
+
+@pytest.mark.parametrize("name", ["english", "greek", "none"])
+def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> None:
+    """They are looked up together; cuts inside words, marks, overlaps and passages without words make no difference."""
+    rng, rules = random.Random(name), language(name)
+    drawn = [
+        "running",
+        "don't",
+        "Ship-shape",
+        "ΟΔΟΣ",
+        "Σ'Α",
+        "cafe\u0301",
+        "\u0301",
+        "東京都",
+        "한국",
+        "ﬁn",
+        "2.5",
+        " ",
+        "\n\n",
+        "\u00a0",
+        "—",
+    ]
+    for _ in range(300):
+        text = "".join(rng.choice(drawn) + rng.choice(["", " ", " ", "\n"]) for _ in range(rng.randrange(12)))
+        edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
+        spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
+        whole, parts = rules.stored_in_parts(text, spans)
+        assert whole == rules.stored(text)
+        assert parts == [rules.stored(text[start:stop]) for start, stop in spans], (text, spans)
+
+
+def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlapping passages that begin and end beside blanks: each piece between two cuts is split into words once."""
+    rules, seen = language("english"), list[str]()
+    split = type(rules).stored
+    monkeypatch.setattr(type(rules), "stored", lambda self, text: seen.append(text) or split(self, text))
+    text = "one two three four five"
+    assert rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1] == [" one two three ", " three four ", " five "]
+    assert "".join(seen) == text

@@ -12,7 +12,7 @@ from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, fixed_lists, schemas
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.store.words import joined, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +44,14 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
     texts: dict[str, list[Any]] = {"doc": [], "text": [], WORDS: []}
     passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
     codes: list[bytes] = []
-    words_of = language(encoding.language).stored
+    rules = language(encoding.language)
     with_passages = "passage" in encoding.kinds
     for doc, (record, encoded, tokens) in enumerate(made, start=first_doc):
         spans = encoded.spans if with_passages else encoded.spans[:0]
         headings = (getattr(encoded, "headings", None) or [""] * len(spans))[: len(spans)]  # not every model finds them
         norms = getattr(encoded, "norms", None)  # not every model tells
-        words = [
-            words_of(f"{heading}\n{record.text[start:stop]}")
-            for heading, (start, stop) in zip(headings, spans.tolist(), strict=True)
-        ]
+        of_text, of_spans = rules.stored_in_parts(record.text, spans.tolist())
+        words = [joined([rules.stored(head), each]) for head, each in zip(headings, of_spans, strict=True)]
         documents.append(
             {
                 "doc": doc,
@@ -72,7 +70,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         )
         texts["doc"].append(doc)
         texts["text"].append(record.text)
-        texts[WORDS].append(words_of(f"{record.title}\n{record.text}"))
+        texts[WORDS].append(joined([rules.stored(record.title), of_text]))
         passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))
         passages["start"] += spans[:, 0].tolist()
         passages["stop"] += spans[:, 1].tolist()

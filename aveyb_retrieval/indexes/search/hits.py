@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from aveyb_retrieval.encoder.text.outline import outline
 
@@ -96,12 +95,11 @@ def _best_sentence(document: StoredDocument, span: tuple[int, int], words: list[
     if not words:
         return None
     breaks = [start - span[0] for start in pages.starts if span[0] < start < span[1]] if pages else []
-    starts = np.unique(np.concatenate([[0], outline(text).places, breaks])).astype(np.int64)
-    places = np.searchsorted(starts, [found.start for found in words], side="right") - 1
-    held = Counter(place for place, _ in {(place, found.word) for place, found in zip(places, words, strict=True)})
-    best = max(held, key=lambda place: (held[place], -place))
-    start = int(starts[best])
-    sentence = text[start : int(starts[best + 1]) if best + 1 < len(starts) else None]
+    starts = sorted({0, *outline(text).places.tolist(), *breaks})
+    held = Counter(place for place, _ in {(bisect(starts, found.start), found.word) for found in words})
+    best = max(held, key=lambda place: (held[place], -place))  # the number of the sentence, from 1
+    start = starts[best - 1]
+    sentence = text[start : starts[best] if best < len(starts) else None]
     first = span[0] + start + len(sentence) - len(sentence.lstrip())
     return first, first + len(sentence.strip())
 

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -91,6 +92,18 @@ class Language:
             words = self.stem(words)
         return f" {' '.join(words)} " if words else ""
 
+    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
+        """Return what `stored` gives for a text and for the characters of each span `[start, stop)` in it.
+
+        No character is looked at twice where every span begins and ends beside a blank.
+        """
+        cuts = sorted({0, len(text), *chain.from_iterable(spans)})
+        if not all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
+            return self.stored(text), [self.stored(text[slice(*span)]) for span in spans]
+        pieces = [self.stored(text[slice(*piece)]) for piece in pairwise(cuts)]
+        number = {cut: place for place, cut in enumerate(cuts)}
+        return joined(pieces), [joined(pieces[number[start] : number[stop]]) for start, stop in spans]
+
     def words(self, query: str) -> list[str]:
         """Return the words to look up for a query, in order, each once; stop words only if there are no others."""
         found = _WORD.findall(_normal(query))
@@ -160,6 +173,12 @@ class RememberedWords(dict[str, V]):
                 self.clear()
             self[word] = made
         return made
+
+
+def joined(stored: Iterable[str]) -> str:
+    """The words of several texts, one after the other, as they are stored."""
+    words = "".join(each[:-1] for each in stored)
+    return f"{words} " if words else ""
 
 
 def _stop_words(name: str) -> frozenset[str]:
