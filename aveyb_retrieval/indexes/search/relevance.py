@@ -29,7 +29,7 @@ COSINE = 1.5
 NEIGHBOR = 0.3
 MAXSIM = 1.5
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM}
-SLOPE, OFFSET = 1.71, -2.49  # fitted by benchmarks/cpu/confidence.py
+SLOPE, OFFSET = 1.85, -2.95  # fitted by benchmarks/cpu/confidence.py
 
 
 @dataclass(frozen=True)
