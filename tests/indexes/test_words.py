@@ -210,23 +210,8 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
 def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> None:
     """They are looked up together; cuts inside words, marks, overlaps and passages without words make no difference."""
     rng, rules = random.Random(name), language(name)
-    drawn = [
-        "running",
-        "don't",
-        "Ship-shape",
-        "ΟΔΟΣ",
-        "Σ'Α",
-        "cafe\u0301",
-        "\u0301",
-        "東京都",
-        "한국",
-        "ﬁn",
-        "2.5",
-        " ",
-        "\n\n",
-        "\u00a0",
-        "—",
-    ]
+    drawn = ["running", "don't", "Ship-shape", "\u039f\u0394\u039f\u03a3", "\u03a3'\u0391", "cafe\u0301", "\u0301"]
+    drawn += ["東京都", "한국", "\ufb01n", "2.5", " ", "\n\n", "\u00a0", "\u2014"]
     for _ in range(300):
         text = "".join(rng.choice(drawn) + rng.choice(["", " ", " ", "\n"]) for _ in range(rng.randrange(12)))
         edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
