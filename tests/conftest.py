@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; without a network, one is waited for for a minute
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # What `make test-light` leaves out.
 HEAVY = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx", "datasets")

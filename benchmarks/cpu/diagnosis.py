@@ -116,6 +116,11 @@ def by_length(student: Vectors, teacher: Vectors, task: Task) -> dict[str, float
     return found
 
 
+def load(model: str | None) -> Embedder:
+    """Load the student in torch, whose layers can be left out."""
+    return Embedder.load(model, precision="float32")
+
+
 def with_layers(embedder: Embedder, count: int) -> Embedder:
     """Return an embedder that stops behind `count` layers."""
     embedder.model.layers = embedder.model.layers[:count]
@@ -147,25 +152,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--sets", nargs="+", choices=POOLS, default=list(POOLS))
     parser.add_argument("--model", default=None, help="our model  [default: the embedded one]")
+    parser.add_argument("--step", type=int, default=2, help="layers from one depth to the next (a static, a dynamic)")
     parser.add_argument("--cache", type=Path, help="folder for vectors, used again when it is there")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     cache = VectorCache(args.cache)
     teacher = load_peer(minilm_folder())
-    layers = len(Embedder.load(args.model).model.layers)
+    layers = len(load(args.model).model.layers)
     sides: dict[str, dict[str, float]] = {}
     lengths: dict[str, dict[str, float]] = {}
     depths: dict[str, dict[str, float]] = {}
     for name in args.sets:
         task = pool_of(args.data, name)
         theirs = vectors_of(teacher, task, cache)
-        ours = vectors_of(EmbedderEncoder(Embedder.load(args.model)), task, cache)
+        ours = vectors_of(EmbedderEncoder(load(args.model)), task, cache)
         sides[name], lengths[name] = by_side(ours, theirs, task), by_length(ours, theirs, task)
-        some = {n: EmbedderEncoder(with_layers(Embedder.load(args.model), n)) for n in range(layers)}
+        some = {n: EmbedderEncoder(with_layers(load(args.model), n)) for n in range(0, layers, args.step)}
         depths[name] = {plural(n, "layer"): vectors_of(encoder, task, cache).ndcg(task) for n, encoder in some.items()}
         depths[name][plural(layers, "layer")] = sides[name]["student"]
         print(name, sides[name], depths[name], lengths[name], flush=True)
-    label = Embedder.load(args.model).model_name
+    label = load(args.model).model_name
     parts = {"NDCG@10 by side": sides, "NDCG@10 by layers": depths, "Cosine to the teacher": lengths}
     document = {"model": Path(label).name, "by_side": sides, "by_layers": depths, "by_length": lengths}
     write_text(args.out / "diagnosis.json", json.dumps(document, indent=1) + "\n")
