@@ -129,7 +129,7 @@ def with_layers(embedder: Embedder, count: int) -> Embedder:
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)  # an empty document has no vector
 
 
 def table(rows: dict[str, dict[str, float]]) -> list[str]:
