@@ -158,24 +158,24 @@ def main() -> None:
     args = parser.parse_args()
     cache = VectorCache(args.cache)
     teacher = load_peer(minilm_folder())
-    layers = len(load(args.model).model.layers)
+    student = load(args.model)
+    layers = len(student.model.layers)
     sides: dict[str, dict[str, float]] = {}
     lengths: dict[str, dict[str, float]] = {}
     depths: dict[str, dict[str, float]] = {}
     for name in args.sets:
         task = pool_of(args.data, name)
         theirs = vectors_of(teacher, task, cache)
-        ours = vectors_of(EmbedderEncoder(load(args.model)), task, cache)
+        ours = vectors_of(EmbedderEncoder(student), task, cache)
         sides[name], lengths[name] = by_side(ours, theirs, task), by_length(ours, theirs, task)
         some = {n: EmbedderEncoder(with_layers(load(args.model), n)) for n in range(0, layers, args.step)}
         depths[name] = {plural(n, "layer"): vectors_of(encoder, task, cache).ndcg(task) for n, encoder in some.items()}
         depths[name][plural(layers, "layer")] = sides[name]["student"]
         print(name, sides[name], depths[name], lengths[name], flush=True)
-    label = load(args.model).model_name
     parts = {"NDCG@10 by side": sides, "NDCG@10 by layers": depths, "Cosine to the teacher": lengths}
-    document = {"model": Path(label).name, "by_side": sides, "by_layers": depths, "by_length": lengths}
+    document = {"model": Path(student.model_name).name, "by_side": sides, "by_layers": depths, "by_length": lengths}
     write_text(args.out / "diagnosis.json", json.dumps(document, indent=1) + "\n")
-    text = [f"# Where {Path(label).name} loses to its teacher, on pools", "", "`python benchmarks/cpu/diagnosis.py`"]
+    text = [f"# Where {Path(student.model_name).name} loses to its teacher, on pools", "", "`python benchmarks/cpu/diagnosis.py`"]
     for title, rows in parts.items():
         text += ["", f"## {title}", "", *table(rows)]
     write_text(args.out / "diagnosis.md", "\n".join(text) + "\n")
