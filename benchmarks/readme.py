@@ -283,7 +283,7 @@ def onnx() -> str:
         [
             "NDCG@10 by the better of document and best passage, dense search over the full corpus, and cosines of the",
             "two forms' vectors: the mean over passages, and the smallest of any query, document or passage",
-            "(`benchmarks/cpu/int8_quality.py`):",
+            "(`benchmarks/cpu/int8_quality.py`; 0 is that of two empty documents of cranfield, which have no vector):",
             "",
             table(header, rows),
             "",
