@@ -159,7 +159,7 @@ def main() -> None:
     cache = VectorCache(args.cache)
     teacher = load_peer(minilm_folder())
     student = load(args.model)
-    layers = len(student.model.layers)
+    layers, label = len(student.model.layers), Path(student.model_name).name
     sides: dict[str, dict[str, float]] = {}
     lengths: dict[str, dict[str, float]] = {}
     depths: dict[str, dict[str, float]] = {}
@@ -173,9 +173,9 @@ def main() -> None:
         depths[name][plural(layers, "layer")] = sides[name]["student"]
         print(name, sides[name], depths[name], lengths[name], flush=True)
     parts = {"NDCG@10 by side": sides, "NDCG@10 by layers": depths, "Cosine to the teacher": lengths}
-    document = {"model": Path(student.model_name).name, "by_side": sides, "by_layers": depths, "by_length": lengths}
+    document = {"model": label, "by_side": sides, "by_layers": depths, "by_length": lengths}
     write_text(args.out / "diagnosis.json", json.dumps(document, indent=1) + "\n")
-    text = [f"# Where {Path(student.model_name).name} loses to its teacher, on pools", "", "`python benchmarks/cpu/diagnosis.py`"]
+    text = [f"# Where {label} loses to its teacher, on pools", "", "`python benchmarks/cpu/diagnosis.py`"]
     for title, rows in parts.items():
         text += ["", f"## {title}", "", *table(rows)]
     write_text(args.out / "diagnosis.md", "\n".join(text) + "\n")
