@@ -8,6 +8,7 @@ Lance never flushes files to the device; `Dataset.files` says which files a vers
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import contextmanager
@@ -182,11 +183,11 @@ class Dataset:
         for fragment in self._lance.get_fragments():
             about = fragment.metadata
             name = (int(fragment.fragment_id), about.files[0].path, str(about.deletion_file))
-            if name not in self._held:
+            if (columns := self._held.get(name)) is None:
                 with damage(self.path):
                     rows = self._lance.scanner(columns=[self.key, HELD], fragments=[fragment]).to_table()
-                self._held[name] = rows[self.key].to_numpy(), rows[HELD].to_numpy()
-            held[name] = self._held[name]
+                columns = rows[self.key].to_numpy(), rows[HELD].to_numpy()
+            held[name] = columns
             parts.append(held[name])
         self._held = held
         if not parts:
@@ -260,14 +261,14 @@ class Dataset:
 
     def _rows(self, fragment: Any) -> _Rows:
         name = (int(fragment.fragment_id), fragment.metadata.files[0].path)
-        if name not in self._known:
+        if (rows := self._known.get(name)) is None:
             with damage(self.path):
                 table = self._lance.scanner(
                     columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
                 ).to_table()
             numbers = table[self.key].to_numpy().astype(np.int64)
-            self._known[name] = _Rows.of(name[0], self.path / "data" / name[1], numbers)
-        return self._known[name]
+            rows = self._known[name] = _Rows.of(name[0], self.path / "data" / name[1], numbers)
+        return rows
 
     def _find(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:
         """Fragments that hold some of numbers `[n]`, deleted or not: their rows `[m]`, and which of `[n]` these are."""
@@ -407,12 +408,15 @@ def damage(path: Path) -> Iterator[None]:
 
     Raises:
         IndexFormatError: files are missing or damaged, or an index was made again at the same place.
+        AveyBError: the process may not open more files.
     """
     try:
         yield
     except AveyBError:
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise AveyBError(f"{path}: {error.strerror}; let this process open more (ulimit -n)") from error
         raise _unreadable(path, error) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # how Rust's `panic!` arrives: of bytes that nobody expected

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import IndexFormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -24,10 +27,19 @@ LAYOUT = {b"lance-encoding:structural-encoding": b"fullzip", b"lance-encoding:co
 
 @dataclass(frozen=True)
 class MappedVectors:
-    """The vectors of one data file, deleted rows too: the row that each page begins with, and the pages `[n, d]`."""
+    """The vectors of one data file, deleted rows too.
 
-    starts: list[int]
-    pages: list[np.ndarray]
+    Attributes:
+        dtype: Of their components.
+        starts: The row that each page begins with, `[p]`, ascending.
+        positions: The byte at which it begins, `[p]`.
+        windows: The bytes of a row that would begin at each byte of the file, `[bytes, row]`, a view.
+    """
+
+    dtype: np.dtype[np.floating]
+    starts: IntArray
+    positions: IntArray
+    windows: npt.NDArray[np.uint8]
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedVectors:
@@ -42,25 +54,25 @@ class MappedVectors:
         about = LanceFileReader(str(path)).metadata()
         place = about.schema.get_field_index(column)
         kind = about.schema.field(place).type
-        dtype, width = np.dtype(kind.value_type.to_pandas_dtype()), kind.list_size
-        starts, pages, rows = [], [], 0
+        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+        row, rows, starts, positions = kind.list_size * dtype.itemsize, 0, [], []
         for page in about.columns[place].pages:
-            (count, rest) = divmod(sum(buffer.size for buffer in page.buffers), width * dtype.itemsize)
-            if len(page.buffers) != 1 or rest:
+            first, size = page.buffers[0].position, sum(buffer.size for buffer in page.buffers)
+            if len(page.buffers) != 1 or size % row or first + size > len(mapped):
                 raise _unlike(path)
-            mapped = np.memmap(path, dtype, "r", offset=page.buffers[0].position, shape=(count, width))
-            pages.append(np.asarray(mapped))
             starts.append(rows)
-            rows += count
+            positions.append(first)
+            rows += size // row
         if rows != about.num_rows:
             raise _unlike(path)
-        return cls(starts, pages)
+        return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
 
     def read(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
         """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
-        for start, page in zip(self.starts, self.pages, strict=True):
-            here = (rows >= start) & (rows < start + len(page))
-            out[places[here]] = page[rows[here] - start]
+        pages = np.searchsorted(self.starts, rows, side="right") - 1
+        first = self.positions[pages] + (rows - self.starts[pages]) * self.windows.shape[1]
+        out[places] = self.windows[first].view(self.dtype)
 
 
 def _unlike(path: Path) -> IndexFormatError:
