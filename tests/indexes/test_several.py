@@ -10,6 +10,7 @@ import pytest
 
 from aveyb_retrieval import Hit, Index, Retriever, build_index, upsert_documents
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.store.values import MOST_GIVEN
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -120,6 +121,15 @@ def test_counts_and_values_add_up(several: Retriever, whole: Retriever, tmp_path
     assert wider.values("tags") == several.indexes["a"].values("tags")
     with pytest.raises(ConfigError, match="none has the field 'yeer'"):
         wider.values("yeer")
+
+
+def test_a_value_is_counted_however_rare_it_is_in_one_index(tmp_path: Path) -> None:
+    many = [f"a{number:05}" for number in range(MOST_GIVEN)]
+    build_index([{"_id": "x", "text": "w", "tags": [*many, "rare"]}], tmp_path / "a", model=FakeEmbedder())
+    build_index([{"_id": "y", "text": "w", "tags": ["rare"]}], tmp_path / "b", model=FakeEmbedder())
+    both = Retriever.load([tmp_path / "a", tmp_path / "b"])
+    assert both.values("tags", limit=2) == [("rare", 2), ("a00000", 1)]
+    assert len(both.indexes[str(tmp_path / "a")].values("tags", limit=MOST_GIVEN)) == MOST_GIVEN
 
 
 def test_queries_that_are_vectors_and_pairs(several: Retriever, whole: Retriever) -> None:

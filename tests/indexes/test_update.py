@@ -12,6 +12,7 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.nearest import faiss_index
 from aveyb_retrieval.indexes.store.info import describe
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -215,9 +216,23 @@ def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come
     assert (hit.id, hit.passage) == ("a", "word1 word2")
 
 
+def test_a_file_of_what_was_added_is_of_a_type_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss_index, "EXACT_COMPONENTS", 50 * 16)
+    monkeypatch.setattr(faiss_index, "ONE_LIST", 1000)
+    rows = [{"_id": str(number), "text": f"word{number}"} for number in range(2060)]
+    options: dict[str, Any] = {"model": FakeEmbedder(), "granularity": "document"}
+    made = build_index(rows[:2000], tmp_path / "ix", **options)
+    assert [tier.factory for tier in made.indexes["document"]] == ["IVF32,RaBitQfs"]
+    more = add_documents(rows[2000:], tmp_path / "ix", model=FakeEmbedder())
+    assert [(tier.factory, tier.count) for tier in more.indexes["document"]] == [
+        ("IVF32,RaBitQfs", 2000),
+        ("IVF1,RaBitQfs", 60),
+    ]
+
+
 def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
     build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder)
-    with pytest.raises(ConfigError, match="is one string; give a list"):
+    with pytest.raises(InputError, match="is one string; give a list"):
         delete_documents(tmp_path / "ix", "12", missing_ok=True)
 
 

@@ -55,9 +55,10 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
     files.fsync_folder(transaction.root)
     for number, (first, stop) in enumerate(due):
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
+        count = len(transaction.tables.numbers(kind, first, stop))
         try:
             tier, info = build.make_tier(
-                transaction.root, name, kind, first, stop, vectors, live, state.index, state.recall, progress
+                transaction.root, name, kind, first, stop, vectors, count, state.index, state.recall, progress
             )
         except ConfigError:
             transaction.allow_other_index()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filter_advice import warn_of_filter
+from aveyb_retrieval.indexes.store.numbering import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +22,15 @@ class Selection:
     """The documents with these ids, and those that satisfy a filter.
 
     Raises:
-        ConfigError: neither is given, or `ids` is one string.
+        ConfigError: neither is given.
+        InputError: `ids` is not a list of strings.
     """
 
     def __init__(self, command: str, ids: Sequence[str], where: Filter | None, *, missing_ok: bool) -> None:
-        if isinstance(ids, str):
-            raise ConfigError(f"{command}: ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-        if not ids and where is None:
+        listed = check_ids(ids)
+        if not listed and where is None:
             raise ConfigError(f"{command}: give ids or a filter; an empty filter {{}} is for every document")
-        self._ids = sorted(set(ids))
+        self._ids = sorted(set(listed))
         self._where = where
         self._missing_ok = missing_ok
 

@@ -34,7 +34,7 @@ MAX_TIERS = 6
 TUNING_QUERIES = 200
 DEPTH = 10  # recall@10
 LARGEST = 4096  # of nprobe and efSearch
-RESCORES = (400, 800, 1600, 3200)
+RESCORES = (500, 1000, 2000, 4000)
 
 
 def plan(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
+from aveyb_retrieval.indexes.store.numbering import check_ids
 from aveyb_retrieval.indexes.store.values import MOST_GIVEN, most_frequent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.engines.base import EngineView
@@ -61,23 +62,6 @@ def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Docum
     return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
 
 
-def check_ids(ids: Iterable[str]) -> list[str]:
-    """Return ids as a list.
-
-    Raises:
-        InputError: they are not several, or one is not a string.
-    """
-    if isinstance(ids, str):
-        raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-    if not isinstance(ids, Iterable) or isinstance(ids, (Mapping, bytes)):
-        raise InputError(f"ids={ids!r} is of type {type(ids).__name__}; give a list of ids")
-    listed = list(ids)
-    for document_id in listed:
-        if not isinstance(document_id, str):
-            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
-    return listed
-
-
 def count(view: EngineView, where: Filter | None) -> int:
     """Count the documents that satisfy a filter; None counts all."""
     selection = view.select(where)
@@ -104,11 +88,15 @@ def values(view: EngineView, field: str, where: Filter | None, limit: int) -> li
         raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
     if isinstance(view, SeveralView):  # some of them may know nothing of the field
         known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
-        counted = [values(each, field, where, MOST_GIVEN) for each in known or view.views[:1]]
-        return most_frequent((value, count) for each in counted for value, count in each)[:limit]
+        counted = [_values(each, field, where) for each in known or view.views[:1]]
+        return most_frequent(chain.from_iterable(counted))[:limit]
+    return _values(view, field, where)[:limit]
+
+
+def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
     if not isinstance(view, Snapshot):
         raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
-    return view.values(field, where)[:limit]
+    return view.values(field, where)
 
 
 def documents(

@@ -7,11 +7,12 @@ document without a look-up. What must not depend on the order in which documents
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import IntArray, Kind
@@ -19,6 +20,27 @@ if TYPE_CHECKING:
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
 END = 1 << 42  # above the number of any document
+
+
+def check_ids(ids: Iterable[str]) -> list[str]:
+    """Return ids as a list.
+
+    Raises:
+        InputError: they are not several, or one is not a string of Unicode.
+    """
+    if isinstance(ids, str):
+        raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
+    if not isinstance(ids, Iterable) or isinstance(ids, (Mapping, bytes)):
+        raise InputError(f"ids={ids!r} is of type {type(ids).__name__}; give a list of ids")
+    listed = list(ids)
+    for document_id in listed:
+        if not isinstance(document_id, str):
+            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+        try:
+            document_id.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"the id {document_id!r} is not valid Unicode; no document has such an id") from None
+    return listed
 
 
 def id_digest(document_id: str) -> bytes:

@@ -47,9 +47,9 @@ def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar
 
 
 def most_frequent(counted: Iterable[tuple[Scalar, int]]) -> list[tuple[Scalar, int]]:
-    """Add up counts of values, the most frequent first: up to `MOST_GIVEN`."""
+    """Add up counts of values, the most frequent first."""
     found: Counter[tuple[bool, Scalar]] = Counter()
     for value, count in counted:
         found[isinstance(value, bool), value] += count
-    best = sorted(found.items(), key=lambda each: (-each[1], isinstance(each[0][1], str), each[0]))[:MOST_GIVEN]
+    best = sorted(found.items(), key=lambda each: (-each[1], isinstance(each[0][1], str), each[0]))
     return [(value, count) for (_, value), count in best]
