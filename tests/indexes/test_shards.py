@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import numpy as np
@@ -30,6 +31,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.input.documents import FileOrigin, Record, SourceLocation
 from aveyb_retrieval.indexes.pages import Pages
+from aveyb_retrieval.indexes.search import documents as search
 from aveyb_retrieval.indexes.shards import encoder as shard_encoder
 from aveyb_retrieval.indexes.shards import shard as shard_file
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
@@ -59,9 +61,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def answers(root: Path, embedder: FakeEmbedder) -> list[Any]:
-    """Scores of all that is found, by what it is, for each kind of search and query."""
+    """Scores of all that is found, by what it is, for each kind of search and query.
+
+    In one part: at the edge of another the last digits of scores decide which documents belong to it.
+    """
     found = []
-    with Retriever.load(root, model=embedder) as retriever:
+    with Retriever.load(root, model=embedder) as retriever, patch.object(search, "READ", 200):
         for mode in ("dense", "lexical", "hybrid"):
             for unit in ("document", "passage"):
                 for hits in retriever.search(QUERIES, k=200, mode=mode, unit=unit):

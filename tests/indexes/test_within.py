@@ -12,12 +12,13 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.search import documents
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NAMES = ["", "a", "b", "ab", "A", "it's", "%", "é", "2", '"', "[1]", "\U0001f600"]
@@ -77,9 +78,8 @@ def test_the_title_is_the_documents_own(tmp_path: Path) -> None:
             [{"key": "a", "name": "Own", "text": "w", "title": "of metadata"}], id_field="key", title_field="name"
         )
         assert (chosen(index, {"title": "Own"}), chosen(index, {"title": "of metadata"})) == (["a"], [])
-        index.update_metadata({"title": "newer"}, where={"title": {"$contains": "wn"}})
-        assert index.get(["a"])[0].metadata == {"title": "newer"}
-        assert index.get(["a"])[0].title == "Own"
+        (document,) = index.documents({"title": {"$contains": "wn"}})
+        assert (document.title, document.metadata) == ("Own", {"title": "of metadata"})
         index.delete(where={"title": "Own"})
         assert len(index) == 0
 
@@ -104,11 +104,19 @@ def test_a_search_keeps_to_the_ids_given(words: Index, options: dict[str, Any]) 
         (["a", None], "the id None is of type NoneType"),
         (7, "ids=7 is of type int; give a list of ids"),
         ({"doc-1": 1}, "is of type dict; give a list of ids"),
+        (["a\ud800"], "is not valid Unicode; no document has such an id"),
     ],
 )
 def test_ids_that_are_none_are_told(words: Index, ids: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        words.search("word1", ids=ids)
+    asked: list[Callable[[], object]] = [
+        lambda: words.search("word1", ids=ids),
+        lambda: words.get(ids, missing_ok=True),
+        lambda: words.delete(ids),
+        lambda: words.update_metadata({"a": 1}, ids),
+    ]
+    for ask in asked:
+        with pytest.raises(InputError, match=told):
+            ask()
 
 
 def test_more_ids_than_fit_are_told(words: Index) -> None:
@@ -131,6 +139,20 @@ def test_pages_follow_each_other(words: Index, options: dict[str, Any]) -> None:
     assert [(hit.id, hit.span, hit.score) for page in pages for hit in page] == [(h.id, h.span, h.score) for h in whole]
     assert words.search(query, 5, offset=10_000, **options) == []
     assert words.rank([query], 4, offset=3, **options) == [[(hit.id, hit.score) for hit in whole[3:7]]]
+
+
+def test_pages_follow_each_other_where_passages_are_read_in_parts(
+    words: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ranked(k: int, **options: Any) -> list[tuple[str, float]]:
+        return words.rank(["word1 word5 word7"], k, **options)[0]
+
+    whole = ranked(40)
+    monkeypatch.setattr(documents, "READ", 7)
+    in_parts = ranked(40)
+    assert [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)] == in_parts != whole
+    assert in_parts == sorted(in_parts, key=lambda each: -each[1])
+    assert ranked(40, min_score=0.0) == in_parts
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, None, True, "2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +16,13 @@ from aveyb_retrieval.indexes.search.relevance import best_by_document
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.relevance import PassageScores
     from aveyb_retrieval.indexes.types import FloatArray
 
-READ = 50  # documents whose passages a hybrid search reads: all candidates' gained .0015 at most on development sets
+READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
 
 
 class DocumentSearch(Search):
@@ -80,32 +81,38 @@ class DocumentSearch(Search):
             return Ranked(query, [Match(doc, score) for doc, score in found], {"lexical": words})
         scores, scored = {"dense": dense, "lexical": words}, None
         if options.fusion == "rrf":
-            fused = fusion.reciprocal_rank([list(dense.items()), list(words.items())])
+            ranked = fusion.ranked(fusion.reciprocal_rank([list(dense.items()), list(words.items())]))
         else:
             others = [doc for doc in words if doc not in dense]
             more, cosines = score_documents(view, options.kinds, others, query.vector)
             dense |= more
             fused = fusion.weighted(dense, words, background=background(view, query.vector), weight=options.weight)
+            ranked = fusion.ranked(fused)
             if "passage" in options.kinds:
-                fused, scored, scores["passage"] = self._with_best_passages(query, fused, cosines)
-        matches = [Match(doc, score) for doc, score in fusion.ranked(fused)]
-        return Ranked(query, matches, scores, scored=scored)
+                ranked, scored, scores["passage"] = self._with_best_passages(query, ranked, cosines)
+        return Ranked(query, [Match(doc, score) for doc, score in ranked], scores, scored=scored)
 
     def _with_best_passages(
-        self, query: Query, fused: Mapping[int, float], cosines: Cosines
-    ) -> tuple[dict[int, float], PassageScores, dict[int, float]]:
+        self, query: Query, fused: Sequence[tuple[int, float]], cosines: Cosines
+    ) -> tuple[list[tuple[int, float]], PassageScores, dict[int, float]]:
         """Add to each document's score its best passage's; return these, all passages, and the best ones' scores.
 
         The only passage of a document says what the document has said already, so the sum counts by the share of
-        passages that are not alone. Those of the first documents are read, or of all where the order may change later.
+        passages that are not alone. Documents are read `READ` at a time, as many as are asked for (all, where the order
+        may change later), and these are ordered among themselves: what the first pages hold does not depend on how many
+        are asked for. None scores above one before it.
         """
         options, info = self._options, self._view.info
         every = any(option is not None for option in (options.rerank, options.min_score, options.boost))
-        first = dict(fusion.ranked(fused)[: None if every else max(options.last, READ)])
-        scored = self._scored(query, self._view.passage_numbers(sorted(first)), cosines)
+        read = fused if every else fused[: -(-options.last // READ) * READ]
+        scored = self._scored(query, self._view.passage_numbers(sorted(doc for doc, _ in read)), cosines)
         best = scored.best(options.weight)
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
-        return {doc: score + share * best.get(doc, 0.0) for doc, score in first.items()}, scored, best
+        summed = [(doc, score + share * best.get(doc, 0.0)) for doc, score in read]
+        parts = (fusion.ranked(dict(summed[start : start + READ])) for start in range(0, len(summed), READ))
+        ranked = list(chain.from_iterable(parts))
+        scores = accumulate((score for _, score in ranked), min)
+        return [(doc, score) for (doc, _), score in zip(ranked, scores, strict=True)], scored, best
 
     def _above_least(self, ranked: Ranked) -> list[Match]:
         """Leave out what is below the least score asked for: all candidates are asked, for the k best of the others."""
