@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.batch import Batch
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.maintain import compact_index
@@ -46,7 +47,12 @@ class Index(Retriever):
             index.search("when does the lease end?")
     """
 
-    _writing: threading.RLock
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        if not isinstance(self._engine, LocalEngine):
+            raise ConfigError(f"{self.path}: an Index is of one index directory; Retriever.load opens what this is")
+        self._engine.follow = self._check_model
+        self._writing = threading.RLock()
 
     @classmethod
     def open(
@@ -70,11 +76,7 @@ class Index(Retriever):
             options["allow_empty"] = True
             build_index([], path, **options)
         kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
-        index = cls.load(path, mapped=mapped, **kept)
-        assert isinstance(index._engine, LocalEngine)  # addresses of engines were refused above
-        index._engine.follow = index._check_model
-        index._writing = threading.RLock()
-        return index
+        return cls.load(path, mapped=mapped, **kept)
 
     @classmethod
     def create(cls, path: str | Path, **options: Unpack[BuildOptions]) -> Self:
@@ -176,5 +178,5 @@ class Index(Retriever):
     @property
     def _tables(self) -> Any:
         """The datasets as they are open."""
-        assert isinstance(self._engine, LocalEngine)  # `open` sees to that
+        assert isinstance(self._engine, LocalEngine)  # `__init__` sees to that
         return self._engine.snapshot.tables

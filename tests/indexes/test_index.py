@@ -86,6 +86,21 @@ def test_a_closed_index_says_so(index: Index) -> None:
 # --- what was written is found ----------------------------------------------------------------------------------------
 
 
+def test_a_closed_index_stays_closed_after_a_change(index: Index) -> None:
+    index.upsert([{"_id": "new", "text": "zinc"}])
+    index.close()
+    with pytest.raises(AveyBError, match="this index was closed"):
+        index.search("zinc")
+
+
+def test_an_index_that_was_loaded_is_one_that_was_opened(root: Path) -> None:
+    with Index.load(root, model=FakeEmbedder()) as index:
+        index.add([{"_id": "new", "text": "zinc"}])
+        assert ids(index, "zinc") == {"new"}
+    with pytest.raises(ConfigError, match="an Index is of one index directory"):
+        Index.load([root], model=FakeEmbedder())
+
+
 def test_the_next_search_finds_what_was_written(index: Index) -> None:
     assert index.add([{"_id": "new", "text": "zinc anodes", "year": 1}]).added == 1
     assert ids(index, "zinc") == {"new"}

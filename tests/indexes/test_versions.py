@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import portalocker
 import pytest
 
 from aveyb_retrieval import (
@@ -21,6 +22,8 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.transaction import CLEAN_EVERY
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.lock import hold_visible
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
 from tests.indexes.fake import FakeEmbedder
@@ -294,3 +297,51 @@ def test_versions_are_counted_and_named_by_their_build(tmp_path: Path) -> None:
     assert builds[0] == builds[1] != builds[2]
     with pytest.raises(ConfigError, match="already there"):
         build_index(make_documents(5), root, model=FakeEmbedder())
+
+
+def test_a_clean_up_that_fails_does_not_undo_a_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "ix"
+    build_index(make_documents(20), root, model=FakeEmbedder())
+    first = manifest_path(root)
+    with Retriever.load(root, model=FakeEmbedder()) as reader:
+        upsert_documents([{"_id": "new", "text": "zinc"}], root, model=FakeEmbedder())
+        first.write_bytes(b"damaged")  # what the reader still needs is not known any more
+        assert compact_index(root).documents == 21
+        assert "could not be deleted" in caplog.text
+        assert reader.get(["doc-1"])[0].id == "doc-1"
+    with Retriever.load(root, model=FakeEmbedder()) as reader:
+        assert len(reader) == 21
+    compact_index(root)
+    assert files_of(root) == files_of_one_version(root)
+
+
+def test_a_version_that_is_hidden_while_it_is_opened_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, real, looks = tmp_path / "ix", portalocker.lock, 0
+    build_index(make_documents(20), root, model=FakeEmbedder())
+
+    def lock(*given: Any) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # a writer is quicker than the first look
+            compact_index(root)
+        real(*given)
+
+    monkeypatch.setattr(portalocker, "lock", lock)
+    name, held = hold_visible(IndexDirectory(root))
+    with held:
+        assert name == IndexDirectory(root).current()
+        assert name.startswith("v000002")
+
+
+def test_replaced_passages_count_for_how_rare_a_word_is(tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    rows = [{"_id": str(number), "text": f"word{number} word{number + 1}"} for number in range(40)]
+    build_index(rows, root, model=FakeEmbedder())
+    with Index.open(root, model=FakeEmbedder()) as index:
+        index.search("acme word3", k=1)
+        index.upsert([{**row, "text": f"acme {row['text']}"} for row in rows])
+        found = index.search("acme word3", k=5)
+        with Retriever.load(root, model=FakeEmbedder()) as fresh:
+            assert found == fresh.search("acme word3", k=5)

@@ -23,7 +23,7 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.verify_content import content_problems
 from aveyb_retrieval.indexes.nearest import faiss_check
 from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory
-from aveyb_retrieval.indexes.store.lock import hold_version, writer_lock
+from aveyb_retrieval.indexes.store.lock import hold_visible, writer_lock
 from aveyb_retrieval.indexes.store.manifest import Manifest, file_problems
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, Tables
@@ -68,14 +68,12 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
         if not repair:
             return Verdict([pointer])
         _repair_pointer(index_dir)
-    name = index_dir.visible()
-    path = index_dir.manifest(name)
+    index_dir.visible()
     try:
-        with hold_version(path):
-            manifest = Manifest.read(path)
+        name, held = hold_visible(index_dir)
+        with held:
+            manifest = Manifest.read(index_dir.manifest(name))
             problems, damaged = _problems(index_dir, manifest, progress, deep=deep)
-    except FileNotFoundError:
-        return Verdict([f"{path}: missing"])
     except IndexFormatError as error:
         return Verdict([str(error)])
     repaired = _rebuild(index_dir, damaged, progress) if problems and repair else bool(pointer) and not problems

@@ -34,7 +34,7 @@ class LocalEngine:
         """
         self._path = path
         self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
-        self._moving = threading.Lock()
+        self._moving = threading.RLock()
         self.follow: Callable[[EngineInfo], None] | None = None
         self.snapshot = self._open(full_check=full_check)
 
@@ -55,11 +55,17 @@ class LocalEngine:
         """Move to the newest version, unless `check` of it raises an error.
 
         The old one lets go of its files when the last search on it ends.
+
+        Raises:
+            AveyBError: the engine is closed, or there is no version that can be read.
         """
-        snapshot = self._open(before=self.snapshot)
-        check(snapshot.info)
-        self.snapshot = snapshot
+        with self._moving:
+            self.snapshot.check_open()
+            snapshot = self._open(before=self.snapshot)
+            check(snapshot.info)
+            self.snapshot = snapshot
 
     def close(self) -> None:
         """Let go of the version's files."""
-        self.snapshot.close()
+        with self._moving:
+            self.snapshot.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
+from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.filter_advice import no_such_field, warn_of_filter
-from aveyb_retrieval.indexes.store.lock import hold_version
+from aveyb_retrieval.indexes.store.lock import hold_visible
 from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.store.values import count_values
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 FILTERS_KEPT = 16
 WORDS_KEPT = 10_000
-CHANGED = 0.01  # share of the passages by which their number may differ from when their words were counted
+CHANGED = 0.01  # share of the passages that may come and go before their words are counted again
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
 MOST_AMONG = 20_000
 
@@ -60,50 +61,51 @@ class Snapshot:
     """
 
     def __init__(
-        self, root: Path, manifest: Manifest, *, mapped: bool, full_check: bool, device: str, before: Snapshot | None
+        self,
+        root: Path,
+        manifest: Manifest,
+        held: BinaryIO,
+        *,
+        mapped: bool,
+        full_check: bool,
+        device: str,
+        before: Snapshot | None,
     ) -> None:
         self.encoding = encoding = manifest.encoding
         self.root = root
         self.manifest = manifest
-        self.tables: Tables
-        self._nearest: dict[Kind, Nearest]
         self.kinds = encoding.kinds
         self.language: Language = language(encoding.language)
         self.info = _info(root, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
         # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
-        self._release = weakref.finalize(self, hold_version(IndexDirectory(root).manifest(manifest.name)).close)
-        try:
-            same = before is not None and before.manifest.build == manifest.build
-            old = before if same else None
-            check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
-            self.tables = Tables.open(root, manifest.tables, old.tables if old else None)
-            mean_words = manifest.counts.words / max(manifest.counts.passages, 1)
-            # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
-            self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=mean_words), WORDS_KEPT)
-            self._counted = manifest.counts.passages
-            if old and abs(old._counted - self._counted) <= CHANGED * old._counted:
-                self._holding.update(old._holding)
-                self._counted = old._counted
-            codec = encoding.token_codec
-            self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
-            self._nearest = {
-                kind: Nearest.open(
-                    root,
-                    kind,
-                    manifest.tiers,
-                    StoredVectors(self.tables, kind, encoding.dim),
-                    self.manifest.counts.of(kind),
-                    device=device,
-                    mapped=mapped,
-                    before=old._nearest[kind] if old else None,
-                )
-                for kind in self.kinds
-            }
-        except BaseException:
-            self.close()
-            raise
+        self._release = weakref.finalize(self, held.close)
+        old = before if before is not None and before.manifest.build == manifest.build else None
+        check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
+        self.tables: Tables = Tables.open(root, manifest.tables, old.tables if old else None)
+        mean_words = manifest.counts.words / max(manifest.counts.passages, 1)
+        # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
+        self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=mean_words), WORDS_KEPT)
+        self._counted = manifest
+        if old and self._came_and_went(old._counted) <= CHANGED * old._counted.counts.passages:
+            self._holding.update(old._holding)
+            self._counted = old._counted
+        codec = encoding.token_codec
+        self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
+        self._nearest: dict[Kind, Nearest] = {
+            kind: Nearest.open(
+                root,
+                kind,
+                manifest.tiers,
+                StoredVectors(self.tables, kind, encoding.dim),
+                self.manifest.counts.of(kind),
+                device=device,
+                mapped=mapped,
+                before=old._nearest[kind] if old else None,
+            )
+            for kind in self.kinds
+        }
 
     @classmethod
     def open(
@@ -121,17 +123,28 @@ class Snapshot:
             IndexFormatError: there is no index, or it is damaged.
         """
         index_dir = IndexDirectory(root)
-        for _ in range(10):
-            name = index_dir.visible()
+        while True:
+            name, held = hold_visible(index_dir)
             try:
-                manifest = Manifest.read(index_dir.manifest(name))
-                return cls(index_dir.root, manifest, mapped=mapped, full_check=full_check, device=device, before=before)
-            except (FileNotFoundError, IndexFormatError):
-                if index_dir.current() == name:
-                    raise  # not a version that a writer replaced and deleted just now
-            except OSError as error:
+                with ExitStack() as stack:
+                    stack.callback(held.close)
+                    manifest = Manifest.read(index_dir.manifest(name))
+                    options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
+                    snapshot = cls(index_dir.root, manifest, held, **options)
+                    stack.pop_all()
+                    return snapshot
+            except (OSError, IndexFormatError) as error:
+                if index_dir.current() != name:
+                    continue  # it was removed and made again just now
+                if isinstance(error, IndexFormatError):
+                    raise
                 raise IndexFormatError(f"{root}: cannot be read ({error})") from error
-        raise IndexFormatError(f"{root}: it is replaced faster than it can be opened; try again")
+
+    def _came_and_went(self, before: Manifest) -> int:
+        """How many passages were added and removed since a version."""
+        docs, counts = self.tables.documents.held
+        added = int(counts[np.searchsorted(docs, before.next_doc) :].sum())
+        return before.counts.passages - self.manifest.counts.passages + 2 * added
 
     def close(self) -> None:
         """Let go of the version's files."""

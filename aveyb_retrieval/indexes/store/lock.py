@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import portalocker
 
-from aveyb_retrieval.errors import IndexFormatError, IndexLockedError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.indexes.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.store.directory import IndexDirectory
+
 logger = logging.getLogger(__name__)
 
 _NOTE_BYTES = 4096
+_TRIES = 10  # to open what is visible, while writers replace it
 _EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
 _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
@@ -34,6 +37,7 @@ def writer_lock(path: Path) -> Iterator[None]:
     Raises:
         IndexLockedError: another process holds it; the message names it.
         IndexFormatError: what has the lock's name is not a plain file of this index alone.
+        AveyBError: the file system has no locks.
     """
     with _locked(path) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
@@ -64,13 +68,19 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
                 raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
             try:
                 portalocker.lock(handle, _EXCLUSIVE)
-            except portalocker.LockException:
+            except portalocker.AlreadyLocked:
                 raise IndexLockedError(
                     f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
                 ) from None
+            except portalocker.LockException as error:
+                raise _no_locks(path, error) from error
             if _is_at(handle, path):
                 yield handle
                 return
+
+
+def _no_locks(path: Path, error: Exception) -> AveyBError:
+    return AveyBError(f"{path}: cannot be locked ({error}); keep the index on a file system that has locks")
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:
@@ -88,19 +98,34 @@ def _holder(path: Path) -> str:
         return "it left no note of itself"
 
 
-def hold_version(manifest: Path) -> BinaryIO:
-    """Mark a version as being read: returns a file to keep open as long as it is.
+def hold_visible(index_dir: IndexDirectory) -> tuple[str, BinaryIO]:
+    """Mark the visible version as being read: returns its name, and a file to keep open as long as it is.
 
     Raises:
-        FileNotFoundError: the version is gone.
+        IndexFormatError: there is no index, or its manifest is not there.
+        AveyBError: the file system has no locks.
     """
-    handle = files.open_regular(manifest)
-    try:
-        portalocker.lock(handle, _SHARED)
-    except portalocker.LockException:  # a writer looks at it this very moment, or has just deleted it
+    for _ in range(_TRIES):
+        name = index_dir.visible()
+        manifest = index_dir.manifest(name)
+        try:
+            handle = files.open_regular(manifest)
+        except FileNotFoundError:
+            if index_dir.current() == name:
+                raise IndexFormatError(f"{manifest}: missing, so this is no complete version of an index") from None
+            continue
+        try:
+            portalocker.lock(handle, _SHARED)
+        except portalocker.AlreadyLocked:  # a writer looks at it this very moment, before it deletes it
+            handle.close()
+            continue
+        except portalocker.LockException as error:
+            handle.close()
+            raise _no_locks(manifest, error) from error
+        if index_dir.current() == name:  # else a writer that hid it before it was locked may be deleting its files
+            return name, handle
         handle.close()
-        raise FileNotFoundError(manifest) from None
-    return handle
+    raise IndexFormatError(f"{index_dir.root}: it is replaced faster than it can be opened; try again")
 
 
 def is_read(manifest: Path) -> bool:
