@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, encode_corpus, export_index, hits_to_prompt, sync_index
+from aveyb_retrieval import (
+    Retriever,
+    build_index,
+    delete_documents,
+    encode_corpus,
+    export_index,
+    hits_to_prompt,
+    sync_index,
+)
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes import ingest, watch
 from aveyb_retrieval.indexes.changes.sync import plan_sync
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.input import folders
 from aveyb_retrieval.indexes.pages import Pages
+from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
@@ -216,3 +225,36 @@ def test_a_folder_is_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         {"a.txt", "b.md", "sub/c.pdf", "n.txt"},
         {"b.md", "sub/c.pdf", "n.txt"},
     ]
+
+
+def test_links_are_followed_again(folder: Path, tmp_path: Path) -> None:
+    root, outside = tmp_path / "ix", tmp_path / "elsewhere.txt"
+    outside.write_text("a text that is elsewhere")
+    (folder / "link.txt").symlink_to(outside)
+    assert sync_index(folder, root, model=FakeEmbedder(), follow_links=True).added == 4
+    same = sync_index(folder, root, model=FakeEmbedder(), follow_links=True)
+    assert (same.added, same.replaced, same.unchanged) == (0, 0, 4)
+    outside.write_text("another text that is elsewhere")
+    assert plan_sync(folder, root, follow_links=True).changed == ("link.txt",)
+
+
+def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ix"
+    before = {number: f"text number {number}" for number in range(20)}
+    for number, text in before.items():
+        (folder / f"{number:02}.txt").write_text(text)
+    sync_index(folder, root, model=FakeEmbedder())
+    for number in before:
+        (folder / f"{number:02}.txt").write_text(f"other text {number}")
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
+    with pytest.raises(KeyboardInterrupt):
+        sync_index(folder, root, model=Interrupted(after=13))
+    assert IndexDirectory(root).journal.exists()
+    for number, text in before.items():
+        (folder / f"{number:02}.txt").write_text(text)
+    assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 23
+    assert not IndexDirectory(root).journal.exists()
+    delete_documents(root, ["a.txt"])  # another change is not held up
+    assert verify_index(root, deep=True).problems == []

@@ -119,6 +119,7 @@ def run_change(
         options = work(transaction)
         if options is None:
             assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
+            transaction.abandon()
             unchanged = replace(transaction.base, changes=Changes())
             return _report(transaction, unchanged, started, resumed=False)
         manifest = finish(transaction, options, progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion
@@ -19,7 +19,7 @@ from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
 from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import hold_version
+from aveyb_retrieval.indexes.store.lock import hold_visible
 from aveyb_retrieval.indexes.store.manifest import Changes, Manifest, read_manifest
 from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -117,7 +117,7 @@ def sync_index(
             folder, root, on_error=on_error, max_line=max_line, encoding=encoding, follow_links=follow_links,
             file_seconds=file_seconds, restart=restart, progress=progress, **options,
         )  # fmt: skip
-    found = _hashes(listed, progress)
+    found = _hashes(listed, follow_links, progress)
     made = read_manifest(root).encoding
     job: Job = {
         "command": "sync",
@@ -190,11 +190,11 @@ def plan_sync(
     """
     folder, index_dir = Path(folder), IndexDirectory(root)
     listed, _ = _list(folder, follow_links)
-    found = _hashes(listed, progress)
-    name = index_dir.current()
-    if name is None:
+    found = _hashes(listed, follow_links, progress)
+    if index_dir.current() is None:
         return compare({}, found)
-    with hold_version(index_dir.manifest(name)):
+    name, held = hold_visible(index_dir)
+    with held:
         stored = stored_files(Tables.open(index_dir.root, Manifest.read(index_dir.manifest(name)).tables))
     plan = compare(stored, found)
     _check_folder(folder, root, stored, plan)
@@ -243,13 +243,13 @@ def _list(folder: Path, follow_links: bool) -> tuple[list[SourceFile], list[Noti
     return listed, notices
 
 
-def _hashes(listed: list[SourceFile], progress: Progress) -> dict[str, str]:
+def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) -> dict[str, str]:
     """The hash of each file, by its id; "" where the file cannot be read, which the reader then reports."""
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = files.hash_file(file.path).sha256
-        except OSError:
+            found[file.id] = files.hash_file(file.path, follow_links=follow_links).sha256
+        except (OSError, IndexFormatError):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
     return found

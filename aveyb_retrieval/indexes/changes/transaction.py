@@ -367,7 +367,14 @@ class Transaction:
             files.remove_tree(self.root)
         elif visible is not None:
             self._discard_beyond(Manifest.read(self.index_dir.manifest(visible)).tables)
-            delete_unused(self.index_dir)
+            clean_up(self.index_dir)
+
+    def abandon(self) -> None:
+        """Throw away what an interrupted run did: it turned out that nothing is to be changed."""
+        assert self.base is not None  # else there is something to make
+        self.index_dir.journal.unlink(missing_ok=True)
+        self._rejected.unlink(missing_ok=True)
+        self._discard_beyond(self.base.tables)
 
 
 @contextlib.contextmanager
@@ -414,7 +421,15 @@ def open_transaction(
             transaction.abandon_if_empty(existed)
             raise
         if state.number % CLEAN_EVERY == 0 or base is None or transaction.whole:
-            delete_unused(index_dir)
+            clean_up(index_dir)
+
+
+def clean_up(index_dir: IndexDirectory) -> None:
+    """Delete what no version needs; where that fails, the change has been made all the same, and the next one tries."""
+    try:
+        delete_unused(index_dir)
+    except (OSError, AveyBError) as error:
+        logger.warning("%s: files that are not needed any more could not be deleted (%s)", index_dir.root, error)
 
 
 def delete_unused(index_dir: IndexDirectory) -> None:

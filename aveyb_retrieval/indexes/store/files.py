@@ -36,8 +36,8 @@ class FileInfo:
     sha256: str
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a file of an index, unbuffered: a regular file and nothing else, never what a symbolic link points to.
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = False) -> BinaryIO:
+    """Open a file, unbuffered: a regular file and nothing else, of an index never what a symbolic link points to.
 
     A FIFO or a device would be waited for, or read without end, and a link leads out of the index.
 
@@ -46,7 +46,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         IndexFormatError: it is not a regular file.
     """
     try:
-        fd = open_file(path, flags)
+        fd = open_file(path, flags, follow_links=follow_links)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -222,10 +222,10 @@ def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
     return FileInfo(len(data), hashlib.sha256(data).hexdigest())
 
 
-def hash_file(path: Path) -> FileInfo:
-    """Read a file in blocks and return its size and sha256."""
+def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:
+    """Read a regular file in blocks and return its size and sha256."""
     digest, size = hashlib.sha256(), 0
-    with open_regular(path) as handle:
+    with open_regular(path, follow_links=follow_links) as handle:
         while block := handle.read(_BLOCK):
             digest.update(block)
             size += len(block)
