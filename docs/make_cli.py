@@ -30,8 +30,9 @@ INTRODUCTION = """\
 
 Generated from the commands by `python docs/make_cli.py`; do not edit. Every command prints the same with `--help`.
 
-Exit codes: 0 for success; 1 if `aveyb-index verify` finds damage that remains; 2 for wrong arguments or bad input, with
-a message that says what is wrong, where, and what to do; 130 for a training run that was interrupted and saved.
+Exit codes: 0 for success; 1 if `aveyb-index verify` finds damage that remains, or `build`, `add`, `upsert` or `sync`
+[left something out](files.md); 2 for wrong arguments or bad input, with a message that says what is wrong, where, and
+what to do; 130 for a command that was interrupted and can be continued.
 """
 
 

@@ -22,6 +22,7 @@ from aveyb_retrieval.cli.options import (
     VERBOSE,
     WRITING,
 )
+from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -119,7 +120,10 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
 
-    listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
+    try:
+        listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
+    except UnicodeDecodeError as error:
+        raise InputError(f"--from {ids_file.name}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     wanted = [*ids, *(line for line in listed if line)]
     print_report(delete_documents(directory, wanted, **arguments))
 

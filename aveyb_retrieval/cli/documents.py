@@ -77,7 +77,10 @@ def count(directory: str | Path, where: Any) -> None:
 @click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
-    """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded."""
+    """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded.
+
+    Ids, titles and texts are no metadata: `aveyb-index upsert` changes them.
+    """
     from aveyb_retrieval.indexes.changes.metadata import update_metadata as update
 
     if not isinstance(changes, dict):

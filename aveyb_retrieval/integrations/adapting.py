@@ -6,6 +6,8 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -13,14 +15,23 @@ if TYPE_CHECKING:
 
 
 def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a document for the index; a metadata field `title` that is a text is its title, too."""
+    """Make a document for the index; the metadata field `title` is its title, too.
+
+    Raises:
+        InputError: `title` or `_id` of the metadata is not what a filter would find, which looks at the document's own.
+    """
     title = metadata.get("title")
-    return {
-        "_id": document_id,
-        "title": title if isinstance(title, str) else "",
-        "text": text,
-        "metadata": dict(metadata),
-    }
+    if not (title is None or isinstance(title, str)):
+        raise InputError(
+            f"document {document_id!r}: the metadata field 'title' is of type {type(title).__name__}, and a document's "
+            "title is a text; write it as one, or under another name"
+        )
+    if metadata.get("_id", document_id) != document_id:
+        raise InputError(
+            f"document {document_id!r}: the metadata field '_id' is {metadata['_id']!r}, and the id of the document is "
+            "another; write it under another name"
+        )
+    return {"_id": document_id, "title": title or "", "text": text, "metadata": dict(metadata)}
 
 
 def place(hit: Hit) -> dict[str, Any]:

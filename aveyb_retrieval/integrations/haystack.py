@@ -85,6 +85,7 @@ class AveyBDocumentStore:
         Raises:
             ValueError: `documents` is not a list of documents.
             DuplicateDocumentError: an id is there already.
+            InputError: the meta field `title` is no text, or `_id` is not the document's id.
         """
         if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
             raise ValueError("write_documents needs a list of Documents")
@@ -112,7 +113,11 @@ class AveyBDocumentStore:
         return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are."""
+        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are.
+
+        Raises:
+            ConfigError: a field is `title`, `text` or `_id`: write the documents again.
+        """
         return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
@@ -297,6 +302,8 @@ def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _equal(field: str, value: Any) -> dict[str, Any]:
+    if value is None and field == "title":  # the document's own, which is empty where there is none
+        return {field: ""}
     if value is None:  # also where the field is missing
         return {"$or": [{field: {"$exists": False}}, {field: None}]}
     if isinstance(value, (list, dict)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index
@@ -35,7 +36,12 @@ class AveyBEmbeddings(Embeddings):
     """
 
     def __init__(self, model: str | Path | Embedder | None = None, **options: Any) -> None:
+        self._again = partial(type(self), model, **options)
         self.embedder = model if isinstance(model, Embedder) else Embedder.load(model, **options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy what the model is loaded by."""
+        return self._again, ()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Encode documents, `[n, d]`."""
@@ -70,6 +76,11 @@ class AveyBRetriever(BaseRetriever):
     def model_post_init(self, context: Any, /) -> None:
         """Open the index."""
         self._index = Index.open(self.path, model=self.model)
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Open the index with the model that was given; a copy of an index alone takes the one that it records."""
+        super().__setstate__(state)
+        self.model_post_init(None)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
@@ -116,13 +127,18 @@ class AveyBVectorStore(VectorStore):
         **options: Any,
     ) -> None:
         self._embedding = embedding
-        if isinstance(embedding, AveyBEmbeddings):
-            options["model"] = embedding.embedder
-        elif embedding is not None:
-            own = VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
-            options = {"granularity": "document", **options, "model": own}
+        if embedding is not None:
+            options["model"] = _model(embedding)
+        if isinstance(options.get("model"), VectorsOnly):
+            options.setdefault("granularity", "document")
         self._index = Index.open(path, create=True, **options)
         self._search_options: Any = {"mode": "dense", **(search_options or {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the index with the embedding that was given; a copy of an index alone takes the one that it records."""
+        self.__dict__.update(state)
+        if self._embedding is not None:
+            self._index = Index.open(**{**vars(self._index._opening), "model": _model(self._embedding)})
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -197,6 +213,12 @@ class AveyBVectorStore(VectorStore):
         store = cls(embedding=embedding, **kwargs)
         store.add_texts(texts, metadatas, ids=ids)
         return store
+
+
+def _model(embedding: Embeddings) -> Embedder | VectorsOnly:
+    if isinstance(embedding, AveyBEmbeddings):
+        return embedding.embedder
+    return VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
 
 
 def _document(hit: Hit) -> Document:

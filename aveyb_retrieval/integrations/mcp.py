@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 24_000
 MAX_METADATA = 4_000
 MAX_TITLE = 300
+MAX_URL = 1_000
+MAX_HIGHLIGHTS = 100
 MAX_FIELDS = 30
 MAX_QUERY = 8192
 MOST = 200  # results that can be paged through
@@ -53,7 +55,7 @@ class Result(BaseModel):
     start: int = Field(description="First character of the passage in the document: an offset for fetch")
     end: int
     highlights: list[tuple[int, int]] = Field(
-        description="Characters of the document: the query's words in the passage"
+        description=f"Characters of the document: the query's words in the passage, the first {MAX_HIGHLIGHTS}"
     )
     best_sentence: tuple[int, int] | None = Field(description="Characters of the sentence that holds most of them")
     score: float
@@ -194,7 +196,7 @@ def _search_answer(hits: list[Hit], offset: int, limit: int, page: str | None) -
     for result in shown:
         result.text, cut = _fitting(result.text, MAX_BYTES // 2)
         room -= len(result.model_dump_json().encode())
-        if room < 0:
+        if room < 0 and answer.results:  # the first is always given, or the next page would begin with it again
             answer.note = f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
             return answer
         answer.results.append(result)
@@ -207,16 +209,17 @@ def _search_answer(hits: list[Hit], offset: int, limit: int, page: str | None) -
 
 def _result(hit: Hit, page: str | None) -> Result:
     start, end = hit.span or (0, len(hit.text))
+    label = hit.page_label if hit.page_unit == "page" else hit.place
     return Result(
         id=hit.id,
         title=hit.title[:MAX_TITLE],
         url=_url(hit, start, page),
         text=hit.text[start:end],
         heading=hit.heading[:MAX_TITLE],
-        page=hit.page_label if hit.page_unit == "page" else hit.place or None,
+        page=label[:MAX_TITLE] if label else None,
         start=start,
         end=end,
-        highlights=list(hit.highlights),
+        highlights=list(hit.highlights[:MAX_HIGHLIGHTS]),
         best_sentence=hit.best_sentence,
         score=round(hit.score, 4),
     )
@@ -258,7 +261,7 @@ def _fitting(text: str, most: int) -> tuple[str, bool]:
 
 def _url(found: Hit | Document, at: int, page: str | None) -> str:
     url = found.metadata.get("url")
-    if isinstance(url, str) and _WEB.fullmatch(url):
+    if isinstance(url, str) and len(url) <= MAX_URL and _WEB.fullmatch(url):
         return url
     if page is None:
         return f"aveyb://{quote(found.id, safe='')}"

@@ -123,6 +123,9 @@ def test_changes(run: Run, index: Path, tmp_path: Path) -> None:
     assert "2 documents" in run("delete", index, "--from", ids).output
     assert "1 document," in run("delete", index, "--filter", '{"year": 2022}').output
     assert run("delete", index, "nobody").exit_code == 2
+    ids.write_bytes("ä\n".encode("latin-1"))
+    refused = run("delete", index, "--from", ids)
+    assert (refused.exit_code, "ids.txt: not UTF-8 text" in refused.stderr) == (2, True)
     assert "1 document," in run("compact", index, "--quiet").output
     assert "searched exactly" in run("tune", index, "--recall", "0.9").output
     assert run("verify", index).output == "sound\n"
@@ -269,6 +272,7 @@ def test_metadata_are_changed_from_the_shell(run: Run, index: Path) -> None:
     for arguments, words in (
         (("a", "--set", "year=1"), "not JSON"),
         (("a", "--set", "[1]"), "not an object"),
+        (("a", "--set", '{"title": "New"}'), "'title' is a document's own"),
         (("a",), "nothing to change"),
         (("--set", '{"x": 1}'), "ids or a filter"),
         (("nobody", "--set", '{"x": 1}'), "'nobody'"),

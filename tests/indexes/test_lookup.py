@@ -169,6 +169,10 @@ def test_metadata_that_cannot_be_changed_so(tmp_path: Path, embedder: FakeEmbedd
         update_metadata(root, {"a": 1})
     with pytest.raises(ConfigError, match="both set and removed"):
         update_metadata(root, {"a": 1}, ["doc-1"], remove=["a"])
+    for own in ("_id", "title", "text"):
+        for change in ({"changes": {own: "new"}}, {"changes": {"a": 1}, "remove": [own]}):
+            with pytest.raises(ConfigError, match=f"'{own}' is a document's own, not metadata.*upsert"):
+                update_metadata(root, ids=["doc-1"], **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="remove='year' is one string"):
         update_metadata(root, {}, ["doc-1"], remove="year")
     with pytest.raises(InputError, match="not JSON"):

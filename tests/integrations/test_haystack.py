@@ -21,7 +21,7 @@ from haystack.errors import FilterError
 from haystack.testing import document_store as suite
 from haystack.testing import document_store_async as async_suite
 
-from aveyb_retrieval import Embedder, verify_index
+from aveyb_retrieval import ConfigError, Embedder, InputError, verify_index
 from aveyb_retrieval.integrations.haystack import AveyBDocumentStore, AveyBRetriever
 
 if TYPE_CHECKING:
@@ -190,6 +190,23 @@ def test_where_filters_differ_from_haystacks_own_by_design(store: AveyBDocumentS
 def test_filters_that_mean_nothing(store: AveyBDocumentStore, filters: dict[str, Any], words: str) -> None:
     with pytest.raises(FilterError, match=words):
         store.filter_documents(filters)
+
+
+def test_a_title_is_the_same_to_filters_and_to_whoever_reads_it(store: AveyBDocumentStore) -> None:
+    def found(operator: str, value: Any) -> list[str]:
+        filters = {"field": "meta.title", "operator": operator, "value": value}
+        return [each.id for each in store.filter_documents(filters)]
+
+    assert (found("==", None), found("!=", None)) == (["lease", "manual"], ["memo"])
+    assert found("in", [None, "Memo"]) == ["lease", "manual", "memo"]
+    with pytest.raises(ConfigError, match="'title' is a document's own"):
+        store.update_by_filter({"field": "meta.year", "operator": "==", "value": 2024}, {"title": "New"})
+    (memo,) = store.filter_documents({"field": "meta.year", "operator": "==", "value": 2024})
+    memo.meta["title"] = "New"
+    store.write_documents([memo], DuplicatePolicy.OVERWRITE)
+    assert (found("==", "New"), found("==", "Memo")) == (["memo"], [])
+    with pytest.raises(InputError, match="'title' is of type int"):
+        store.write_documents([Document(content="x", meta={"title": 1984})])
 
 
 def test_one_list_with_the_same_id_twice(store: AveyBDocumentStore) -> None:

@@ -27,6 +27,7 @@ from aveyb_retrieval import (
     verify_index,
 )
 from aveyb_retrieval.integrations.langchain import AveyBEmbeddings, AveyBRetriever, AveyBVectorStore
+from aveyb_retrieval.integrations.vectors_only import VectorsOnly
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,3 +196,21 @@ def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> No
     store = AveyBVectorStore(tmp_path / "store")
     store.add_texts(["close the valve"], ids=["a"])
     assert pickle.loads(pickle.dumps(store)).similarity_search("valve") == store.similarity_search("valve")
+
+
+@pytest.mark.parametrize("make", [AveyBEmbeddings, lambda: DeterministicFakeEmbedding(size=6)], ids=["ours", "fake"])
+def test_copies_by_pickle_search_with_the_embedding_that_was_given(tmp_path: Path, make: Any) -> None:
+    store = AveyBVectorStore(tmp_path / "store", make())
+    store.add_texts(["close the valve"], ids=["a"])
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy.similarity_search("valve") == store.similarity_search("valve")
+    copy.add_texts(["open the gate"], ids=["b"])
+    assert len(store.similarity_search("gate")) == 2
+
+
+def test_a_copy_by_pickle_of_a_retriever_keeps_a_loaded_model(tmp_path: Path) -> None:
+    embedding = DeterministicFakeEmbedding(size=6)
+    AveyBVectorStore(tmp_path / "index", embedding).add_texts(["close the valve"], ids=["a"])
+    model = VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
+    retriever = AveyBRetriever(path=str(tmp_path / "index"), model=model, search_options={"unit": "document"})
+    assert pickle.loads(pickle.dumps(retriever)).invoke("valve") == retriever.invoke("valve")

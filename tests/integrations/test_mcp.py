@@ -21,9 +21,9 @@ pytest.importorskip("mcp", reason="mcp is not installed: pip install '.[integrat
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
-from aveyb_retrieval import ConfigError, Embedder, add_documents, build_index, delete_documents
+from aveyb_retrieval import ConfigError, Embedder, Index, add_documents, build_index, delete_documents
 from aveyb_retrieval.cli.mcp import main
-from aveyb_retrieval.integrations.mcp import MAX_BYTES, make_server
+from aveyb_retrieval.integrations.mcp import MAX_BYTES, _search_answer, make_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,6 +263,20 @@ def test_no_text_makes_an_answer_too_large(large: Path, embedder: Embedder, name
     found = call(server, "search", query="valve 书面通知", limit=20).structured_content
     assert found["results"]
     assert "The answer is cut: for more, search again with offset=" in found["note"]
+
+
+def test_a_result_of_many_highlights_and_a_long_address_is_given(tmp_path: Path, embedder: Embedder) -> None:
+    row = {"_id": "a", "text": "valve " * 2_000, "url": f"https://example.org/{'x' * 20_000}"}
+    build_index([row], tmp_path / "ix", model=embedder, passage_tokens=2_048)
+    answer = call(make_server(tmp_path / "ix", model=embedder), "search", query="valve").structured_content
+    (found,) = answer["results"]
+    assert (len(found["highlights"]), found["url"], "offset" in answer["note"]) == (100, "aveyb://a", False)
+
+
+def test_the_first_result_is_given_whatever_its_size(tmp_path: Path, embedder: Embedder) -> None:
+    build_index([{"_id": "i" * 30_000, "text": "valve"}], tmp_path / "ix", model=embedder)
+    answer = _search_answer(Index.open(tmp_path / "ix", model=embedder).search("valve", unit="passage"), 0, 8, None)
+    assert (len(answer.results), answer.note) == (1, "")
 
 
 def test_large_metadata_are_left_out_with_a_note(large: Path, embedder: Embedder) -> None:

@@ -93,6 +93,7 @@ REFUSED = [
     ("PATCH", "/documents/doc-3", b"{}", 422, "nothing to change"),
     ("PATCH", "/documents/doc-3", b'{"metadata": 3}', 422, "metadata: a number; an object"),
     ("PATCH", "/documents/doc-3", b'{"metadata": {"a": 1}, "remove": ["a"]}', 422, "both set and removed"),
+    ("PATCH", "/documents/doc-3", b'{"metadata": {"title": "New"}}', 422, "'title' is a document's own"),
     ("PATCH", "/documents/doc-3", b'{"text": "b"}', 422, "'text' is not a field of this request"),
 ]
 

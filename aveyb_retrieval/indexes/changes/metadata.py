@@ -10,6 +10,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.change import Report, once, run_change
 from aveyb_retrieval.indexes.changes.selection import Selection
 from aveyb_retrieval.indexes.input.documents import check_metadata, metadata_json
+from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def update_metadata(
 ) -> Report:
     """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
 
-    Fields that are not named stay as they are. Titles and texts are not metadata: `upsert_documents` changes them.
+    Fields that are not named stay as they are. `_id`, `title` and `text` are refused, as they are no metadata:
+    `upsert_documents` changes them.
 
     Args:
         root: The index directory.
@@ -49,7 +51,8 @@ def update_metadata(
         before: The datasets at any version, if this process has them open.
 
     Raises:
-        ConfigError: there is nothing to change, a field is both set and removed, or neither ids nor a filter are given.
+        ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids
+            nor a filter are given.
         InputError: a value is not what JSON can hold, or an id is not in the index (unless `missing_ok`).
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
@@ -63,7 +66,7 @@ class MetadataChange:
     """New values of fields, and fields to take away, for some documents.
 
     Raises:
-        ConfigError: there is nothing to change, or a field is both set and removed.
+        ConfigError: there is nothing to change, or a field is both set and removed, or is a document's own.
         InputError: a value is not what JSON can hold.
     """
 
@@ -78,6 +81,8 @@ class MetadataChange:
             )
         if both := sorted(set(changes) & set(remove)):
             raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
+        if own := sorted({*changes, *remove} & {*OWN, "text"}):
+            raise ConfigError(f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it")
         self._new = check_metadata(changes, "update_metadata")
         self._remove = frozenset(remove)
         self._chosen = chosen
