@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.limits import Limits
 
 _MANY = 1 << 40
+_GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")  # texts are read whole, and in turn
 
 
 @cache
@@ -38,8 +39,9 @@ def rerank_fields(limits: Limits) -> Fields:
         "query": text(limits.max_query),
         "documents": Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
         "model": word(),
-        "top_n": whole(1, _MANY, _MANY),
+        "top_n": whole(1, _MANY, None, or_null=True),
         "return_documents": flag(default=False),
+        **{name: whole(0, _MANY, None, or_null=True) for name in _GRANTED},
     }
 
 

@@ -51,7 +51,7 @@ class Origins:
         if origin in self._others:
             return None
         site = headers.get("sec-fetch-site")
-        if site in _OURS or (site is None and (origin is None or urlsplit(origin).netloc == host)):
+        if site in _OURS or (site is None and (origin is None or origin.partition("://")[2] == host)):
             return None
         if is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate":
             return None

@@ -167,6 +167,8 @@ def test_cohere_and_jina_rerank(client, path):
     assert answer["results"][0]["relevance_score"] == pytest.approx(1.0, abs=1e-5)
     assert answer["results"][0]["document"] == {"text": "word1 word2"}
     assert "document" not in client.post(path, json={"query": "a", "documents": ["b"]}).json()["results"][0]
+    nothing = dict.fromkeys(("top_n", "max_tokens_per_doc", "max_chunks_per_doc", "priority"))  # as LangChain sends it
+    assert len(client.post(path, json={**fields, **nothing}).json()["results"]) == 3
     for wrong in ({"documents": [{"title": "a"}]}, {"documents": "a"}, {"top_n": 0}, {"documents": [1]}):
         refused = client.post(path, json={**fields, **wrong})
         assert refused.status_code == 422

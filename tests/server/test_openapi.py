@@ -65,6 +65,9 @@ VALUES = {
     # /v1/rerank
     "documents": ["word1", {"text": "word2"}],
     "top_n": 1,
+    "max_tokens_per_doc": 512,
+    "max_chunks_per_doc": 10,
+    "priority": 0,
     "return_documents": True,
     # /embed, /similarity, /rerank, /tokenize
     "inputs": ["word1", "word2 word3"],

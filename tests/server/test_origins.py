@@ -31,6 +31,8 @@ def client(open_client):
         ({"Origin": "http://testserver:3000", "Sec-Fetch-Site": "same-site"}, 403),
         ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
         ({"Origin": "null", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
     ],
     ids=str,

@@ -102,6 +102,27 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.wait(f"!({only})")
 
 
+# searches wait for `release()`
+HOLD = """(() => {
+  const real = window.fetch;
+  const held = new Promise((resolve) => { window.release = resolve; });
+  window.fetch = (path, options) => path === "search" ? held.then(() => real(path, options)) : real(path, options);
+})()"""
+
+
+@pytest.mark.parametrize(("steps", "shown", "said"), [(1, 10, "The best documents, 1 to 10,"), (2, 0, "")])
+def test_back_from_a_search_that_is_not_answered_shows_what_belongs_there(page, server, steps, shown, said):
+    search(page, server.url)
+    page.run(HOLD)
+    page.click("#next")
+    page.wait("document.getElementById('summary').textContent === 'Searching…'")
+    page.run(f"history.go(-{steps})")
+    page.wait("!location.search.includes('offset')")
+    page.run("release(); new Promise((resolve) => setTimeout(resolve, 500))")
+    page.wait(f"document.getElementById('summary').textContent.startsWith('{said}')", 10)
+    assert (page.run(HITS), page.run("document.getElementById('hits').start")) == (shown, 1)
+
+
 def test_everything_works_from_a_keyboard(page, server):
     search(page, server.url)
     page.press("ArrowDown")

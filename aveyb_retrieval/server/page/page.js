@@ -119,6 +119,7 @@ function fillForm() {
 
 async function showHits() {
   const wanted = address();
+  running?.abort();
   byId("problem").hidden = true;
   if (!wanted.get("query")) {
     answer = null;
@@ -132,7 +133,7 @@ async function showHits() {
   }
   const fields = fieldsOf(wanted);
   if (JSON.stringify(fields) === asked) return;
-  running?.abort();
+  asked = ""; // until its answer is there: Back asks again
   running = new AbortController();
   const waiting = setTimeout(() => (byId("summary").textContent = "Searching…"), 200);
   const began = performance.now();
