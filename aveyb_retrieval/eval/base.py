@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aveyb_retrieval.errors import InputError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 Judgements = dict[str, dict[str, int]]
 """Relevance judgements: query id -> document id -> grade (0 = judged and not relevant)."""
@@ -62,6 +66,23 @@ class System(Protocol):
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query; `queries` maps query ids to texts."""
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Read a text file inside the block; `what` it should be, for messages.
+
+    Raises:
+        InputError: it is not there, cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such {what}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); is this a {what}?") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason}); is this a {what}?") from None
 
 
 def rank(scores: Mapping[str, float]) -> list[str]:

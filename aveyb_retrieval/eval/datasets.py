@@ -188,8 +188,8 @@ def read_spans(path: Path, corpus: Corpus) -> Spans:
             raise InputError(f"{where}: the document {doc!r} is not in the corpus")
         length = len(corpus.get(doc).text)
         ranges = row.get("spans")
-        if not isinstance(ranges, list) or not all(isinstance(r, list) and len(r) == 2 for r in ranges):
-            raise InputError(f"{where}: 'spans' must be a list of [start, end] pairs")
+        if not (isinstance(ranges, list) and ranges and all(isinstance(r, list) and len(r) == 2 for r in ranges)):
+            raise InputError(f"{where}: 'spans' must be a list of at least one [start, end]; else leave the line out")
         for start, end in ranges:
             if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= length):
                 raise InputError(

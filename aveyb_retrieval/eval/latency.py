@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.base import reading
 from aveyb_retrieval.indexes.input.json_lines import read_objects
 
 if TYPE_CHECKING:
@@ -90,17 +91,13 @@ def read_query_texts(path: Path) -> list[str]:
     """Queries to time: a `.jsonl` file of {"text"} (BEIR's queries.jsonl) or plain text, one query per line.
 
     Raises:
-        InputError: the file is missing, empty, or a line has no text.
+        InputError: the file cannot be read, is empty or not text, or a line has no text.
     """
     if path.suffix == ".jsonl":
         texts = [_query_text(row, f"{path}, line {number}") for number, row in read_objects(path)]
     else:
-        try:
+        with reading(path, "file of queries"):
             texts = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file of queries") from None
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
     if not texts:
         raise InputError(f"{path}: no queries in this file")
     return texts

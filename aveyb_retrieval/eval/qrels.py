@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.eval.base import reading
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -44,18 +45,12 @@ def read_qrels(path: str | Path) -> Qrels:
     """Read a qrels file: BEIR (with or without header) or TREC column order, separated by tabs or spaces.
 
     Raises:
-        InputError: the file is missing, empty or not text, or a line has the wrong number of columns, a grade that is
-            not an integer, or contradicts an earlier line. The message names the file and the line.
+        InputError: the file cannot be read, is empty or not text, or a line has the wrong number of columns, a grade
+            that is not an integer, or contradicts an earlier line. The message names the file and the line.
     """
     path = Path(path)
-    try:
+    with reading(path, "qrels file"):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such qrels file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a qrels file?"
-        ) from None
     return Qrels(*_collect(_rows(lines, str(path)), str(path)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.base import rank
+from aveyb_retrieval.eval.base import rank, reading
 from aveyb_retrieval.indexes.store.files import write_atomic
 
 if TYPE_CHECKING:
@@ -22,20 +22,15 @@ def read_run(path: str | Path) -> Run:
     """Read a TREC run file.
 
     Raises:
-        InputError: missing or empty file, a line without exactly six columns (ids with spaces), a score that is not a
-            finite number, or a document that occurs twice for a query. The message names the file and the line.
+        InputError: the file cannot be read or is empty, a line has not six columns (ids with spaces), a score is not a
+            finite number, or a document occurs twice for a query. The message names the file and the line.
     """
     path = Path(path)
     run: Run = {}
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    _add_line(run, line, f"{path}, line {number}")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such run file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason}); is this a run file?") from None
+    with reading(path, "run file"), path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                _add_line(run, line, f"{path}, line {number}")
     if not run:
         raise InputError(f"{path}: the run is empty; was it interrupted?")
     return run

@@ -291,7 +291,7 @@ class IndexSystem:
 class HybridSystem:
     """The index's weighted fusion over exact vectors and the BM25 of bm25s, without what best passages add to it.
 
-    The first `depth` documents of either side compete, each with both of its scores.
+    The first `depth` documents of either side compete, or as many as are asked for, each with both of its scores.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class HybridSystem:
         """Return the `k` best documents per query by the weighted sum of both scores."""
         from aveyb_retrieval.indexes.search.fusion import weighted
 
-        depth, weight = self.info.settings["depth"], self.info.settings["weight"]
+        depth, weight = max(self.info.settings["depth"], k), self.info.settings["weight"]
         words = self._lexical.search(queries, depth)
         near, background = self._dense.scored(queries, depth, words)
         self.notices = [*self._lexical.notices, *self._dense.notices]

@@ -198,6 +198,9 @@ def test_compare(tmp_path, folder, invoke):
     [
         (("score", "{tmp}/none.trec", "{folder}/qrels/test.tsv"), "no such run file"),
         (("score", "{folder}/qrels/test.tsv", "{folder}/qrels/test.tsv"), "expected 6"),
+        (("score", "{folder}/qrels/test.tsv", "{folder}"), "is this a qrels file?"),
+        (("score", "{folder}", "{folder}/qrels/test.tsv"), "is this a run file?"),
+        (("latency", "{tmp}/noindex", "--queries", "{folder}"), "is this a file of queries?"),
         (("run", "--data", "{tmp}/nowhere", "--quiet"), "neither a folder nor a known data set"),
         (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "unknown metric 'p@10'"),
         pytest.param(

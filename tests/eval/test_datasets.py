@@ -70,6 +70,7 @@ def test_broken_folders(tmp_path, name, text, message):
         ({"query-id": "q1", "corpus-id": "d1", "spans": [[0, 9999]]}, "does not lie in the"),
         ({"query-id": "q1", "corpus-id": "d1", "spans": [[5, 5]]}, "does not lie in the"),
         ({"query-id": "q1", "corpus-id": "d1", "spans": [3]}, "must be a list of"),
+        ({"query-id": "q1", "corpus-id": "d1", "spans": []}, "else leave the line out"),
     ],
 )
 def test_broken_spans(tmp_path, row, message):
