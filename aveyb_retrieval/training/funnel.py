@@ -61,7 +61,7 @@ def add_funnel(
     if is_released(settings):
         AveyBModel.from_pretrained(folder, config=config).save_pretrained(out)
         return config
-    shutil.copytree(folder, out)
+    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("onnx"))  # the ONNX form has no funnel
     (out / "config.json").write_text(json.dumps(settings | chosen, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if (modules := out / "modules.json").is_file():
         listed = json.loads(modules.read_text(encoding="utf-8"))

@@ -28,6 +28,7 @@ from aveyb_retrieval.indexes.model import pooling
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.training.funnel import add_funnel
 from tests.encoder.models import small_config, small_model
+from tests.encoder.onnx.forms import save_model
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -206,6 +207,13 @@ def test_queries_are_not_pooled_here_or_by_sentence_transformers(folder: Path, f
     model = SentenceTransformer(str(funneled), device="cpu")
     assert np.abs(model.encode_query(texts) - queries).max() <= 1e-5
     assert np.abs(model.encode_document(texts) - documents).max() <= 1e-5
+
+
+def test_a_copy_is_without_the_onnx_form_that_has_no_funnel(tmp_path: Path) -> None:
+    save_model(tmp_path / "plain", forms=("int8",))
+    add_funnel(tmp_path / "plain", tmp_path / "funneled", after=1)
+    plain, pooled = (Embedder.load(tmp_path / name) for name in ("plain", "funneled"))
+    assert (plain.precision, pooled.precision, pooled.model.config.funnel_after) == ("int8", "float32", 1)
 
 
 def test_an_index_of_pooled_documents_is_searched_by_the_model_itself(

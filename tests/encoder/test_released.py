@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
-from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.errors import ConfigError, ModelError
 
 Fixture = tuple[dict[str, torch.Tensor], dict]
 DATA = Path(__file__).parents[1] / "data"
@@ -89,7 +89,14 @@ def test_a_folder_in_the_authors_format_loads_with_from_pretrained(small: Fixtur
         with torch.no_grad():
             hidden = loaded(tensors[f"{case}.input_ids"]).last_hidden_state
         torch.testing.assert_close(hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0)
-    assert AveyBModel.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
+    for dtype in (torch.bfloat16, "bfloat16"):
+        assert AveyBModel.from_pretrained(tmp_path, dtype=dtype).dtype == torch.bfloat16
+    assert AveyBModel.from_pretrained(tmp_path, dtype="auto").dtype == torch.float32
+    for wrong in ("int8", "no_such"):
+        with pytest.raises(ConfigError, match=f"dtype is '{wrong}'; it must be a floating-point type"):
+            AveyBModel.from_pretrained(tmp_path, dtype=wrong)
+    loaded, info = AveyBForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert isinstance(loaded, AveyBForMaskedLM) and not any(info.values())
 
 
 def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -236,8 +237,6 @@ def test_token_vectors_pool_to_the_document_vector(embedder: Embedder) -> None:
 def test_the_fingerprint_follows_weights_tokenizer_and_prompts(
     folder: Path, embedder: Embedder, tmp_path: Path
 ) -> None:
-    import shutil
-
     assert Embedder.load(folder).fingerprint == embedder.fingerprint
     for name, change in {
         "model.safetensors": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
@@ -250,8 +249,6 @@ def test_the_fingerprint_follows_weights_tokenizer_and_prompts(
 
 
 def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> None:
-    import shutil
-
     with pytest.raises(ModelError, match="no such model folder"):
         Embedder.load(tmp_path / "nothing")
     with pytest.raises(ModelError, match="owner/name"):
@@ -262,11 +259,51 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
         Embedder.load(folder, cuda_graphs=True)
     with pytest.raises(ConfigError, match="max_tokens is 0"):
         Embedder.load(folder, max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pooling_mode": "cls"}, "pooling_mode is 'cls'"),
+        ({"pooling_mode": ["cls", "mean"]}, r"pooling_mode is \['cls', 'mean'\]"),
+        ({"pooling_mode_cls_token": True}, r"pooling_mode is \['cls'\]"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "include_prompt False"),
+        ({"pooling_mode": ["mean"]}, None),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, None),
+    ],
+)
+def test_only_the_mean_over_all_tokens_is_a_vector(
+    folder: Path, tmp_path: Path, settings: dict[str, object], said: str | None
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
-    settings = json.loads((copy / "1_Pooling/config.json").read_text())
-    (copy / "1_Pooling/config.json").write_text(json.dumps({**settings, "pooling_mode": "cls"}))
-    with pytest.raises(ModelError, match="pooling_mode is 'cls'"):
+    modules = json.loads((copy / "modules.json").read_text())
+    modules[1]["path"] = "1_Other"
+    (copy / "modules.json").write_text(json.dumps(modules))
+    (copy / "1_Pooling").rename(copy / "1_Other")
+    (copy / "1_Other" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **settings}))
+    if said is None:
+        Embedder.load(copy)
+    else:
+        with pytest.raises(ModelError, match=rf"1_Other.config.json: .*{said}"):
+            Embedder.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        ([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "a module of type 'sentence_.*Dense'"),
+        ([{"type": "mine.Normalize", "path": ""}], "a module of type 'mine.Normalize'"),
+        ([{"type": "sentence_transformers.models.Pooling", "path": "a" * 3000}], "damaged"),
+        ([{"path": ""}], "damaged"),
+        ({}, "damaged"),
+    ],
+)
+def test_other_modules_are_not_left_out_in_silence(folder: Path, tmp_path: Path, modules: object, said: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=f"modules.json: {said}"):
         Embedder.load(copy)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.text.tokenizer import MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import GPT2_PATTERN, MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
 from aveyb_retrieval.errors import InputError, ModelError
 
 SHARED = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared"))
@@ -120,6 +120,20 @@ def test_special_tokens_follow_the_ranks(tokenizer: AveyBTokenizer, auto) -> Non
     assert tokenizer.vocab_size == first + 5 == len(tokenizer)
     assert (auto.pad_token_id, auto.mask_token_id) == (tokenizer.pad_id, tokenizer.mask_id)
     assert auto.model_max_length > 10**9
+
+
+def test_special_tokens_keep_their_ids_wherever_they_are(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    special = {"<|endoftext|>": 10, "[PAD]": 0} | {token: 270 + i for i, token in enumerate(SPECIAL_TOKENS[1:])}
+    free = [i for i in range(270) if i not in special.values()]
+    ranks = dict(zip([*(bytes([b]) for b in range(256)), *MERGES[:12]], free, strict=True))
+    made = AveyBTokenizer(ranks, pattern=GPT2_PATTERN, special_tokens=special, vocab_size=274)
+    made.save(tmp_path)
+    auto = AutoTokenizer.from_pretrained(tmp_path)
+    assert auto.convert_tokens_to_ids(list(special)) == list(special.values())
+    for text in TRICKY:
+        assert auto(text)["input_ids"] == made.encode(text)[0].tolist()
 
 
 def test_auto_tokenizer_setting_survives_its_own_save(auto, tmp_path: Path) -> None:
@@ -280,14 +294,19 @@ def test_vocabulary_file_is_tiktokens_format(folder: Path, tokenizer: AveyBToken
     assert len(lines) == len(tokenizer.ranks)
 
 
-def test_p50k_base_matches_tiktoken(p50k: AveyBTokenizer) -> None:
+def test_p50k_base_matches_tiktoken(p50k: AveyBTokenizer, tmp_path: Path) -> None:
     import tiktoken
+    from transformers import AutoTokenizer
 
     reference = tiktoken.get_encoding("p50k_base")
     assert p50k.vocab_size == 50_304
     assert p50k.mask_id == 50_285
     for text in TRICKY:
         assert p50k.encode(text)[0].tolist() == reference.encode_ordinary(text)
+    p50k.save(tmp_path)
+    auto = AutoTokenizer.from_pretrained(tmp_path)
+    assert auto.convert_tokens_to_ids(list(p50k.special_tokens)) == list(p50k.special_tokens.values())
+    assert auto.convert_ids_to_tokens([50_280]) == ["Ġ" * 25]
 
 
 def real_texts(count: int) -> list[str]:

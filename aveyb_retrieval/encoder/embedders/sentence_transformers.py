@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.errors import ModelError
@@ -18,9 +20,25 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 PROMPTS_FILE = "config_sentence_transformers.json"
-POOLING_FILE = "1_Pooling/config.json"
+MODULES_FILE = "modules.json"
 NO_PROMPTS = {"query": "", "document": ""}
+_MODULES = ("Transformer", "Pooling", "Normalize")
+_EARLIER_MODES = {  # as older versions of sentence-transformers write them
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 PASSED_ON = ["task"]  # what a model with a funnel is given of a call, so that `encode_query` keeps every token
+
+
+class _Module(msgspec.Struct):
+    """One of the modules that a text goes through, and its folder."""
+
+    type: str
+    path: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.-]{0,99}$")] = ""
 
 
 def sentence_transformer(
@@ -70,16 +88,33 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def check_mean_pooling(folder: Path) -> None:
-    """Check that a model folder pools by the mean over all tokens.
+    """Check that a text's vector is the mean over all of its tokens; without modules.json it is.
 
     Raises:
-        ModelError: it pools in another way.
+        ModelError: it is pooled in another way or goes through other modules, or a file is damaged.
     """
-    path = folder / POOLING_FILE
+    path = folder / MODULES_FILE
+    try:
+        modules = msgspec.json.decode(path.read_bytes(), type=list[_Module]) if path.is_file() else []
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: damaged ({error}); copy or download the model again") from error
+    for module in modules:
+        package, _, kind = module.type.rpartition(".")
+        if package.partition(".")[0] != "sentence_transformers" or kind not in _MODULES:
+            raise ModelError(
+                f"{path}: a module of type {module.type!r}; an Avey-B model is made of {', '.join(_MODULES)} alone: "
+                "name one that was trained without it"
+            )
+        if kind == "Pooling":
+            _check_pooling(folder / module.path / "config.json")
+
+
+def _check_pooling(path: Path) -> None:
     settings = read_object(path)
-    mode = settings.get("pooling_mode", "mean")
-    if mode != "mean" or settings.get("include_prompt") is False:
+    earlier = [mode for key, mode in _EARLIER_MODES.items() if settings.get(key)] or ["mean"]
+    modes = settings.get("pooling_mode", earlier)
+    if modes not in ("mean", ["mean"]) or settings.get("include_prompt") is False:
         raise ModelError(
-            f"{path}: pooling_mode is {mode!r}, include_prompt {settings.get('include_prompt', True)}; only the mean "
+            f"{path}: pooling_mode is {modes!r}, include_prompt {settings.get('include_prompt', True)}; only the mean "
             "over all tokens, prompt included, gives passages their vectors: name a model that was trained with it"
         )

@@ -19,7 +19,7 @@ from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, is_released, read_object
-from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.wording import first_line, plural
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class CheckpointLoading:
             ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no `model.safetensors`,
                 the file is damaged, or it lacks parameters, has encoder parameters left over or of other shapes than
                 the configuration says (another vocabulary, say).
+            ConfigError: a folder in the authors' format and a `dtype` that weights cannot have.
         """
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
@@ -150,9 +151,21 @@ class CheckpointLoading:
         weights = _find_weights(name, hub)
         if weights is None:
             raise no_weights(name, "no model.safetensors")
-        dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
-        model = cls._filled(config, float_table(load_file(weights), weights), name)
-        return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+        tensors = float_table(load_file(weights), weights)
+        model = cls._filled(config, tensors, name)
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        if dtype is not None:
+            model = model.to(next(iter(tensors.values())).dtype if dtype == "auto" else _torch_dtype(dtype))
+        if kwargs.get("output_loading_info"):  # it would be an error if there were any
+            return model, {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+        return model
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ConfigError(f"dtype is {dtype!r}; it must be a floating-point type of torch, its name, or 'auto'")
+    return found
 
 
 def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:

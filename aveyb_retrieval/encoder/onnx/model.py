@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.encoder.folders import file_digest
+from aveyb_retrieval.encoder.folders import file_digest, read_object
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.file import EMBEDDING, read_onnx
 from aveyb_retrieval.encoder.onnx.ranker import Choice, EmbeddingTable, retrieve
@@ -48,8 +48,8 @@ class OnnxModel:
             precision: "float32" or "int8".
 
         Raises:
-            ModelError: there is no such form, it is damaged, of other weights than those in the folder, or holds what
-                our export never writes.
+            ModelError: there is no such form, it is damaged, of other weights or another configuration than those in
+                the folder, or holds what our export never writes.
             OptionalDependencyError: ONNX Runtime is not installed.
         """
         path, weights = folder / FILES[precision], folder / WEIGHTS
@@ -66,6 +66,7 @@ class OnnxModel:
             raise ModelError(
                 f"{path}: made from other weights than {weights.name} beside it; export it again, or remove it"
             )
+        _check_config(settings, read_object(folder / "config.json"), path)
         table = EmbeddingTable(weights, settings.vocab_size, settings.hidden_size)
         if file.table_place not in (None, table.place):
             raise ModelError(f"{path}: its embeddings are not where {weights.name} has them; export it again")
@@ -157,6 +158,17 @@ class OnnxModel:
             feed["weights"] = choice.weights[rows, k - used :]
         vectors: np.ndarray = self._session.run(None, feed)[0]
         return vectors
+
+
+def _check_config(settings: OnnxSettings, config: dict[str, Any], path: Path) -> None:
+    """Raise ModelError where a `config.json` says otherwise; a field that it lacks or leaves open says nothing."""
+    for name in (*settings.__struct_fields__, "funnel_after"):
+        own = getattr(settings, name)
+        if config.get(name) not in (None, own):
+            raise ModelError(
+                f"{path}: made with {name} {own!r}, config.json beside the weights says {config[name]!r}; export it "
+                "again, or remove it"
+            )
 
 
 def _session(content: bytes, path: Path, rows: np.ndarray | None) -> Any:

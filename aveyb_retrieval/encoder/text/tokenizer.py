@@ -335,7 +335,10 @@ class AveyBTokenizer(Vocabulary):
             if token[:cut] in self.ranks and token[cut:] in self.ranks
         ]
         # As in tiktoken, a pre-token that is itself a token stays whole: merges are ignored there.
-        made = Tokenizer(models.BPE({show(token): rank for token, rank in ordered}, merges, ignore_merges=True))
+        ids = {show(token): rank for token, rank in ordered}
+        # An added token gets the next id; a special one in a gap of the ranks (p50k_base has one) needs its own.
+        ids |= {token: i for token, i in self.special_tokens.items() if i < ordered[-1][1]}
+        made = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
         if self.capitals == "marks":
             made.normalizer = huggingface_normalizer()
         # The same class in Oniguruma's spelling, which writes code points in braces.

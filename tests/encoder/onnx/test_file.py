@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,15 @@ def test_one_of_other_weights(folder: Path, tmp_path: Path) -> None:
     assert "made from other weights than model.safetensors beside it; export it again, or remove it" in refusal(folder)
 
 
+@pytest.mark.parametrize(("field", "value"), [("funnel_after", 1), ("num_retrieved", 2), ("weight_norm", "min")])
+def test_one_of_another_configuration(folder: Path, field: str, value: object) -> None:
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings[field] != value
+    path.write_text(json.dumps(settings | {field: value}))
+    assert f"config.json beside the weights says {value!r}; export it again, or remove it" in refusal(folder)
+
+
 def test_one_of_another_precision(folder: Path) -> None:
     shutil.copy(folder / "onnx/model.onnx", folder / "onnx/model_int8.onnx")
     assert "holds the float32 form, not int8" in refusal(folder)
@@ -103,8 +113,6 @@ def test_one_whose_settings_are_damaged(folder: Path, settings: str, said: str) 
 
 @pytest.mark.parametrize(("field", "value"), [("split_size", -1), ("hidden_size", 1 << 40), ("weight_norm", 3)])
 def test_one_with_sizes_that_cannot_be(folder: Path, field: str, value: object) -> None:
-    import json
-
     def edit(model: Any) -> None:
         content = json.loads(model.metadata_props[0].value)
         helper.set_model_props(model, {METADATA: json.dumps({**content, field: value})})
