@@ -25,10 +25,10 @@ TEXT_FIELD = click.option("--field", default="text", help="Field of a JSON line 
 
 
 def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the fingerprint of each file by its name."""
+    """Return the fingerprint of each file by its place: names may be the same in two folders."""
     from aveyb_retrieval.training.texts import fingerprint
 
-    return {path.name: fingerprint(path) for path in files}
+    return {f"file {number}": fingerprint(path) for number, path in enumerate(files, start=1)}
 
 
 @dataclass(frozen=True)

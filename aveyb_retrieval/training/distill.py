@@ -132,7 +132,7 @@ def train_distill(
         tokenizer: saved with the student.
         settings: None: the defaults.
         resume: continue from the newest checkpoint.
-        device: "cpu" keeps teacher and student off an accelerator.
+        device: "cpu" keeps teacher and student off an accelerator; None: on one where there is one.
         progress: called as the teacher encodes.
 
     Raises:
@@ -150,7 +150,7 @@ def train_distill(
         kept,
         Path(folder) / "teacher",
         model=teacher,
-        device=device or "cpu",
+        device=device,
         max_tokens=settings.teacher_tokens,
         precision=settings.teacher_precision,
         progress=progress,

@@ -51,10 +51,11 @@ def distillation_loss(
 
 def batch_scores(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return cosines `[B, B]`: first texts by second ones, or single texts by each other (-inf with themselves)."""
+    with torch.autocast(vectors[0].device.type, enabled=False):  # a temperature makes what bfloat16 rounds away large
+        scores = vectors[0] @ vectors[-1].T
     if len(vectors) == 1:
-        scores = vectors[0] @ vectors[0].T
         return scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), float("-inf"))
-    return vectors[0] @ vectors[1].T
+    return scores
 
 
 def score_divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.packing import (
     IGNORED_LABEL,
@@ -25,7 +28,6 @@ from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedul
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
@@ -68,7 +70,8 @@ def pretrain(
     arguments = _arguments(folder, settings, device)
     masked = isinstance(settings, MLMSettings)
     with arguments.main_process_first(local=False, desc="packing the text"):
-        run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
+        known, data = asdict(settings) | _shape(model), data | {"vocabulary": _vocabulary(tokenizer)}
+        run = RunFolder(folder, known, data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
         if run.main and not (resume and train_file.exists()):
             separator = tokenizer.sep_id if masked else end_of_text(tokenizer)
@@ -179,6 +182,20 @@ def _arguments(folder: str | Path, settings: MLMSettings | CLMSettings, device: 
         )
     arguments.gradient_accumulation_steps = per_process
     return arguments
+
+
+def _shape(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the fields of the model's configuration as a run folder records them."""
+    incidental = ("transformers_version", "architectures", "dtype")  # of the file that a model was read from
+    fields = model.config.to_diff_dict()
+    return {f"model.{name}": value for name, value in fields.items() if name not in incidental}
+
+
+def _vocabulary(tokenizer: Tokenizer) -> str:
+    """Return the fingerprint of a vocabulary, which may come from no folder."""
+    with TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return fingerprint(Path(folder), tokenizer.files, {})
 
 
 def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings) -> None:

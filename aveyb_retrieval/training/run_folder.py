@@ -15,7 +15,6 @@ import math
 import platform
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ class RunFolder:
         main: whether this process writes to the folder (of several, the one of rank 0).
 
     Raises:
-        ConfigError: a new run into a folder that holds one, or a resume with other settings.
+        ConfigError: a new run into a folder that holds a checkpoint or a model, or a resume with other settings.
         InputError: a resume with other data, or without a checkpoint.
     """
 
@@ -59,18 +58,21 @@ class RunFolder:
         self.path, self.main = Path(path), main
         record = {"settings": settings, "data": data, "versions": _versions()}
         file = self.path / SETTINGS
+        self.checkpoint = last_checkpoint(self.checkpoints) if resume else None
         if resume:
             self._check(file, record)
-        elif main and (self.path / METRICS).exists():  # settings alone: a start that failed, nothing is lost
-            raise ConfigError(f"{self.path} already holds a run: add --resume to continue it, or choose another folder")
+            if self.checkpoint is None:
+                raise InputError(
+                    f"{self.checkpoints} holds no checkpoint to resume from: start the run again without --resume"
+                )
         elif main:
+            # Without either, a run ended before its first checkpoint: nothing can be continued, and nothing is lost.
+            if self.model.exists() or last_checkpoint(self.checkpoints) is not None:
+                raise ConfigError(
+                    f"{self.path} already holds a run: add --resume to continue it, or choose another folder"
+                )
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(file, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
-        self.checkpoint = get_last_checkpoint(str(self.checkpoints)) if resume else None
-        if resume and self.checkpoint is None:
-            raise InputError(
-                f"{self.checkpoints} holds no checkpoint to resume from: start the run again without --resume"
-            )
 
     @property
     def checkpoints(self) -> Path:
@@ -195,30 +197,41 @@ class RunCallback(TrainerCallback):
         self.interrupted = True
 
 
+def last_checkpoint(checkpoints: Path) -> str | None:
+    """Return the newest checkpoint in a run's folder of them, if there is one."""
+    return get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+
+
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
-    """Check that the weights of a trainer's checkpoint can be those of `model`.
+    """Check that the weights of a trainer's checkpoint have the names and shapes of those of `model`.
 
     Raises:
-        ModelError: they have other shapes; one that differs is named.
+        ModelError: one that has not is named.
     """
-    have = Counter(tuple(tensor.shape) for tensor in {t.data_ptr(): t for t in model.state_dict().values()}.values())
+    named: dict[int, list[str]] = {}  # of weights that are tied, only one is saved
+    shapes: dict[str, list[int]] = {}
+    for name, tensor in model.state_dict().items():
+        named.setdefault(tensor.data_ptr(), []).append(name)
+        shapes[name] = list(tensor.shape)
+    saved: dict[str, list[int]] = {}
     for path in sorted(Path(checkpoint).rglob("model.safetensors")):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (not a dict)
-                shape = tuple(file.get_slice(name).get_shape())
-                have[shape] -= 1
-                if have[shape] < 0:
-                    raise ModelError(
-                        f"{path}: {name} has the shape {list(shape)}, which no (further) weight of the model has: "
-                        "the checkpoint belongs to a model of other sizes; resume with the one that the run started "
-                        "with, or start another run"
-                    )
-    left = [list(shape) for shape, count in have.items() if count > 0]
-    if left:
-        raise ModelError(
-            f"{checkpoint}: weights of the shapes {left}, which the model to train has, are missing: the checkpoint "
-            "belongs to a model of other sizes; resume with the one that the run started with, or start another run"
-        )
+            saved |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  (not a dict)
+    for names in named.values():
+        # A part of a model is saved without the part's own name before those of its weights.
+        found = next((name for name in saved if any(f".{own}".endswith(f".{name}") for own in names)), None)
+        shape = None if found is None else saved.pop(found)
+        if shape != shapes[names[0]]:
+            raise _foreign(checkpoint, f"{names[0]} has the shape {shape}, in the model to train {shapes[names[0]]}")
+    if saved:
+        raise _foreign(checkpoint, f"{min(saved)} is no weight of the model to train")
+
+
+def _foreign(checkpoint: str | Path, reason: str) -> ModelError:
+    return ModelError(
+        f"{checkpoint}: {reason}: the checkpoint belongs to another model; resume with the one that the run started "
+        "with, or start another run"
+    )
 
 
 def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
@@ -228,10 +241,10 @@ def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
         InputError: names the step and the last good checkpoint.
     """
     if not torch.isfinite(loss):
-        last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
         raise InputError(
             f"the loss of the batch at step {step} is {loss.item()}: stopped, nothing was overwritten; the last good "
-            f"checkpoint is {last or 'none yet'}. A lower learning rate or a longer warm-up usually helps"
+            f"checkpoint is {last_checkpoint(checkpoints) or 'none yet'}. A lower learning rate or a longer warm-up "
+            "usually helps"
         )
 
 

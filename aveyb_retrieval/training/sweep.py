@@ -12,11 +12,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from transformers.trainer_utils import get_last_checkpoint
-
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.files import write_atomic
-from aveyb_retrieval.training.run_folder import CHECKPOINTS
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, last_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,8 +79,7 @@ class Sweep:
                 if (rate, seed) in done:
                     continue
                 folder = self.folder / f"{rate:g}-{seed}"
-                checkpoints = folder / CHECKPOINTS
-                resume = checkpoints.is_dir() and get_last_checkpoint(str(checkpoints)) is not None
+                resume = last_checkpoint(folder / CHECKPOINTS) is not None
                 if not resume:
                     shutil.rmtree(folder, ignore_errors=True)  # of a run that ended before its first checkpoint
                 figures = train(folder, rate, seed, resume)

@@ -52,7 +52,7 @@ def texts_digest(texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def load_teacher(model: str, *, device: str, max_tokens: int) -> tuple[Any, str]:
+def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[Any, str]:
     """Load a SentenceTransformer that cuts at `max_tokens`; return it and its name with a hash of its weights."""
     from sentence_transformers import SentenceTransformer
 
@@ -85,7 +85,7 @@ def cache_vectors(
     folder: str | Path,
     *,
     model: str,
-    device: str = "cpu",
+    device: str | None = "cpu",
     max_tokens: int = 256,
     precision: str = "float32",
     shard_size: int = 2048,
@@ -100,7 +100,7 @@ def cache_vectors(
         texts: what the teacher encodes; a row each, in this order.
         folder: of the cache; made if needed.
         model: folder or name of a sentence-transformers model.
-        device: where the teacher runs.
+        device: where the teacher runs; None: on an accelerator where there is one.
         max_tokens: the teacher reads this many tokens of a text.
         precision: of its matrix products, "float32" or "bfloat16".
         shard_size: rows in a shard.

@@ -68,7 +68,7 @@ def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) 
     """Train, from a checkpoint if one is given; return False if Ctrl-C came first.
 
     Raises:
-        ModelError: the checkpoint belongs to a model of other sizes.
+        ModelError: the checkpoint belongs to another model.
         InputError: the loss is not a number.
     """
     if checkpoint is not None and trainer.model is not None:

@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import main
+from aveyb_retrieval.cli.train_options import fingerprints
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.settings import (
     CLMSettings,
@@ -136,7 +137,7 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     assert result.exit_code == 0, result.output
     assert "held out loss: " in result.output
     assert (tmp_path / "mlm" / "metrics.jsonl").read_text().count("eval_accuracy") == 2
-    assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["text.jsonl"]["sha256"]
+    assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["file 1"]["sha256"]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
     arguments = ("contrastive", pairs, "--model", tmp_path / "mlm" / "model", "-o", tmp_path / "fine", *RUN)
@@ -147,6 +148,17 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     assert again.exit_code == 2 and "already holds a run" in again.output
     other = call(*arguments, "--query-prompt", "Other: ", "--matryoshka", 64, "--resume")
     assert other.exit_code == 2 and "prompts" in other.output
+
+
+def test_files_of_one_name_and_their_order_are_told_apart(tmp_path: Path) -> None:
+    files = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "x.jsonl")
+        files[-1].write_text(folder)
+    found = fingerprints(tuple(files))
+    assert len(found) == 2 and found["file 1"] != found["file 2"]
+    assert fingerprints(tuple(reversed(files))) != found
 
 
 def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) -> None:

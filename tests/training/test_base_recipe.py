@@ -27,6 +27,7 @@ from torch import nn
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
+from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.optimizers import StableAdamW
 
 from ..wordpiece import save_teacher
@@ -210,12 +211,18 @@ def test_a_new_run_goes_on_from_the_weights_of_a_model(
     distil(run, 40, "--blocks", 20)
     arguments = ["--run", run, "--teacher", teacher, "--out", model]
     CliRunner().invoke(recipe("export_checkpoint").main, list(map(str, arguments)))
-    distil(more, 10, "--weights", model)
+    distil(more, 10, "--weights", model, "--seed", 1)
     begun = recipe("student").checkpoint_weights(more / "checkpoints" / "checkpoint-0")
     assert same(begun, recipe("student").checkpoint_weights(run / "checkpoints" / "checkpoint-40"))
     first, went_on = (json.loads((folder / "metrics.jsonl").read_text().splitlines()[0]) for folder in (run, more))
     assert first["cosine"] is None and went_on["cosine"] is not None  # a chain from the first step
     assert "settings blocks" in distil(more, 12, code=2)  # the same run needs the same start
+    cooled = tmp_path / "cooled"
+    for _ in range(2):  # begun, and gone on with
+        distil(cooled, 1, "--start", more, "--cooldown", 3)
+    record, begun = (json.loads((folder / "run.json").read_text()) for folder in (cooled, more))
+    assert record == begun | {"settings": begun["settings"] | {"cooled_from": 10, "cooldown": 3}}
+    assert (cooled / "checkpoints" / "checkpoint-13").is_dir()
     assert "give --pairs" in distil(tmp_path / "deep", 2, "--weights", model, "--pairs", 2, code=2)
 
 
@@ -270,6 +277,9 @@ def test_a_model_ships_with_its_embeddings_once_and_finds_the_same(
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, small)]
     assert sizes[1] < 0.55 * sizes[0]
     assert CliRunner().invoke(shrink, [str(whole), str(small)]).exit_code == 2
+    again = tmp_path / "again"
+    assert CliRunner().invoke(shrink, [str(small), str(again)]).exit_code == 0
+    assert np.abs(Embedder.load(again).encode_queries(SENTENCES[:5]) - after.encode_queries(SENTENCES[:5])).max() < 1e-5
 
 
 def test_the_loss_of_questions_knows_each_one_by_its_place(recipe: Callable[[str], ModuleType], teacher: Path) -> None:
@@ -288,6 +298,29 @@ def test_the_loss_of_questions_knows_each_one_by_its_place(recipe: Callable[[str
     before = loss([list(range(8))])
     texts[2], texts[3] = texts[3], texts[2]  # each question has the other's answer
     assert loss([list(range(8))]) != pytest.approx(before, rel=1e-4)
+
+
+def test_scores_are_float32_where_products_are_bfloat16(
+    recipe: Callable[[str], ModuleType], teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student, chain, questions = recipe("student"), recipe("distil"), recipe("questions")
+    loaded = student.Teacher.load(teacher, 1)
+    model = student.new_student(loaded, 1, 4, 0)
+    ids = [WordPieceTokenizer.load(teacher).encode_ids(text).astype(np.uint16) for text in SENTENCES[:8]]
+    seen = []
+
+    def see(own: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
+        seen.extend([own.dtype, wanted.dtype])
+        return score_divergence(own, wanted, temperature)
+
+    for module in (chain, questions):
+        monkeypatch.setattr(module, "score_divergence", see)
+    settings = replace(chain.Settings(), pairs=1, blocks=0)
+    asked = questions.QuestionSettings(questions=2, negatives=2, chain=settings)
+    with torch.autocast("cpu", torch.bfloat16):
+        chain.step_loss(model, [loaded.batch(ids)], 0, settings)
+        questions.question_loss(model, [loaded.batch(ids)], np.arange(8), asked)
+    assert seen == [torch.float32] * 4
 
 
 def test_bad_input_is_a_line_and_overwrites_nothing(

@@ -16,6 +16,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.distill import DistillationLoss, train_distill
 from aveyb_retrieval.training.loading import sentence_model
+from aveyb_retrieval.training.losses import batch_scores
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 
@@ -98,6 +99,14 @@ def test_terms_against_plain_formulas() -> None:
     p = (teachers[rows[:, 0]] @ teachers[rows[:, 1]].T / temperature).softmax(1)
     q = (students[:2] @ students[2:].T / temperature).softmax(1)
     assert value(score_weight=1.0) == pytest.approx((p * (p / q).log()).sum(1).mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("texts", [1, 2])
+def test_scores_are_float32_where_products_are_bfloat16(texts: int) -> None:
+    vectors = [unit(4, 5, seed) for seed in range(texts)]
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = batch_scores(vectors)
+    assert scores.dtype == torch.float32 and torch.equal(scores, batch_scores(vectors))
 
 
 def test_gradients_are_finite_for_single_texts() -> None:
@@ -212,6 +221,23 @@ def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) 
         train_distill(
             student, ["one", "two", " "], teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
         )
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_the_teacher_runs_where_the_student_does(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str | None
+) -> None:
+    asked: list[str | None] = []
+
+    def load(model: str, *, device: str | None, max_tokens: int) -> None:
+        asked.append(device)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aveyb_retrieval.training.teacher.load_teacher", load)
+    student = make(tmp_path / "student", tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device=device)
+    assert asked == [device]
 
 
 def test_sentence_model_views_any_folder(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:

@@ -5,16 +5,17 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import GPT2_PATTERN, AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
-from aveyb_retrieval.training.run_folder import RunCallback, read_metrics
+from aveyb_retrieval.training.run_folder import RunCallback, check_shapes, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
@@ -101,7 +102,8 @@ def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> Non
 def test_a_run_leaves_everything(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     model = run(tmp_path, tokenizer, replace(SETTINGS, held_out_every=5))
     record = json.loads((tmp_path / "run.json").read_text())
-    assert record["settings"]["steps"] == 8 and record["data"] == DATA
+    assert record["settings"]["steps"] == 8 and record["settings"]["model.hidden_size"] == 32
+    assert record["data"].items() > DATA.items()
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     card = (tmp_path / "README.md").read_text()
     assert "| accuracy |" in card and "written in the tests" in card
@@ -160,13 +162,52 @@ def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, 
         run(tmp_path / "none", tokenizer, replace(SETTINGS, held_out_every=0, evaluate_every=4))
 
 
-def test_a_checkpoint_of_another_shape(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    run(tmp_path, tokenizer, replace(SETTINGS, steps=4))
-    before = (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes()
-    for changes in ({"hidden_size": 48}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}):
-        with pytest.raises(ModelError, match="belongs to a model of other sizes"):
-            run(tmp_path, tokenizer, replace(SETTINGS, steps=4), model=fresh(**changes), resume=True)
-    assert (tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors").read_bytes() == before
+def test_a_resume_with_another_model_or_vocabulary_is_refused(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, steps=4)
+    run(tmp_path, tokenizer, settings)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    other = AveyBTokenizer.from_ranks(sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__), pattern=GPT2_PATTERN)
+    with pytest.raises(ConfigError, match=r"settings model.mix_activation = 'relu', now it is 'none'"):
+        run(tmp_path, tokenizer, settings, model=fresh(mix_activation="none"), resume=True)
+    with pytest.raises(InputError, match=r"data vocabulary = '[0-9a-f]{64}', now it is"):
+        run(tmp_path, other, settings, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": 48}, r"has the shape \[360, 32\], in the model to train \[360, 48\]"),
+        ({"num_hidden_layers": 1}, "layers.1.* is no weight of the model to train"),
+        ({"num_hidden_layers": 3}, "layers.2.* has the shape None"),
+        ({"layer_pattern": ["dynamic", "static"]}, "layers.1.* has the shape None"),  # as many of each shape
+    ],
+)
+def test_a_checkpoint_of_another_model(
+    tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    fresh().save_pretrained(tmp_path)
+    check_shapes(tmp_path, fresh())
+    with pytest.raises(ModelError, match=words + ".*belongs to another model"):
+        check_shapes(tmp_path, fresh(**changes))
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_started_again(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for cause in ("pretraining.pack_texts", "run_folder.RunCallback.on_step_end"):  # the second has logged nothing yet
+        folder = tmp_path / cause
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"aveyb_retrieval.training.{cause}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, tokenizer, replace(SETTINGS, steps=1))
+        with pytest.raises(InputError, match="holds no checkpoint to resume from: start the run again without"):
+            run(folder, tokenizer, replace(SETTINGS, steps=1), resume=True)
+        run(folder, tokenizer, replace(SETTINGS, steps=1))
+        assert (folder / "model").is_dir()
 
 
 def test_progress_is_shown_with_loss_speed_and_time_left(
