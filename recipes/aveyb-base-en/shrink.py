@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
-from aveyb_retrieval.encoder.network.checkpoints import int8_table
+from aveyb_retrieval.encoder.network.checkpoints import float_table, int8_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.model import WEIGHTS
 from aveyb_retrieval.errors import ConfigError
@@ -30,7 +30,7 @@ def main(model: Path, out: Path) -> None:
     if out.exists():
         raise ConfigError(f"{out} is there already: nothing was written; choose another folder")
     shutil.copytree(model, out, ignore=shutil.ignore_patterns("onnx", WEIGHTS))
-    whole = load_file(model / WEIGHTS)
+    whole = float_table(load_file(model / WEIGHTS), model / WEIGHTS)
     tensors = {name: tensor.to(torch.float16) for name, tensor in whole.items()}
     tensors[TABLE], tensors[TABLE_SCALE] = int8_table(whole[TABLE])
     save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})

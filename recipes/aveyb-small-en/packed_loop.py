@@ -21,13 +21,12 @@ from pairs import pair_loss
 from processes import Processes
 from safetensors.torch import save
 from torch import nn
-from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.training.losses import batch_scores, distillation_loss
 from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss, last_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,7 +81,7 @@ class PackedRun:
         _check_tokens(settings, texts)
         self.model, self.texts, self.settings, self.steps = model, texts, settings, steps
         self.checkpoints = Path(folder) / CHECKPOINTS
-        resume = self.checkpoints.is_dir() and get_last_checkpoint(str(self.checkpoints)) is not None
+        resume = last_checkpoint(self.checkpoints) is not None
         self.processes = Processes.join(device)
         self.processes.wait()  # until all have looked for a checkpoint
         known = {**asdict(settings), "processes": self.processes.count, **facts}

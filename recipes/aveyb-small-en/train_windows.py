@@ -131,8 +131,9 @@ def windows_loss(
     model: AveyBModel, head: Head, windows: list[Window], taught: np.ndarray, settings: PackedSettings
 ) -> torch.Tensor:
     """Return the loss of some windows; taught: float16 `[n, D_teacher]`, the teacher's vector of each line."""
-    passages = passage_vectors(model, windows)
-    queries = query_vectors(model, [query for window in windows for query in window.queries])
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
+        passages = passage_vectors(model, windows)
+        queries = query_vectors(model, [query for window in windows for query in window.queries])
     lines = np.concatenate([np.arange(window.passages, window.passages + len(window.ranges)) for window in windows])
     wanted = torch.from_numpy(taught[lines]).float()
     asked = torch.from_numpy(taught[np.concatenate([window.lines for window in windows])]).float()
@@ -198,8 +199,7 @@ def main(
     def step_loss() -> StepLoss:
         batch = batches[run.step]
         chosen = [windows[number] for number in run.processes.share(batch)]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            loss = windows_loss(student, run.head, chosen, taught, settings)
+        loss = windows_loss(student, run.head, chosen, taught, settings)
         rest = run.packed_loss()
         tokens = rest.tokens + sum(len(windows[number].ids) for number in batch)
         return StepLoss(window_weight * loss + rest.loss, tokens, {"windows_loss": loss.item()})
