@@ -80,7 +80,9 @@ def elements(value: Any) -> list[Any]:
     """What conditions on single values look at."""
     if value is MISSING or isinstance(value, dict):
         return []
-    return value if isinstance(value, list) else [value]
+    if not isinstance(value, list):
+        return [value]
+    return [inner for item in value for inner in (item if isinstance(item, list) else [item])]
 
 
 def kind(value: Any) -> str:
@@ -131,7 +133,7 @@ def operator(value: Any, op: str, operand: Any) -> bool:
         if isinstance(value, str):
             return op == "$contains" and isinstance(operand, str) and operand in value
         wanted = [operand] if op == "$contains" else operand
-        held = [isinstance(value, list) and any(compare(v, "$eq", w) for v in value) for w in wanted]
+        held = [isinstance(value, list) and any(compare(v, "$eq", w) for v in elements(value)) for w in wanted]
         return isinstance(value, list) and (any(held) if op == "$any" else all(held))
     found = elements(value)
     if op == "$in":
@@ -142,7 +144,9 @@ def operator(value: Any, op: str, operand: Any) -> bool:
 # --- agreement --------------------------------------------------------------------------------------------------------
 
 VALUES: list[Any] = [None, True, False, -3, -1, 0, 1, 2, 3, 0.5, -1.5, 2.0, "", "a", "b", "2", "ab", "{}", "[]"]
-LISTS: list[Any] = [[], [[]], [{}], ["a", 1], ["", None], [True, 2.0], ["ab", "b", "a"], [-1.5, "2"]]
+LISTS: list[Any] = [
+    [], [[]], [{}], [[1, 2], ["ab", "b"]], ["a", 1], ["", None], [True, 2.0], ["ab", "b", "a"], [-1.5, "2"],
+]  # fmt: skip
 METADATAS = [
     {},
     *({field: value} for field, value in product(("x", "y"), [*VALUES, *LISTS, {}, {"inner": 1}])),

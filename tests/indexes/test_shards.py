@@ -435,6 +435,19 @@ class TestRefused:
         with pytest.raises(InputError, match=r"document 121: the id 'doc-4' is already in use"):
             encode_corpus([*documents, documents[4]], tmp_path / "twice", of=2, model=embedder)
 
+    def test_copies_are_as_in_an_index(self, tmp_path: Path, embedder: FakeEmbedder) -> None:
+        rows = [{"_id": "a", "text": "word1"}, {"text": "word2"}, {"_id": "a", "text": "word3"}, {"text": "word2"}]
+        build_index(rows, tmp_path / "ix", model=embedder, on_error="skip")
+        done = encode_corpus(rows, tmp_path / "shards", of=3, model=embedder, on_error="skip")
+        assert (done.documents, done.rejected) == (2, 1)
+        build_index(None, tmp_path / "of-shards", vectors=tmp_path / "shards")
+        found = [
+            sorted((each.id, each.text) for each in Retriever.load(tmp_path / name).documents())
+            for name in ("ix", "of-shards")
+        ]
+        assert found[0] == found[1]
+        assert {text for _, text in found[0]} == {"word1", "word2"}
+
     def test_a_document_of_another_shard(self, shards: Path, embedder: FakeEmbedder) -> None:
         rows = [{"_id": "doc-3", "text": "word1"}]
         encode_corpus(rows, shards.parent / "one", model=embedder)

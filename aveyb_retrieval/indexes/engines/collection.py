@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Rows = Sequence[tuple[Record, EncodedRow]]
 
-FORMAT = 6
+FORMAT = 7
 NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 

@@ -39,8 +39,7 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     facts: dict[int, None] = {}
     bounds: dict[str, Any] = {}
     for path, value in _fields(metadata, []):
-        elements = value if isinstance(value, list) else [value]
-        scalars = [item for item in elements if not isinstance(item, (list, dict))]
+        scalars = [item for item in _elements(value) if not isinstance(item, (list, dict))]
         kinds = {"list": isinstance(value, list), "text": isinstance(value, str)}
         kinds["empty"] = not isinstance(value, bool) and value in _EMPTY
         named = ["exists", *(name for name, holds in kinds.items() if holds)]
@@ -116,6 +115,15 @@ def _fields(value: Mapping[str, Any], path: list[str]) -> Iterator[tuple[list[st
         yield [*path, key], item
         if isinstance(item, dict):
             yield from _fields(item, [*path, key])
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """What conditions look at: a value, or the elements of a list and those of lists in it."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, list):
+            yield from item
+        else:
+            yield item
 
 
 def _equal(path: list[str], value: Scalar) -> int:

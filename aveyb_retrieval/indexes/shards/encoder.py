@@ -133,14 +133,17 @@ class ShardEncoder:
                 if position == written.consumed and digest != written.digest:
                     raise made_otherwise(writer.where, OTHER_CORPUS)
                 continue
+            mine = isinstance(item, Record) and shard_of(item.id, writer.of) == writer.shard
+            if isinstance(item, Record) and mine and item.id in ids and not item.id_is_made:
+                item = Rejected(
+                    item.location, f"the id {item.id!r} is already in use by an earlier document", item.raw()
+                )
             if isinstance(item, Rejected):
                 if item.stops(self._job.options.get("on_error", "auto")):
                     raise item.error()
-                rejected += position % writer.of + 1 == writer.shard  # counted by one shard only
+                rejected += mine or position % writer.of + 1 == writer.shard  # counted by one shard only
             writer.reach = Reach(written.settings, position, digest, rejected)
-            if isinstance(item, Record) and shard_of(item.id, writer.of) == writer.shard:
-                if item.id in ids:
-                    raise InputError(f"{item.location}: the id {item.id!r} is already in use by an earlier document")
+            if isinstance(item, Record) and mine and item.id not in ids:  # of the very same document, one is enough
                 ids.add(item.id)
                 yield item
         if position < written.consumed:
