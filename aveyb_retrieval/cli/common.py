@@ -60,7 +60,7 @@ MODE = click.option(
 
 
 class Command(click.Command):
-    """A command that prints the package's own errors on stderr and exits with code 2.
+    """A command that prints the package's own errors, and what the system says of a file, and exits with code 2.
 
     Before it loads torch, it settles how threads are used (see `processors.py`).
     """
@@ -68,13 +68,18 @@ class Command(click.Command):
     resumable: Collection[str] = ()
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; end with a message and exit code 2 on an error of the package."""
+        """Run the command; end with a message and exit code 2 on an error of the package or of a file."""
         respect_processors()
         try:
             with extra_for(_typed(context)):
                 return super().invoke(context)
         except AveyBError as error:
             click.echo(f"{_typed(context)}: {printable(str(error))}", err=True)
+            context.exit(2)
+        except OSError as error:
+            if error.filename is None:  # of a pipe that was closed, say, which click knows
+                raise
+            click.echo(f"{_typed(context)}: {printable(str(error.filename))}: {error.strerror}", err=True)
             context.exit(2)
         except KeyboardInterrupt:
             if context.invoked_subcommand not in self.resumable:

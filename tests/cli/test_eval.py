@@ -211,6 +211,11 @@ def test_compare(tmp_path, folder, invoke):
         (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
         (("run", "--data", "{folder}", "--precision", "int4", "--quiet"), "is 'int4'; choose one of"),
         (("latency", "{tmp}/noindex"), "noindex"),
+        pytest.param(
+            ("run", "--data", "{folder}", "--model", "bm25", "--report", "{folder}/corpus.jsonl/r.json", "--quiet"),
+            "/corpus.jsonl: File exists",
+            marks=pytest.mark.needs("bm25s"),
+        ),
     ],
 )
 def test_mistakes_are_answered_with_a_message_and_code_2(tmp_path, folder, invoke, monkeypatch, arguments, message):
