@@ -269,6 +269,23 @@ def test_elements_that_are_no_documents_are_rejected_one_by_one(tmp_path: Path) 
     assert (second.location.line, third.location.line) == (2, 3)
 
 
+def test_blank_lines_of_a_table_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("_id,text,year\n1,hello,2016\n\n2,world,2017\n\n")
+    assert [(item.id, item.metadata) for item in read_corpus(path) if isinstance(item, Record)] == [
+        ("1", {"year": 2016}),
+        ("2", {"year": 2017}),
+    ]
+    assert len(list(read_corpus(path))) == 2
+
+
+def test_a_number_of_too_many_digits_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('[{"_id": "a", "text": "t"},\n {"_id": "b", "text": "t", "n": ' + "1" * 5000 + "}]")
+    with pytest.raises(InputError, match=r"c\.json, line 2: "):
+        list(read_corpus(path))
+
+
 def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_text("_id;text;year;price;code;open;mixed;blank\n1;t;2016;1.5;007;true;3;\n2;t;;-2;12;False;x;\n")

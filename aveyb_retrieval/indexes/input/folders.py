@@ -211,6 +211,9 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
         yield Rejected(location, missing, "", found=True)
         return
     if not found.text.strip():
+        if found.warning:  # of an archive of which nothing could be read
+            yield Rejected(location, shortened(found.warning, LONGEST_REASON), "", found=not file.named)
+            return
         yield Notice(shown, "holds no text", harmless=True)
         return
     if found.warning:

@@ -231,7 +231,7 @@ def _element(text: _Buffer, longest: int) -> Any:
             if text.ended:
                 line = text.line + text.characters.count("\n", text.position, error.pos)
                 raise InputError(f"{text.source}, line {line}: not JSON: {error.msg}") from None
-        except BadRecord as error:
+        except (BadRecord, ValueError) as error:  # a number of more digits than Python reads
             raise InputError(f"{text.source}, line {text.line}: {error}") from None
         held = len(text.characters) - text.position
         if held > longest:

@@ -34,6 +34,8 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
     for location, row in _rows(open_blocks(), source, separator, reading.max_line):
         if header is None:
             header = row
+        elif not row:
+            continue  # a blank line
         elif len(row) != len(header):
             reason = f"{len(row)} fields where the header names {len(header)}"
             yield Rejected(location, reason, shown(separator.join(row)))

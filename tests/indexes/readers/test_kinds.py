@@ -10,7 +10,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.input.readers.formats import SUFFIXES
 from tests.indexes.fake import FakeEmbedder
-from tests.indexes.files import make_pdf, make_pptx, make_xlsx
+from tests.indexes.files import make_pdf, make_pptx, make_xlsx, make_zip
 
 for package in ("pypdfium2", "docx", "pptx", "python_calamine", "xlsxwriter", "tree_sitter"):
     pytest.importorskip(package)
@@ -24,8 +24,11 @@ def test_a_folder_of_all_kinds_is_one_index(tmp_path: Path) -> None:
     (folder / "tool.py").write_text("def close_valve():\n    # the valve\n    return 1\n")
     (folder / "talk.srt").write_text("1\n00:00:01,000 --> 00:00:04,000\ncherries are red\n")
     (folder / "lies.docx").write_bytes(make_pdf([["I am a PDF file"]]))
+    (folder / "unread.zip").write_bytes(make_zip({"bad.pdf": b"x"}))
     report = build_index(folder, tmp_path / "ix", model=FakeEmbedder())
-    assert (report.documents, report.rejected) == (4, 1)
+    assert (report.documents, report.rejected) == (4, 2)
+    assert report.rejected_file is not None
+    assert "1 file in it left out: bad.pdf" in report.rejected_file.read_text()
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(), verify=True) as retriever:
         hit = retriever.search("cherries", k=1, mode="lexical")[0]
         assert (hit.id, hit.page_label, hit.metadata["type"]) == ("talk.srt", "0:00:01", "subtitles")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 
 for package in ("docx", "pptx", "python_calamine", "xlsxwriter"):
     pytest.importorskip(package)
+
+
+def test_a_line_break_in_a_slide_separates_words(read: Read) -> None:
+    import pptx
+
+    show = pptx.Presentation()
+    slide = show.slides.add_slide(show.slide_layouts[1])
+    slide.shapes.title.text, slide.placeholders[1].text = "Annual report\vBerlin", "one\vtwo"
+    out = io.BytesIO()
+    show.save(out)
+    assert read("a.pptx", out.getvalue()).text.split("\n\n")[:2] == ["# Annual report Berlin", "one\ntwo"]
 
 
 def test_slides_are_pages_with_titles_tables_groups_and_notes(read: Read) -> None:

@@ -90,6 +90,11 @@ def test_a_box_in_a_text_is_kept_where_a_sidebar_of_links_is_dropped(read: Read)
 
 def test_html_is_decoded_as_it_says(read: Read, tmp_path: Path) -> None:
     assert read("a.html", b'<meta charset="iso-8859-1"><p>caf\xe9').text == "caf\u00e9"
+    windows = read("b.html", b'<meta charset="iso-8859-1"><p>\x93don\x92t\x94 5 \x80').text
+    assert windows == "\u201cdon\u2019t\u201d 5 \u20ac"
+    chinese = '<meta charset="gb2312"><p>\u9555\u57fa'.encode("gb18030")
+    assert read("c.html", chinese).text == "\u9555\u57fa"
+    assert read("d.html", '<meta charset="utf-16"><p>caf\u00e9'.encode()).text == "caf\u00e9"
     assert read("b.htm", b"\xff\xfe" + "<p>caf\u00e9".encode("utf-16-le")).text == "caf\u00e9"
     assert reason(read, "c.html", b"<p>caf\xe9") == (
         "invalid UTF-8 at byte 6 (0xe9); name its encoding by --encoding (encoding)"
@@ -176,7 +181,12 @@ def test_transcripts_have_times(read: Read) -> None:
     found = read("a.srt", srt.encode())
     assert found.text == "Close the valve.\nThen wait "
     assert (label(found, "valve"), label(found, "wait")) == ("time 0:00:01", "time 1:02:03")
-    vtt = "WEBVTT\n\nNOTE made here\n\nintro\n00:05.000 --> 00:07.000 align:start\n{\\an8}Hello\n"
+    srt = "1\n00:00:01,000 --> 00:00:04,000\nfirst\n\nsecond half\n\n2\n00:01:00,000 --> 00:01:05,000\nthird"
+    gap = read("c.srt", srt.encode())
+    assert gap.text == "first second half third "
+    assert label(gap, "half") == "time 0:00:01"
+    vtt = "WEBVTT\n\nNOTE made here\n\nintro\n00:05.000 --> 00:07.000 align:start\n{\\an8}Hello\n\nNOTE not said\n"
+    assert "not said" not in read("b.vtt", vtt.encode()).text
     assert label(read("a.vtt", vtt.encode()), "Hello") == "time 0:00:05"
     with pytest.raises(Unreadable, match="no cues"):
         read("b.srt", b"words")

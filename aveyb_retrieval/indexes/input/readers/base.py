@@ -15,7 +15,7 @@ FILE_SECONDS = 120  # of processor time, for each
 LONGEST_TITLE = 1000  # characters
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufffe\uffff]")  # control characters; tab, newline, form feed stay
+_NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")  # control characters; tab, newline, form feed stay
 
 
 class Unreadable(Exception):
@@ -80,15 +80,15 @@ class Parts:
         return FileText(title, "".join(self._texts), pages, warning)
 
 
-def decode(data: bytes, encoding: str | None) -> str:
-    """Decode a text file: by its byte order mark, else by `encoding`, else as UTF-8.
+def decode(data: bytes, encoding: str | None, errors: str = "strict") -> str:
+    """Decode a text file: by its byte order mark, else by `encoding`, else as UTF-8; `errors` as Python has it.
 
     Raises:
         Unreadable: a byte does not fit; the message names it.
     """
     mark, name = next(((mark, name) for mark, name in _BOMS if data.startswith(mark)), (b"", encoding or "utf-8"))
     try:
-        return data[len(mark) :].decode(name)
+        return data[len(mark) :].decode(name, errors)
     except UnicodeDecodeError as error:
         raise Unreadable(wrong_byte(error, name, len(mark) + error.start)) from None
 
@@ -114,7 +114,8 @@ def check_characters(count: int, longest: int) -> None:
 
 def clean(text: str) -> str:
     """Remove control characters, and end lines with a newline; what is stored as it was written does without."""
-    return _NO_TEXT.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    # a vertical tab is a line break inside of a paragraph: of slides, and of mails that Word has written
+    return _NO_TEXT.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\v", "\n"))
 
 
 def one_line(text: str) -> str:

@@ -157,7 +157,7 @@ def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: in
     if kind in LANGUAGES:
         return read_code(data, encoding, kind)
     if kind in _HOLDERS:
-        return _HOLDERS[kind](data, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
+        return _HOLDERS[kind](data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
     return _READERS[kind](data, encoding, longest)
 
 
@@ -173,7 +173,11 @@ def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, dep
 
 
 # `longest` is for readers whose text may be longer than their bytes, or that use `Parts`.
-_HOLDERS = {"mail": read_eml, "outlook": read_msg, "zip": read_zip}
+_HOLDERS: dict[str, Callable[[bytes, str | None, InnerFiles], FileText]] = {
+    "mail": read_eml,
+    "outlook": lambda data, _, inner: read_msg(data, inner),
+    "zip": lambda data, _, inner: read_zip(data, inner),
+}
 _READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
     "pdf": lambda data, _, longest: read_pdf(data, longest),
     "docx": lambda data, *_: read_docx(data),

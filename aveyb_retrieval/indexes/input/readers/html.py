@@ -35,6 +35,13 @@ _EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>
 _COMMENT = re.compile(r"^(?=#)", re.MULTILINE)  # of a program, in <pre>: no heading where it is indented
 _LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
+# What browsers read instead of the encoding that is named (WHATWG), by Python's names: most pages that name one of
+# these are in the larger one.
+_LARGER = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
+    "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949",
+}  # fmt: skip
+_WITH_HOLES = ("cp1252", "cp1254")  # some bytes are no character in Python; browsers show nothing for them
 
 
 def read_html(data: bytes, encoding: str | None) -> FileText:
@@ -45,7 +52,8 @@ def read_html(data: bytes, encoding: str | None) -> FileText:
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    text = decode(data, encoding or _named_encoding(data))
+    named = None if encoding else named_encoding(data)
+    text = decode(data, encoding or named, "ignore" if named in _WITH_HOLES else "strict")
     tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
     if tree.root is None:
         return FileText("", "")
@@ -55,13 +63,21 @@ def read_html(data: bytes, encoding: str | None) -> FileText:
     return FileText(one_line(title.text() if title is not None else ""), writer.text())
 
 
-def _named_encoding(data: bytes) -> str | None:
-    """The encoding that a page names, where Python has it."""
+def named_encoding(data: bytes) -> str | None:
+    """The encoding that a page names, as browsers take it; None where there is none that Python has."""
     found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
+    name = browser_encoding(found[1].decode("ascii")) if found else None
+    return "utf-8" if name and name.startswith("utf-16") else name  # the name could not be read if that were true
+
+
+def browser_encoding(label: str) -> str | None:
+    """The encoding that browsers take a label for; None where Python has none for texts."""
     try:
-        return codecs.lookup(found[1].decode("ascii")).name if found else None
-    except LookupError:
+        name = codecs.lookup(label).name
+        "".encode(name)
+    except (LookupError, ValueError):
         return None
+    return _LARGER.get(name, name)
 
 
 def _write(top: LexborNode, writer: _Writer) -> None:
