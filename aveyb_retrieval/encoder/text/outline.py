@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
 
 _BLANKS = re.compile(r"\s*")
-_FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
+_FENCE = re.compile(r"\s{0,3}(`{3,}(?=[^`]*\Z)|~{3,})(.*)", re.DOTALL)
 _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t](.*)")
 # Cut off afterwards: an expression that asks for the last word takes n^2.
 _HEADING_TAIL = "#" + "".join(filter(str.isspace, map(chr, range(0x3001))))
@@ -79,7 +79,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
     """The headings, paragraphs and list items of a text, in order."""
     block: Block | None = None
     position = number = 0
-    blank_before, long_before, fenced = True, False, False
+    blank_before, long_before, fenced = True, False, ""  # the mark that a listing began with
     while number < len(lines):
         line = lines[number]
         start = position + len(line) - len(line.lstrip())
@@ -88,13 +88,13 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
         if line.isspace():
             blank_before = True
         else:
-            fence = _FENCE.match(line) is not None
+            before, fenced = fenced, _listing(line, fenced)
             kind = 0
             if heading is not None:
                 kind = HEADING
-            elif blank_before or long_before or (fence and not fenced):
+            elif blank_before or long_before or (fenced and not before):
                 kind = PARAGRAPH
-            elif not fenced and _ITEM.match(line):
+            elif not before and _ITEM.match(line):
                 kind = SENTENCE
             if kind or block is None:
                 if block is not None:
@@ -105,11 +105,20 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
             if heading is not None:
                 yield block
                 block = None
-            fenced ^= fence
             blank_before, long_before = heading is not None, len(line) > _LONG_LINE
         position, number = stop, number + used
     if block is not None:
         yield block
+
+
+def _listing(line: str, mark: str) -> str:
+    """The mark of the listing that goes on behind a line, given that of the one the line is in; "" for none."""
+    fence = _FENCE.match(line)
+    if fence is None:
+        return mark
+    if not mark:
+        return fence[1]
+    return "" if fence[1].startswith(mark) and not fence[2].strip() else mark
 
 
 def _heading(lines: list[str], number: int, blank_before: bool) -> tuple[str | None, int]:

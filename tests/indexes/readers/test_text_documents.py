@@ -190,3 +190,12 @@ def test_transcripts_have_times(read: Read) -> None:
     assert label(read("a.vtt", vtt.encode()), "Hello") == "time 0:00:05"
     with pytest.raises(Unreadable, match="no cues"):
         read("b.srt", b"words")
+
+
+@pytest.mark.parametrize(
+    "listing",
+    ["````\n```\n# not a heading\n```\n````", "~~~~\n```\n# not a heading\n~~~~", "```py\n# not a heading\n```  "],
+)
+def test_a_listing_ends_with_the_mark_that_it_began_with(listing: str) -> None:
+    assert [words for _, words in outline(f"# a\n\n{listing}\n\n# b\n").headings] == ["a", "b"]
+    assert [words for _, words in outline("# a\n\n```x``` is code\n\n# b\n").headings] == ["a", "b"]
