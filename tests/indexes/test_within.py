@@ -152,7 +152,9 @@ def test_pages_follow_each_other_where_passages_are_read_in_parts(
     in_parts = ranked(40)
     assert [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)] == in_parts != whole
     assert in_parts == sorted(in_parts, key=lambda each: -each[1])
+    assert len({score for _, score in in_parts}) == 40, "an evaluation orders equal scores in its own way"
     assert ranked(40, min_score=0.0) == in_parts
+    assert ranked(40, boost={}) == whole, "where the order changes later, all are one part"
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, None, True, "2"])

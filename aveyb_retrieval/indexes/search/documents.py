@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
@@ -98,20 +99,20 @@ class DocumentSearch(Search):
         """Add to each document's score its best passage's; return these, all passages, and the best ones' scores.
 
         The only passage of a document says what the document has said already, so the sum counts by the share of
-        passages that are not alone. Documents are read `READ` at a time, as many as are asked for (all, where the order
-        may change later), and these are ordered among themselves: what the first pages hold does not depend on how many
-        are asked for. None scores above one before it.
+        passages that are not alone. Documents are read `READ` at a time, as many as are asked for, and these are ordered
+        among themselves: what the first pages hold does not depend on how many are asked for. None scores as high as
+        the parts before. Where the order changes later, all are one part; with a least score, all parts are read.
         """
         options, info = self._options, self._view.info
-        every = any(option is not None for option in (options.rerank, options.min_score, options.boost))
-        read = fused if every else fused[: -(-options.last // READ) * READ]
+        size = READ if options.rerank is None and options.boost is None else max(len(fused), 1)
+        read = fused if options.min_score is not None else fused[: -(-options.last // size) * size]
         scored = self._scored(query, self._view.passage_numbers(sorted(doc for doc, _ in read)), cosines)
         best = scored.best(options.weight)
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
         summed = [(doc, score + share * best.get(doc, 0.0)) for doc, score in read]
-        parts = (fusion.ranked(dict(summed[start : start + READ])) for start in range(0, len(summed), READ))
+        parts = (fusion.ranked(dict(summed[start : start + size])) for start in range(0, len(summed), size))
         ranked = list(chain.from_iterable(parts))
-        scores = accumulate((score for _, score in ranked), min)
+        scores = accumulate((score for _, score in ranked), _at_most)
         return [(doc, score) for (doc, _), score in zip(ranked, scores, strict=True)], scored, best
 
     def _above_least(self, ranked: Ranked) -> list[Match]:
@@ -176,3 +177,8 @@ class DocumentSearch(Search):
         for number, score, parts in zip(numbers, scored.shown[rows].tolist(), scored.parts(rows), strict=True):
             chosen.setdefault(number >> PASSAGE_BITS, []).append(Chosen(number, stored[number], score, parts))
         return chosen
+
+
+def _at_most(last: float, score: float) -> float:
+    """A score that orders behind the last one: a little lower where it is higher, as equal ones may change places."""
+    return score if score <= last else math.nextafter(last, -math.inf)
