@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store.dataset import VECTOR
+from aveyb_retrieval.indexes.store.dataset import FILES, VECTOR
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.mapped import LAYOUT, MappedVectors
 from aveyb_retrieval.indexes.store.numbering import expand_passages
@@ -77,6 +77,16 @@ def test_a_file_of_many_pages(tmp_path: Path) -> None:
     out = np.empty((5000, 300), np.float32)
     mapped.read(wanted, out, np.arange(5000))
     assert np.array_equal(out, rows[wanted])
+
+
+def test_vectors_that_are_null_are_refused(tmp_path: Path) -> None:
+    kind = pa.list_(pa.float32(), 16)
+    schema = pa.schema([pa.field("doc", pa.int64()), pa.field(VECTOR, kind, metadata=LAYOUT)])
+    rows = pa.table({"doc": range(100), VECTOR: pa.nulls(100, kind)}, schema=schema)
+    made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
+    (file,) = made.get_fragments()[0].metadata.files
+    with pytest.raises(IndexFormatError, match="laid out otherwise"):
+        MappedVectors.open(tmp_path / "x" / "data" / file.path, VECTOR)
 
 
 def test_another_layout_is_refused(tmp_path: Path) -> None:

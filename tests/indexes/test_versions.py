@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,9 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.transaction import CLEAN_EVERY
+from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import hold_visible
+from aveyb_retrieval.indexes.store.manifest import hold_visible
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
 from tests.indexes.fake import FakeEmbedder
@@ -329,10 +332,31 @@ def test_a_version_that_is_hidden_while_it_is_opened_is_not_held(
         real(*given)
 
     monkeypatch.setattr(portalocker, "lock", lock)
-    name, held = hold_visible(IndexDirectory(root))
+    manifest, held = hold_visible(IndexDirectory(root))
     with held:
-        assert name == IndexDirectory(root).current()
-        assert name.startswith("v000002")
+        assert manifest.name == IndexDirectory(root).current()
+        assert manifest.name.startswith("v000002")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("which", [1, 2], ids=["read", "marked"])
+def test_a_version_that_cannot_be_opened_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, which: int
+) -> None:
+    root, real, opened = tmp_path / "ix", files.open_regular, 0
+    build_index(make_documents(20), root, model=FakeEmbedder())
+    manifest = manifest_path(root)
+
+    def refuse(path: Path, *given: Any, **options: Any) -> Any:
+        nonlocal opened
+        opened += path == manifest
+        if path == manifest and opened == which:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *given, **options)
+
+    monkeypatch.setattr(files, "open_regular", refuse)
+    with pytest.raises(IndexFormatError, match=f"cannot be read .{os.strerror(number)}"):
+        Retriever.load(root, model=FakeEmbedder())
 
 
 def test_replaced_passages_count_for_how_rare_a_word_is(tmp_path: Path) -> None:

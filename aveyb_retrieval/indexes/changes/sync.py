@@ -19,8 +19,7 @@ from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
 from aveyb_retrieval.indexes.input.reading import Reading
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import hold_visible
-from aveyb_retrieval.indexes.store.manifest import Changes, Manifest, read_manifest
+from aveyb_retrieval.indexes.store.manifest import Changes, hold_visible, read_manifest
 from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, silent
@@ -193,9 +192,9 @@ def plan_sync(
     found = _hashes(listed, follow_links, progress)
     if index_dir.current() is None:
         return compare({}, found)
-    name, held = hold_visible(index_dir)
+    manifest, held = hold_visible(index_dir)
     with held:
-        stored = stored_files(Tables.open(index_dir.root, Manifest.read(index_dir.manifest(name)).tables))
+        stored = stored_files(Tables.open(index_dir.root, manifest.tables))
     plan = compare(stored, found)
     _check_folder(folder, root, stored, plan)
     return plan

@@ -23,8 +23,8 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.verify_content import content_problems
 from aveyb_retrieval.indexes.nearest import faiss_check
 from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory
-from aveyb_retrieval.indexes.store.lock import hold_visible, writer_lock
-from aveyb_retrieval.indexes.store.manifest import Manifest, file_problems
+from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.indexes.store.manifest import Manifest, file_problems, hold_visible
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, Tables
 from aveyb_retrieval.indexes.store.vectors import StoredVectors, ids_of
@@ -70,9 +70,8 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
         _repair_pointer(index_dir)
     index_dir.visible()
     try:
-        name, held = hold_visible(index_dir)
+        manifest, held = hold_visible(index_dir)
         with held:
-            manifest = Manifest.read(index_dir.manifest(name))
             problems, damaged = _problems(index_dir, manifest, progress, deep=deep)
     except IndexFormatError as error:
         return Verdict([str(error)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -17,8 +16,7 @@ from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.directory import IndexDirectory
 from aveyb_retrieval.indexes.store.filter_advice import no_such_field, warn_of_filter
-from aveyb_retrieval.indexes.store.lock import hold_visible
-from aveyb_retrieval.indexes.store.manifest import Manifest, check_files
+from aveyb_retrieval.indexes.store.manifest import Manifest, check_files, hold_visible
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.store.values import count_values
 from aveyb_retrieval.indexes.store.vectors import StoredVectors
@@ -71,6 +69,8 @@ class Snapshot:
         device: str,
         before: Snapshot | None,
     ) -> None:
+        # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
+        self._release = weakref.finalize(self, held.close)
         self.encoding = encoding = manifest.encoding
         self.root = root
         self.manifest = manifest
@@ -79,8 +79,6 @@ class Snapshot:
         self.info = _info(root, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
-        # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
-        self._release = weakref.finalize(self, held.close)
         old = before if before is not None and before.manifest.build == manifest.build else None
         check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
         self.tables: Tables = Tables.open(root, manifest.tables, old.tables if old else None)
@@ -123,18 +121,13 @@ class Snapshot:
             IndexFormatError: there is no index, or it is damaged.
         """
         index_dir = IndexDirectory(root)
+        options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
         while True:
-            name, held = hold_visible(index_dir)
+            manifest, held = hold_visible(index_dir)
             try:
-                with ExitStack() as stack:
-                    stack.callback(held.close)
-                    manifest = Manifest.read(index_dir.manifest(name))
-                    options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
-                    snapshot = cls(index_dir.root, manifest, held, **options)
-                    stack.pop_all()
-                    return snapshot
+                return cls(index_dir.root, manifest, held, **options)
             except (OSError, IndexFormatError) as error:
-                if index_dir.current() != name:
+                if index_dir.current() != manifest.name:
                     continue  # it was removed and made again just now
                 if isinstance(error, IndexFormatError):
                     raise

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.store.directory import IndexDirectory
-
 logger = logging.getLogger(__name__)
 
 _NOTE_BYTES = 4096
-_TRIES = 10  # to open what is visible, while writers replace it
 _EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
 _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
@@ -98,34 +95,22 @@ def _holder(path: Path) -> str:
         return "it left no note of itself"
 
 
-def hold_visible(index_dir: IndexDirectory) -> tuple[str, BinaryIO]:
-    """Mark the visible version as being read: returns its name, and a file to keep open as long as it is.
+def hold_version(manifest: Path) -> BinaryIO:
+    """Mark a version as being read: returns a file to keep open as long as it is.
 
     Raises:
-        IndexFormatError: there is no index, or its manifest is not there.
+        FileNotFoundError: the version is gone, or a writer looks at it this very moment, before it deletes it.
         AveyBError: the file system has no locks.
     """
-    for _ in range(_TRIES):
-        name = index_dir.visible()
-        manifest = index_dir.manifest(name)
-        try:
-            handle = files.open_regular(manifest)
-        except FileNotFoundError:
-            if index_dir.current() == name:
-                raise IndexFormatError(f"{manifest}: missing, so this is no complete version of an index") from None
-            continue
-        try:
-            portalocker.lock(handle, _SHARED)
-        except portalocker.AlreadyLocked:  # a writer looks at it this very moment, before it deletes it
-            handle.close()
-            continue
-        except portalocker.LockException as error:
-            handle.close()
-            raise _no_locks(manifest, error) from error
-        if index_dir.current() == name:  # else a writer that hid it before it was locked may be deleting its files
-            return name, handle
+    handle = files.open_regular(manifest)
+    try:
+        portalocker.lock(handle, _SHARED)
+    except portalocker.LockException as error:
         handle.close()
-    raise IndexFormatError(f"{index_dir.root}: it is replaced faster than it can be opened; try again")
+        if isinstance(error, portalocker.AlreadyLocked):
+            raise FileNotFoundError(manifest) from None
+        raise _no_locks(manifest, error) from error
+    return handle
 
 
 def is_read(manifest: Path) -> bool:

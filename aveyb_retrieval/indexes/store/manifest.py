@@ -7,13 +7,14 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory, is_version, version_name
 from aveyb_retrieval.indexes.store.files import FileInfo  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.numbering import END
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 4
 TABLES = ("documents", "texts", "passages")
 
+_TRIES = 10  # to open what is visible, while writers replace it
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
@@ -188,6 +190,32 @@ def read_manifest(root: str | Path) -> Manifest:
     """
     index_dir = IndexDirectory(root)
     return Manifest.read(index_dir.manifest(index_dir.visible()))
+
+
+def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
+    """Read the manifest of the visible version, and mark it as being read: keep the file open as long as it is.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged or cannot be read.
+        AveyBError: the file system has no locks.
+    """
+    for _ in range(_TRIES):
+        name = index_dir.visible()
+        path = index_dir.manifest(name)
+        try:
+            manifest, held = Manifest.read(path), hold_version(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise IndexFormatError(f"{path}: cannot be read ({error.strerror})") from error
+        except IndexFormatError:
+            if index_dir.current() == name:
+                raise
+            continue
+        if index_dir.current() == name:  # else a writer that hid it before it was marked may be deleting its files
+            return manifest, held
+        held.close()
+    raise IndexFormatError(f"{index_dir.root}: it is replaced faster than it can be opened; try again")
 
 
 def _parse(data: bytes, path: Path) -> Manifest:

@@ -58,12 +58,14 @@ class MappedVectors:
         mapped = np.asarray(np.memmap(path, np.uint8, "r"))
         row, rows, starts, positions = kind.list_size * dtype.itemsize, 0, [], []
         for page in about.columns[place].pages:
-            first, size = page.buffers[0].position, sum(buffer.size for buffer in page.buffers)
-            if len(page.buffers) != 1 or size % row or first + size > len(mapped):
+            if len(page.buffers) != 1:  # nulls have none
+                raise _unlike(path)
+            (buffer,) = page.buffers
+            if buffer.size % row or buffer.position + buffer.size > len(mapped):
                 raise _unlike(path)
             starts.append(rows)
-            positions.append(first)
-            rows += size // row
+            positions.append(buffer.position)
+            rows += buffer.size // row
         if rows != about.num_rows:
             raise _unlike(path)
         return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
