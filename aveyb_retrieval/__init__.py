@@ -21,8 +21,7 @@ from aveyb_retrieval.errors import (
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-    from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
     from aveyb_retrieval.encoder.network.heads import (
         AveyBForQuestionAnswering,
@@ -31,16 +30,19 @@ if TYPE_CHECKING:
     )
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
     from aveyb_retrieval.indexes.changes.build import build_index
-    from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
-    from aveyb_retrieval.indexes.changes.metadata import update_metadata
+    from aveyb_retrieval.indexes.changes.change import compact_index, tune_index
     from aveyb_retrieval.indexes.changes.sync import sync_index
-    from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
+    from aveyb_retrieval.indexes.changes.update import (
+        add_documents,
+        delete_documents,
+        update_metadata,
+        upsert_documents,
+    )
     from aveyb_retrieval.indexes.changes.verify import verify_index
     from aveyb_retrieval.indexes.index import Index
     from aveyb_retrieval.indexes.search.export import export_index
-    from aveyb_retrieval.indexes.search.hits import Hit, Passage
+    from aveyb_retrieval.indexes.search.hits import Hit, Passage, hits_to_prompt
     from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.prompt import hits_to_prompt
     from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.shards.encode import encode_corpus
@@ -97,27 +99,27 @@ _HOME = {
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
-    "AveyConfig": "encoder.avey_config",
+    "AveyConfig": "encoder.config",
     "AveyForCausalLM": "encoder.avey.model",
     "Document": "indexes.search.lookup",
     "Embedder": "encoder.embedders.embedder",
     "Hit": "indexes.search.hits",
     "Index": "indexes.index",
-    "hits_to_prompt": "indexes.search.prompt",
+    "hits_to_prompt": "indexes.search.hits",
     "Passage": "indexes.search.hits",
     "RayCluster": "indexes.shards.ray_cluster",
     "Retriever": "indexes.search.retriever",
     "add_documents": "indexes.changes.update",
     "build_index": "indexes.changes.build",
-    "compact_index": "indexes.changes.maintain",
+    "compact_index": "indexes.changes.change",
     "delete_documents": "indexes.changes.update",
     "encode_corpus": "indexes.shards.encode",
     "export_index": "indexes.search.export",
     "publish_index": "indexes.search.publish",
     "sync_index": "indexes.changes.sync",
-    "tune_index": "indexes.changes.maintain",
+    "tune_index": "indexes.changes.change",
     "unpublish_documents": "indexes.search.publish",
-    "update_metadata": "indexes.changes.metadata",
+    "update_metadata": "indexes.changes.update",
     "upsert_documents": "indexes.changes.update",
     "verify_index": "indexes.changes.verify",
 }

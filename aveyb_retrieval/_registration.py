@@ -22,8 +22,7 @@ _AUTO = "transformers.models.auto."
 def _register_config() -> None:
     from transformers import AutoConfig
 
-    from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
 
     AutoConfig.register(AveyBConfig.model_type, AveyBConfig, exist_ok=True)
     AutoConfig.register(AveyConfig.model_type, AveyConfig, exist_ok=True)
@@ -40,8 +39,7 @@ def _register_models() -> None:
     )
 
     from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-    from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.encoder.network import heads
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 

@@ -12,18 +12,17 @@ from typing import Any
 import click
 
 from aveyb_retrieval.cli import eval as eval_cli
-from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import index, train
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
-from aveyb_retrieval.cli import train as train_cli
 
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = {
-    "aveyb-index": index_cli.main,
+    "aveyb-index": index.main,
     "aveyb-serve": serve_cli.main,
     "aveyb-mcp": mcp_cli.main,
     "aveyb-eval": eval_cli.main,
-    "aveyb-train": train_cli.main,
+    "aveyb-train": train.main,
 }
 INTRODUCTION = """\
 # Command line

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.openapi import document
 
 if TYPE_CHECKING:

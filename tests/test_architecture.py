@@ -14,16 +14,16 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
-FLOORS = ["kernels", "encoder", "indexes", "training", "eval", "server", "integrations", "cli"]
+FLOORS = ["kernels", "encoder", "documents", "indexes", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
 # The same of the rooms of two folders, and of the files beside them.
 ROOMS = {
     "encoder": [
-        "folders", "device", "base_config", "config", "avey_config", "text", "network", "avey", "onnx", "embedders",
+        "folders", "device", "config", "text", "network", "avey", "onnx", "embedders",
     ],
     "indexes": [
-        "pages", "types", "encoding", "model", "input", "store", "encode_options", "nearest", "shards", "engines",
-        "changes", "search", "index",
+        "types", "encoding", "precomputed", "store", "model", "nearest", "shards", "engines", "changes", "search",
+        "index",
     ],
 }  # fmt: skip
 APART = {("search", "changes")}

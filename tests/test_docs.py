@@ -17,10 +17,9 @@ import pytest
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli import eval as eval_cli
-from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import index, train
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
-from aveyb_retrieval.cli import train as train_cli
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 
@@ -32,11 +31,11 @@ ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 COMMANDS: dict[str, click.Command] = {
-    "aveyb-index": index_cli.main,
+    "aveyb-index": index.main,
     "aveyb-serve": serve_cli.main,
     "aveyb-mcp": mcp_cli.main,
     "aveyb-eval": eval_cli.main,
-    "aveyb-train": train_cli.main,
+    "aveyb-train": train.main,
 }
 NEEDS = {"langchain": "langchain_core", "llama-index": "llama_index.core", "haystack": "haystack", "mcp": "mcp"}
 CORPUS = [
@@ -135,7 +134,7 @@ def test_commands_of_the_pages_and_their_options_exist() -> None:
             pytest.fail(f"{where}: {program} {command.name}: {error.format_message()}")
 
 
-@pytest.mark.parametrize("module", [eval_cli, index_cli, mcp_cli, serve_cli, train_cli], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [eval_cli, index, mcp_cli, serve_cli, train], ids=lambda m: m.__name__)
 def test_every_program_also_runs_as_a_module(module: ModuleType) -> None:
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     assert source.endswith('\n\nif __name__ == "__main__":\n    main()\n')  # torchrun needs it

@@ -1,24 +1,93 @@
-"""Shared by all commands: groups of options, errors as messages, progress bars."""
+"""What all commands share: options, settings files, processors, and how errors are told.
+
+How many processors a command may use, and how its threads wait.
+
+OpenMP's threads spin while they wait for each other, and by default there are as many as the machine has processors.
+On a busy machine, or in a container that may use two processors of sixty-four, they take turns at spinning: an index
+took four to five times as long to build. The variables below are read when torch and FAISS are loaded, so they are set
+before.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.processors import respect_processors
 from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for
 from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
     from rich.console import Console
 
     from aveyb_retrieval.indexes.types import Progress
+
+
+def respect_processors(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
+    """Let threads wait without spinning, and no more of them than the container's quota; what the user chose stays.
+
+    Does nothing once torch is loaded, which has read its settings.
+    """
+    if "torch" in sys.modules:
+        return
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    quota = processor_quota(root)
+    if quota is not None and quota < _visible():
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, math.floor(quota))))
+
+
+def _visible() -> int:
+    """Processors that this process may run on (on Linux), or that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_quota(root: Path = Path("/")) -> float | None:
+    """How many processors the control groups of this process may use; None where there is no limit.
+
+    Reads version 2 (`cpu.max`) and version 1 (`cpu.cfs_quota_us`) of Linux's control groups, from the group of this
+    process up to the topmost one that it can see.
+    """
+    quotas = [_quota(folder) for folder in _groups(root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _groups(root: Path) -> list[Path]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux, or not mounted
+        return []
+    groups = []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / controllers
+        group = mount / name.strip("/")
+        groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(mount)]
+    return groups
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):  # no limit is set in this group
+        return None
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -174,3 +243,191 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
             bar.update(task, completed=done, total=total, rates=rates)
 
         yield show
+
+
+PATH = click.Path(path_type=Path)
+
+
+class _Index(click.ParamType):
+    """An index directory, or the address of a collection (which a path would not keep as it is)."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> str | Path:
+        return value if "://" in str(value) else Path(value)
+
+
+INDEX = _Index()
+
+
+def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
+    """Parse "year=int" or "year=int,price=float"."""
+    types = {}
+    for pair in ",".join(given).split(",") if given else ():
+        column, equals, kind = pair.rpartition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not COLUMN=TYPE, such as year=int")
+        types[column] = kind
+    return types
+
+
+def granularity(meaning: str) -> Callable[[Any], Any]:
+    """Make the option `--granularity` with this help."""
+    return click.option(
+        "--granularity",
+        type=click.Choice(["document", "passage", "both"]),
+        help=f"{meaning}  [default: both]",
+    )
+
+
+def storage_dtype(meaning: str) -> Callable[[Any], Any]:
+    """Make the option `--storage-dtype` with this help."""
+    return click.option(
+        "--storage-dtype",
+        type=click.Choice(["float32", "float16"]),
+        help=f"{meaning}  [default: float32]",
+    )
+
+
+ON_ERROR = together(
+    click.option(
+        "--on-error",
+        type=click.Choice(["auto", "stop", "skip"]),
+        default="auto",
+        help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
+        "folders and stops at all else.",
+    ),
+    click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
+)
+FILES = together(
+    click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
+    click.option("--file-seconds", type=click.IntRange(min=1), default=120, metavar="N",
+                 help="Processor time that reading one file may take."),
+)  # fmt: skip
+MAX_LINE = click.option(
+    "--max-line",
+    type=int,
+    default=64 << 20,
+    metavar="BYTES",
+    help="Longest line, or text of a file, that is read as a document.",
+)
+ENCODING = click.option("--encoding", help="Encoding of text files, such as cp1252.  [default: UTF-8]")
+VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
+FIELDS = together(
+    MAX_LINE,
+    ENCODING,
+    click.option("--types", metavar="COLUMN=TYPE", multiple=True, callback=lambda _, __, given: _parse_types(given),
+                 help="Type of a CSV column: int, float, bool or string.  [default: by its values] Repeatable."),
+    click.option("--id-field", help="Field that holds the id.  [default: _id, else id, else made of the content]"),
+    click.option("--title-field", default="title", help="Field that holds the title."),
+    click.option("--text-field", default="text", help="Field that holds the text."),
+)  # fmt: skip
+READING = together(ON_ERROR, FILES, FIELDS)
+WRITING = together(
+    click.option("--model", help="Model folder or name.  [default: the embedded one]"),
+    click.option("--device", default="cpu", help="Device of the model."),
+    PRECISION,
+    click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, or a folder or URL of shards.")
+# No defaults: what is not given is as in the model, or the shards, that an index is made of.
+CUTTING = together(
+    click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
+    click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
+    click.option("--passage-overlap", type=int, metavar="N",
+                 help="Tokens shared with the passage before.  [default: 0]"),
+    click.option("--late/--one-by-one", default=None,
+                 help="Encode passages within their document, or alone.  [default: the model's way]"),
+)  # fmt: skip
+MAKING = together(
+    granularity("Vectors to make and to search."),
+    click.option("--index", default="auto", help="auto (chosen by size) or a FAISS factory string."),
+    click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
+    storage_dtype("Type of the vectors on disk."),
+    click.option(
+        "--language",
+        help="Language of the words: its stemmer and stop words, or none.  [default: english]",
+    ),
+    CUTTING,
+    click.option(
+        "--token-vectors",
+        type=click.Choice(["int8", "1bit"]),
+        help="Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.",
+    ),
+)
+INSERTING = together(
+    click.argument("directory", type=PATH),
+    click.argument("corpus", nargs=-1),
+    VECTORS,
+    READING,
+    WRITING,
+)
+
+
+def gather(parameter: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Pass several options to a command as one object, its argument `parameter`.
+
+    Args:
+        parameter: name of the argument.
+        make: makes the object; called with the options' values by name.
+        options: click's decorators, in the order in which help shows them.
+    """
+
+    def declared() -> None: ...
+
+    for option in reversed(options):
+        option(declared)
+    own: list[click.Parameter] = declared.__click_params__  # type: ignore[attr-defined]  # made by click's decorators
+    names = [str(option.name) for option in own]
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def gathered(**values: Any) -> Any:
+            values[parameter] = make(**{name: values.pop(name) for name in names})
+            return function(**values)
+
+        shown = getattr(function, "__click_params__", [])
+        gathered.__click_params__ = [*shown, *own]  # type: ignore[attr-defined]  # where click looks for them
+        return gathered
+
+    return apply
+
+
+def settings_options(
+    parameter: str, defaults: Any, *more: Decorator, make: Callable[..., Any] | None = None
+) -> Decorator:
+    """Derive an option from each described field of a settings object; the command gets the settings as `parameter`.
+
+    Args:
+        parameter: name of the command's argument.
+        defaults: a frozen dataclass whose fields are declared by `training.settings.setting`.
+        more: further options, passed to `make`.
+        make: makes the argument; None: `defaults` with the given values in their place.
+    """
+    options = [_option(name, getattr(defaults, name), about) for name, about in _described(type(defaults)).items()]
+    return gather(parameter, make or functools.partial(replace, defaults), *options, *more)
+
+
+def _described(settings: type) -> dict[str, Mapping[str, Any]]:
+    """Map each field that has a help text to its metadata; a subclass that changes only a default keeps the text."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for base in settings.__mro__:
+        if is_dataclass(base):
+            for name in base.__annotations__:
+                metadata = base.__dataclass_fields__[name].metadata
+                if metadata:
+                    found.setdefault(name, metadata)
+    return found
+
+
+def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
+    flag, text = f"--{name.replace('_', '-')}", about["help"]
+    if isinstance(default, bool):
+        return click.option(flag, name, is_flag=True, default=default, help=text)
+    if isinstance(default, tuple) and about["kind"] is None:
+        return click.option(flag, name, nargs=len(default), type=float, default=default, show_default=True, help=text)
+    if isinstance(default, tuple):
+        return click.option(flag, name, multiple=True, type=about["kind"], default=default, help=text)
+    kind = click.Choice(about["choices"]) if about["choices"] else about["kind"] or type(default)
+    return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, Commands, make_console, progress_bar
-from aveyb_retrieval.cli.settings import gather
+from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 
 if TYPE_CHECKING:
@@ -135,13 +134,13 @@ def run(
     **how: Any,
 ) -> None:
     """Search data sets with models and score the runs."""
+    from aveyb_retrieval.eval.base import write_run
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
     from aveyb_retrieval.eval.metrics import load_trec_eval
     from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
-    from aveyb_retrieval.eval.runs import write_run
 
     load_trec_eval()  # not found missing only after hours of encoding
     console = make_console()
@@ -178,9 +177,9 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) -> None:
     """Score a TREC run file against qrels (BEIR or TREC column order, with or without header)."""
+    from aveyb_retrieval.eval.base import read_run
+    from aveyb_retrieval.eval.data import read_qrels
     from aveyb_retrieval.eval.metrics import evaluate, notices
-    from aveyb_retrieval.eval.qrels import read_qrels
-    from aveyb_retrieval.eval.runs import read_run
 
     judged = read_qrels(qrels)
     scores = evaluate(judged.judgements, read_run(run_file), metrics)
@@ -231,10 +230,10 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
 def compare(run_a: Path, run_b: Path, qrels: Path, metric: str, show: int, as_json: bool, **options: Any) -> None:
     """Compare two TREC runs: paired randomization test, bootstrap interval, wins, ties, losses."""
+    from aveyb_retrieval.eval.base import read_run
+    from aveyb_retrieval.eval.data import read_qrels
     from aveyb_retrieval.eval.metrics import evaluate
-    from aveyb_retrieval.eval.qrels import read_qrels
     from aveyb_retrieval.eval.report import print_comparison
-    from aveyb_retrieval.eval.runs import read_run
     from aveyb_retrieval.eval.significance import compare as compare_scores
 
     judged = read_qrels(qrels)
@@ -355,7 +354,7 @@ def latency(
 
 
 def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:
-    from aveyb_retrieval.eval.loading import load_dataset
+    from aveyb_retrieval.eval.data import load_dataset
     from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
     return make_task(load_dataset(data, split), PROTOCOLS[protocol], split, **draw)

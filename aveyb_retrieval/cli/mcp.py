@@ -8,7 +8,7 @@ import click
 
 from aveyb_retrieval.cli.common import CONTEXT, MODE, Command
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.server.addresses import LOOPBACK
+from aveyb_retrieval.server.http import LOOPBACK
 
 PORT = 8765
 

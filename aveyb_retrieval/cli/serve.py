@@ -10,8 +10,7 @@ import click
 
 from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
 from aveyb_retrieval.errors import ConfigError, extra_for
-from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.http import LOOPBACK, Limits
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -92,12 +91,11 @@ def main(
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    from aveyb_retrieval.server.app import create_app
+    from aveyb_retrieval.server.app import create_app, listen, log_shortly, serve
     from aveyb_retrieval.server.gate import Keys, read_keys
     from aveyb_retrieval.server.indexes import Indexes, named_paths
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
-    from aveyb_retrieval.server.run import listen, log_shortly, serve
 
     log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import filter_option, progress_bar
-from aveyb_retrieval.cli.options import CUTTING, FIELDS, PATH, WRITING, granularity, storage_dtype
-from aveyb_retrieval.cli.settings import gather
+from aveyb_retrieval.cli.common import (
+    CUTTING,
+    FIELDS,
+    PATH,
+    WRITING,
+    filter_option,
+    gather,
+    granularity,
+    progress_bar,
+    storage_dtype,
+)
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

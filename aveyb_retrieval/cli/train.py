@@ -5,13 +5,646 @@ All logic is in `training`.
 
 from __future__ import annotations
 
-import click
+import json
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.cli.common import CONTEXT, Commands
-from aveyb_retrieval.cli.fine_tuning import contrastive, distill, export, funnel, mine
-from aveyb_retrieval.cli.heads import answer, classify, tag
-from aveyb_retrieval.cli.pretraining import clm, mlm, tokenizer
-from aveyb_retrieval.cli.sweep import sweep
+import click
+from click.core import ParameterSource
+
+from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar, settings_options, together
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.training.settings import (
+    MLM_RATES,
+    AnswerSettings,
+    ClassifySettings,
+    CLMSettings,
+    ContrastiveSettings,
+    DistillSettings,
+    MiningRules,
+    MLMSettings,
+    TaskSettings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from datasets import Dataset
+    from transformers import PreTrainedModel
+
+    from aveyb_retrieval.training.tasks import Task
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+TEXT_FIELD = click.option("--field", default="text", help="Field of a JSON line with the text.")
+
+
+def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the fingerprint of each file by its place: names may be the same in two folders."""
+    from aveyb_retrieval.training.texts import fingerprint
+
+    return {f"file {number}": fingerprint(path) for number, path in enumerate(files, start=1)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where training data come from: files, or one hub data set."""
+
+    files: tuple[Path, ...]
+    hub: str | None
+
+    def record(self) -> dict[str, Any]:
+        """Return what a run folder records of the data.
+
+        Raises:
+            click.UsageError: neither files nor a hub data set are given, or both.
+        """
+        if bool(self.files) == bool(self.hub):
+            raise click.UsageError("give FILES or --hub, one of them")
+        return {"hub": self.hub} if self.hub else fingerprints(self.files)
+
+
+@dataclass(frozen=True)
+class PairSource(Source):
+    """Pairs or triplets in files or a hub data set, and the names of their fields."""
+
+    rows: int | None
+    anchor: str | None
+    positive: str | None
+
+    def open(self, **columns: str | None) -> tuple[Dataset, dict[str, Any]]:
+        """Read the pairs; return them and what a run folder records of them.
+
+        Args:
+            columns: field of a further side, such as `negative`; None: one of the usual names.
+        """
+        from aveyb_retrieval.training.contrastive import read_hub_pairs, read_pairs
+
+        data = self.record()
+        named: Mapping[str, str | None] = {"anchor": self.anchor, "positive": self.positive, **columns}
+        given = {side: field for side, field in named.items() if field is not None}
+        options: dict[str, Any] = {"columns": given, "rows": self.rows}
+        pairs = read_hub_pairs(self.hub, **options) if self.hub else read_pairs(self.files, **options)
+        return pairs, data | {"rows": self.rows, "columns": given or None}
+
+
+@dataclass(frozen=True)
+class TextSource(Source):
+    """Documents in files or a hub data set, how many of them to read, and the field with the text."""
+
+    documents: int | None
+    field: str
+
+    def open(self) -> tuple[Iterator[str], dict[str, Any]]:
+        """Open the texts, which are read as they are needed; return them and what a run folder records of them."""
+        from itertools import islice
+
+        from aveyb_retrieval.training.texts import read_hub, read_texts
+
+        data = self.record() | {"documents": self.documents}
+        read = read_hub(self.hub, field=self.field) if self.hub else read_texts(self.files, field=self.field)
+        return islice(read, self.documents), data
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, and where and how its run computes."""
+
+    out: Path
+    resume: bool
+    device: str
+    threads: int | None
+
+    def prepare(self) -> dict[str, Any]:
+        """Limit torch's threads; return the arguments that all training functions share."""
+        set_threads(self.threads)
+        return {"resume": self.resume, "device": None if self.device == "auto" else self.device}
+
+    def report(self) -> None:
+        """Print where the model is; after Ctrl-C, how to continue (exit code 130, as shells use for an interrupt)."""
+        from aveyb_retrieval.training.run_folder import MODEL
+
+        if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
+            return
+        if not (self.out / MODEL).is_dir():
+            click.echo(f"interrupted: the run in {self.out} is saved, add --resume to continue it", err=True)
+            raise SystemExit(130)
+        click.echo(f"model in {self.out / MODEL}")
+
+
+THREADS = click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]")
+RUN = gather(
+    "run",
+    Run,
+    click.option("-o", "--out", required=True, type=PATH, help="Run folder: model, metrics, checkpoints."),
+    click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu"]),
+        default="auto",
+        help="auto: a GPU if there is one.",
+    ),
+    THREADS,
+)
+PAIRS = gather(
+    "source",
+    PairSource,
+    click.argument("files", nargs=-1, type=FILE),
+    click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (sentence-transformers/gooaq)."),
+    click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Read at most N rows.  [default: all]"),
+    click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
+    click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
+)
+
+
+def read_fields(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """Read FIELD=VALUE: values are JSON, or else words."""
+    fields: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{each!r} is not FIELD=VALUE")
+        try:
+            fields[name] = json.loads(value)
+        except ValueError:
+            fields[name] = value
+    return fields
+
+
+FIELDS = click.option(
+    "--set",
+    "fields",
+    multiple=True,
+    callback=read_fields,
+    metavar="FIELD=VALUE",
+    help="Set a field of a new model's configuration, such as mix_activation=none. Repeatable.",
+)
+TEXTS = together(
+    gather(
+        "source",
+        TextSource,
+        click.argument("files", nargs=-1, type=FILE),
+        click.option(
+            "--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT)."
+        ),
+        click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]"),
+        TEXT_FIELD,
+    ),
+    click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
+    click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
+)
+
+
+def set_threads(threads: int | None) -> None:
+    """Limit torch to `threads` CPU threads, if a number is given.
+
+    Raises:
+        ConfigError: it is below 1.
+    """
+    if threads is not None:
+        import torch
+
+        if threads < 1:
+            raise ConfigError(f"--threads is {threads}; it must be at least 1")
+        torch.set_num_threads(threads)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
+@click.option("--vocab-size", default=16384, help="Size of the vocabulary, special tokens included.")
+@TEXT_FIELD
+@click.option(
+    "--capitals",
+    type=click.Choice(["bytes", "marks"]),
+    default="bytes",
+    help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
+def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
+    """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
+    from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE
+    from aveyb_retrieval.training.texts import read_texts
+    from aveyb_retrieval.training.vocabulary import train_vocabulary
+
+    if (out / VOCAB_FILE).exists() and not overwrite:
+        raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
+    texts = read_texts(files, field=field)
+    vocabulary = train_vocabulary(texts, vocab_size, capitals=capitals, name=out.name or "aveyb")
+    vocabulary.save(out)
+    click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
+
+
+@click.command()
+@TEXTS
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
+    default="mini",
+    help="Shape of a new model.",
+)
+@FIELDS
+@settings_options("settings", MLMSettings())
+@RUN
+def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
+    """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
+
+    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
+    """
+    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
+    from aveyb_retrieval.training.loading import starting_model
+
+    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
+        settings = replace(settings, learning_rate=MLM_RATES[preset])
+    return _pretrain(partial(starting_model, AveyBForMaskedLM, model, preset), "held out {}", settings, **arguments)
+
+
+@click.command()
+@TEXTS
+@click.option(
+    "--preset",
+    type=click.Choice(["mini", "small", "medium", "large"]),
+    default="mini",
+    help="Shape of a new model; small, medium and large are the paper's.",
+)
+@FIELDS
+@settings_options("settings", CLMSettings())
+@RUN
+def clm(settings: CLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
+    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
+    from aveyb_retrieval.training.loading import causal_model
+
+    return _pretrain(partial(causal_model, model, preset), "held out {}, as trained", settings, **arguments)
+
+
+def _pretrain(
+    make_model: Callable[..., PreTrainedModel],
+    measured: str,
+    settings: MLMSettings | CLMSettings,
+    *,
+    source: TextSource,
+    vocabulary: str,
+    fields: dict[str, Any],
+    run: Run,
+) -> dict[str, float]:
+    """Train the model that `make_model` makes; print its figures, called as `measured` says, and return them."""
+    from aveyb_retrieval.training.loading import open_vocabulary
+    from aveyb_retrieval.training.pretraining import pretrain
+
+    options = run.prepare()
+    words = open_vocabulary(vocabulary)
+    texts, data = source.open()
+    model = make_model(words, seed=settings.seed, fields=fields)
+    figures = pretrain(model, words, texts, run.out, data=data, settings=settings, **options)
+    for name, value in figures.items():
+        click.echo(f"{measured.format(name)}: {value:.4f}")
+    run.report()
+    return figures
+
+
+def _is_given(parameter: str) -> bool:
+    """Whether the user gave an option of the running command."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
+
+
+def mining_rules(no_margin: bool, relative_margin: float | None, **rules: Any) -> MiningRules:
+    """Make the rules; `--no-margin` drops the default margin."""
+    return MiningRules(relative_margin=None if no_margin else relative_margin, **rules)
+
+
+NO_MARGIN = click.option(
+    "--no-margin", is_flag=True, help="Ignore --relative-margin, for a model that is not trained yet."
+)
+
+
+@click.command()
+@PAIRS
+@click.option("-o", "--out", required=True, type=FILE, help="File of triplets to write (.jsonl), for `contrastive`.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option("--model", help="Model folder or name.  [default: the embedded one]")
+@click.option("--corpus", multiple=True, type=FILE, help="Additional texts that may become negatives. Repeatable.")
+@TEXT_FIELD
+@click.option(
+    "--mode",
+    type=click.Choice(["dense", "lexical", "hybrid"]),
+    default="dense",
+    help="Propose negatives by vectors, by words (BM25), or by both.",
+)
+@settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
+@click.option("--device", default="cpu", help="Device of the model.")
+@THREADS
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def mine(
+    source: PairSource,
+    out: Path,
+    overwrite: bool,
+    corpus: tuple[Path, ...],
+    field: str,
+    rules: MiningRules,
+    threads: int | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Find hard negatives for pairs from FILES (JSON lines) or a hub data set: texts that search ranks near the query.
+
+    The positives of all pairs and the texts of --corpus are indexed, and every query searches them. Its own positives
+    are skipped, and so are texts that score nearly as high. A query with fewer negatives than asked for keeps those it
+    has; a query without any gets no row. The number of both is printed at the end.
+    """
+    from aveyb_retrieval.training.mining import mine_negatives
+    from aveyb_retrieval.training.texts import read_texts
+
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: triplets are written as JSON lines; give a name that ends in .jsonl")
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out} exists: add --overwrite to replace it, or choose another name")
+    set_threads(threads)
+    rules.check()  # before anything is read
+    pairs, _ = source.open()
+    texts = read_texts(corpus, field=field)
+    with progress_bar(not quiet) as progress:
+        mined = mine_negatives(pairs, rules, corpus=texts, progress=progress, **options)
+    mined.save(out)
+    click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
+    for what, queries in (
+        (f"queries with fewer than {rules.negatives} negatives", mined.short),
+        ("queries without a negative, left out", mined.left_out),
+    ):
+        if queries:
+            click.echo(f"{what}: {len(queries):,}; the first: {queries[0]!r}", err=True)
+
+
+@click.command()
+@PAIRS
+@click.option("--negative", help="Field of a hard negative.  [default: negative or neg, where the first row has one]")
+@click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
+@click.option("--query-prompt", help="Prefix of queries.  [default: the model's own]")
+@click.option("--document-prompt", help="Prefix of documents.  [default: the model's own]")
+@settings_options("settings", ContrastiveSettings())
+@RUN
+def contrastive(
+    source: PairSource,
+    negative: str | None,
+    model: str,
+    query_prompt: str | None,
+    document_prompt: str | None,
+    settings: ContrastiveSettings,
+    run: Run,
+) -> None:
+    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative) or the hub."""
+    from aveyb_retrieval.training.contrastive import train_contrastive
+    from aveyb_retrieval.training.loading import sentence_model
+
+    options = run.prepare()
+    pairs, data = source.open(negative=negative)
+    prompts = {"query": query_prompt, "document": document_prompt}
+    given = {name: text for name, text in prompts.items() if text is not None}
+    student, vocabulary = sentence_model(model, run.out / "start", given)
+    train_contrastive(
+        student, pairs, run.out, tokenizer=vocabulary, data=data | {"model": model}, settings=settings, **options
+    )
+    run.report()
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
+@click.option("--teacher", required=True, help="sentence-transformers model to learn from.")
+@TEXT_FIELD
+@settings_options("settings", DistillSettings())
+@RUN
+def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, settings: DistillSettings, run: Run) -> None:
+    """Distill a teacher's vectors and scores of the texts in FILES into a student; both are cached in OUT."""
+    from aveyb_retrieval.training.distill import train_distill
+    from aveyb_retrieval.training.loading import sentence_model
+    from aveyb_retrieval.training.texts import read_texts
+
+    options = run.prepare()
+    student, vocabulary = sentence_model(model, run.out / "start", {})
+    train_distill(
+        student,
+        list(read_texts(files, field=field)),
+        teacher,
+        run.out,
+        tokenizer=vocabulary,
+        data=fingerprints(files) | {"model": model, "teacher": teacher},
+        settings=settings,
+        **options,
+    )
+    run.report()
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
+@click.option("--after", type=int, required=True, metavar="N", help="Layers that see every token.")
+@click.option("--factor", type=int, default=2, help="Neighbouring tokens that become one row.")
+@click.option("--pool", default="mean", help="How they become one: mean or max.")
+@click.option(
+    "--recovery",
+    default="average_last",
+    help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
+    "average_last or max_last.",
+)
+def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, recovery: str) -> None:
+    """Put a funnel into MODEL (the embedded one where none is named) without training, to encode documents faster.
+
+    The weights stay as they are. Documents of the new model are pooled behind the first layers, queries are not; an
+    index belongs to one of the two models.
+    """
+    from aveyb_retrieval.training.funnel import add_funnel
+
+    add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
+    click.echo(f"model in {out}")
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option(
+    "--precision",
+    type=click.Choice(["int8", "float32"]),
+    default="int8",
+    help="int8 is what a CPU then uses by default; float32 is for programs in other languages.",
+)
+def export(model: Path, precision: str) -> None:
+    """Write the ONNX form of MODEL, a folder, into it.
+
+    Searches on a CPU use the int8 form where it lies beside the weights, without torch.
+    """
+    from aveyb_retrieval.encoder.onnx.export import export_onnx
+
+    path = export_onnx(model, precision=precision)
+    click.echo(f"{path}: {path.stat().st_size:,} bytes")
+
+
+LABELED = together(
+    click.argument("files", nargs=-1, required=True, type=FILE),
+    click.option("--model", help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]"),
+    click.option("--validation", multiple=True, type=FILE, help="Rows to validate with. Repeatable."),
+)
+
+
+@click.command()
+@LABELED
+@settings_options("settings", ClassifySettings())
+@RUN
+def classify(**arguments: Any) -> dict[str, float]:
+    """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
+
+    With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and sentence-transformers'
+    CrossEncoder open.
+    """
+    from aveyb_retrieval.training.tasks import classification
+
+    return _train_head(classification, **arguments)
+
+
+@click.command()
+@LABELED
+@settings_options("settings", TaskSettings())
+@RUN
+def tag(**arguments: Any) -> dict[str, float]:
+    """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
+    from aveyb_retrieval.training.tasks import tagging
+
+    return _train_head(tagging, **arguments)
+
+
+@click.command()
+@LABELED
+@settings_options("settings", AnswerSettings())
+@RUN
+def answer(**arguments: Any) -> dict[str, float]:
+    """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
+    from aveyb_retrieval.training.tasks import answering
+
+    return _train_head(answering, **arguments)
+
+
+def _train_head(
+    prepare: Callable[..., Task],
+    files: tuple[Path, ...],
+    model: str | None,
+    validation: tuple[Path, ...],
+    settings: TaskSettings,
+    run: Run,
+) -> dict[str, float]:
+    """Train what `prepare` makes of the files; print and return its metrics."""
+    import torch
+
+    from aveyb_retrieval.training.tasks import train_task
+
+    options = run.prepare()
+    torch.manual_seed(settings.seed)  # the head's start
+    task = prepare(files, validation, model, settings)
+    data = fingerprints(files) | {f"validation {name}": value for name, value in fingerprints(validation).items()}
+    figures = train_task(task, run.out, data=data | {"model": model}, settings=settings, **options)
+    for name, value in figures.items():
+        click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
+    run.report()
+    return figures
+
+
+# The figure that decides, the paper's where it has one.
+METRICS = {
+    "mlm": "loss",
+    "clm": "loss",
+    "contrastive": "score",
+    "classify": "accuracy",
+    "tag": "sentence_macro_f1",
+    "answer": "token_overlap_f1",
+}
+_OURS = ("-o", "--out", "--resume", "--learning-rate", "--seed")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("objective", type=click.Choice(list(METRICS)))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder of all runs.")
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    type=click.FloatRange(min=0, min_open=True),
+    default=(2e-5, 6e-5, 1e-4, 5e-4),
+    help="A learning rate. Repeatable; the defaults are the paper's.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=10, help="How many, from 0.")
+@click.option("--metric", help="The figure that decides.  [default: the paper's for the objective; loss for mlm, clm]")
+@click.option(
+    "--evaluate",
+    "sets",
+    multiple=True,
+    help="With contrastive: a retrieval set, as for `aveyb-eval run`, measured by the paper's protocol. Repeatable.",
+)
+@click.pass_context
+def sweep(
+    context: click.Context,
+    objective: str,
+    arguments: tuple[str, ...],
+    out: Path,
+    rates: tuple[float, ...],
+    seeds: int,
+    metric: str | None,
+    sets: tuple[str, ...],
+) -> None:
+    """Train OBJECTIVE with every learning rate and seed, and print the median over the seeds for each rate.
+
+    ARGUMENTS are those of the objective's own command, files and options. The same command continues an interrupted
+    sweep. OUT/sweep.json holds every figure; `score` is the mean over the sets of --evaluate.
+    """
+    from aveyb_retrieval.training.sweep import Sweep
+
+    if taken := [word for word in arguments if word.partition("=")[0] in _OURS]:
+        raise ConfigError(f"{taken[0]} is what a sweep sets for each run; leave it out, or use --rate and --seeds")
+    if bool(sets) != (objective == "contrastive"):
+        raise ConfigError(
+            "contrastive is swept with --evaluate SET, and only it: the other objectives measure held-out rows"
+        )
+    group = context.find_root().command
+    assert isinstance(group, click.Group)  # aveyb-train
+    command = group.commands[objective]
+
+    def train(folder: Path, rate: float, seed: int, resume: bool) -> dict[str, float]:
+        words = [*arguments, "-o", str(folder), "--learning-rate", repr(rate), "--seed", str(seed)]
+        click.echo(f"{objective}, learning rate {rate:g}, seed {seed}")
+        name = f"{context.command_path} {objective}"
+        figures = command.main([*words, *["--resume"] * resume], prog_name=name, standalone_mode=False)
+        return _retrieval(folder, sets) if objective == "contrastive" else figures
+
+    swept = Sweep(out, objective, arguments, metric or METRICS[objective])
+    swept.run(rates, range(seeds), train)
+    _show(swept.table())
+
+
+def _retrieval(folder: Path, sets: tuple[str, ...]) -> dict[str, float]:
+    """Return the paper's measure of a run's model on each set, and their mean as "score"."""
+    from aveyb_retrieval.eval.data import load_dataset
+    from aveyb_retrieval.eval.encoders import load_encoder
+    from aveyb_retrieval.eval.runner import run_system
+    from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
+    from aveyb_retrieval.eval.tasks import PAPER, make_task
+    from aveyb_retrieval.training.run_folder import MODEL
+
+    encoder = load_encoder(str(folder / MODEL), PAPER)
+    found = {}
+    for name in sets:
+        task = make_task(load_dataset(name), PAPER)
+        result, _ = run_system(DenseSystem(encoder, task.corpus, VectorCache()), task)
+        found[task.dataset] = result.score
+    return found | {"score": sum(found.values()) / len(found)}
+
+
+def _show(rows: list[list[str]]) -> None:
+    from rich.table import Table
+
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    make_console().print(table)
 
 
 @click.group(cls=Commands, context_settings=CONTEXT)

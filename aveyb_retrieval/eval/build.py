@@ -23,8 +23,13 @@ from aveyb_retrieval.eval.encoders import (
     load_embedder,
     load_encoder,
 )
-from aveyb_retrieval.eval.passage_systems import ExactPassages, VectorScorer, late_against_fixed
-from aveyb_retrieval.eval.passages import PassageScores, evaluate_passages
+from aveyb_retrieval.eval.passages import (
+    ExactPassages,
+    PassageScores,
+    VectorScorer,
+    evaluate_passages,
+    late_against_fixed,
+)
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import PAPER, Task
 from aveyb_retrieval.indexes.types import silent

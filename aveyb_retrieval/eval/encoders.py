@@ -18,7 +18,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import SystemInfo
-from aveyb_retrieval.eval.datasets import Document
+from aveyb_retrieval.eval.data import Document
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.eval.vectors import DocumentVectors
 from aveyb_retrieval.indexes.types import EmbedderLike

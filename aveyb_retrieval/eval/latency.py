@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.documents.json_lines import read_objects
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval.base import reading
-from aveyb_retrieval.indexes.input.json_lines import read_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

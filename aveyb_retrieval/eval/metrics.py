@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, extra_for
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, rank
-from aveyb_retrieval.eval.runs import check_run
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, check_run, rank
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.eval.runner import RESULT_FORMAT
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

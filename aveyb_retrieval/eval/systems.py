@@ -31,7 +31,7 @@ from aveyb_retrieval.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aveyb_retrieval.eval.datasets import Corpus
+    from aveyb_retrieval.eval.data import Corpus
     from aveyb_retrieval.eval.vectors import DocumentVectors
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.types import EmbedderLike, Progress
@@ -190,10 +190,9 @@ def index_info(
         IndexFormatError: there is no index, or it is damaged.
         ConfigError: `options.max_tokens` is not the limit that the index was built with.
     """
-    from aveyb_retrieval.indexes.search.relevance import WEIGHTS
-    from aveyb_retrieval.indexes.store.directory import IndexDirectory
-    from aveyb_retrieval.indexes.store.files import hash_file
-    from aveyb_retrieval.indexes.store.info import describe
+    from aveyb_retrieval.files import hash_file
+    from aveyb_retrieval.indexes.search.scoring import WEIGHTS
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory, describe
 
     facts, index_dir = describe(path), IndexDirectory(path)
     model = facts["model"] or {}
@@ -260,8 +259,8 @@ class IndexSystem:
             IndexFormatError: there is no index, or it is damaged.
             ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
-        from aveyb_retrieval.indexes.search.fusion import MAXSIM
         from aveyb_retrieval.indexes.search.options import WEIGHT
+        from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 
         self._path = Path(path)
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
@@ -274,7 +273,7 @@ class IndexSystem:
         )
         weights = {"weight": WEIGHT} if mode == "hybrid" else {}
         if rerank is not None:
-            weights["maxsim_weight"] = MAXSIM
+            weights["maxsim_weight"] = MAXSIM_WEIGHT
         self.info = replace(info, settings=info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
@@ -318,7 +317,7 @@ class HybridSystem:
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return the `k` best documents per query by the weighted sum of both scores."""
-        from aveyb_retrieval.indexes.search.fusion import weighted
+        from aveyb_retrieval.indexes.search.scoring import weighted
 
         depth, weight = max(self.info.settings["depth"], k), self.info.settings["weight"]
         words = self._lexical.search(queries, depth)

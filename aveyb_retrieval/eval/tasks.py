@@ -27,7 +27,7 @@ from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.base import Judgements
-    from aveyb_retrieval.eval.datasets import Corpus, Dataset, Document, Spans
+    from aveyb_retrieval.eval.data import Corpus, Dataset, Document, Spans
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.changes.batch import Batch
 from aveyb_retrieval.indexes.changes.build import build_index
-from aveyb_retrieval.indexes.changes.maintain import compact_index
-from aveyb_retrieval.indexes.changes.metadata import update_metadata
-from aveyb_retrieval.indexes.changes.update import delete_documents, insert
+from aveyb_retrieval.indexes.changes.change import compact_index
+from aveyb_retrieval.indexes.changes.update import Batch, delete_documents, insert, update_metadata
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
-from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options
-from aveyb_retrieval.indexes.search.local import LocalEngine
-from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.model import BuildOptions, check_options
+from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +23,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
 
+    from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.changes.change import Report
-    from aveyb_retrieval.indexes.encode_options import ReadOptions
-    from aveyb_retrieval.indexes.input.corpus import Source
+    from aveyb_retrieval.indexes.model import ReadOptions
     from aveyb_retrieval.indexes.store.filters import Filter
 
 

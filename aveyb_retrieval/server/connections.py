@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from aveyb_retrieval.server.addresses import network
+from aveyb_retrieval.server.http import network
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
 
 _BURST = 1 << 19  # bytes of an address that are read without waiting
 

@@ -13,8 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.server.addresses import network
-from aveyb_retrieval.server.refusals import error_response
+from aveyb_retrieval.server.http import error_response, network
 from aveyb_retrieval.server.ticket import Pool, Ticket
 from aveyb_retrieval.wording import shortened
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
 

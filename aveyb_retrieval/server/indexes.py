@@ -12,9 +12,9 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.store.manifest import describe
 from aveyb_retrieval.server.batching import BatchedModel
-from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.http import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from aveyb_retrieval.server.context import context
+from aveyb_retrieval.server.http import context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.server import cohere, openai, search, tei, writing
-from aveyb_retrieval.server.answers import json_answer
-from aveyb_retrieval.server.context import context
-from aveyb_retrieval.server.fields import NEEDED, Fields, Schema, object_schema, schema_of
+from aveyb_retrieval.server import models, search, writing
 from aveyb_retrieval.server.gate import CHANGES
-from aveyb_retrieval.server.meanings import explain, meaning
+from aveyb_retrieval.server.http import context, json_answer
 from aveyb_retrieval.server.metrics import metrics
-from aveyb_retrieval.server.reading import JSON, JSON_LINES
+from aveyb_retrieval.server.requests import (
+    JSON,
+    JSON_LINES,
+    NEEDED,
+    Fields,
+    Schema,
+    explain,
+    meaning,
+    object_schema,
+    schema_of,
+)
 from aveyb_retrieval.version import package_version
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
 
 _REASONS = {
     400: "The request is not HTTP, or a path is not valid",
@@ -161,17 +168,19 @@ OPERATIONS = (
     Operation("PATCH", "/documents/{id}", writing.change_metadata, _CHANGED, (writing.metadata_fields,)),
     Operation("DELETE", "/documents/{id}", writing.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
-    Operation("POST", "/v1/embeddings", openai.embeddings, _reference("Embeddings"), (openai.embeddings_fields,)),
-    Operation("GET", "/v1/models", openai.models, _reference("Models")),
-    Operation("GET", "/v1/models/{name}", openai.model, _reference("Model")),
-    Operation("POST", "/v1/rerank", cohere.rerank, _RERANKED, (cohere.rerank_fields,)),
-    Operation("POST", "/v2/rerank", cohere.rerank, _RERANKED, (cohere.rerank_fields,)),
-    Operation("POST", "/", tei.embed, {"anyOf": [_VECTORS, _COSINES]}, (tei.embed_fields, tei.similarity_fields)),
-    Operation("POST", "/embed", tei.embed, _VECTORS, (tei.embed_fields,)),
-    Operation("POST", "/similarity", tei.similarity, _COSINES, (tei.similarity_fields,)),
-    Operation("POST", "/rerank", tei.rerank, _RANKS, (tei.rerank_fields,)),
-    Operation("POST", "/tokenize", tei.tokenize, _TOKENS, (tei.tokenize_fields,)),
-    Operation("GET", "/info", tei.info, _reference("Info")),
+    Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), (models.embeddings_fields,)),
+    Operation("GET", "/v1/models", models.models, _reference("Models")),
+    Operation("GET", "/v1/models/{name}", models.model, _reference("Model")),
+    Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
+    Operation("POST", "/v2/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
+    Operation(
+        "POST", "/", models.embed, {"anyOf": [_VECTORS, _COSINES]}, (models.embed_fields, models.similarity_fields)
+    ),
+    Operation("POST", "/embed", models.embed, _VECTORS, (models.embed_fields,)),
+    Operation("POST", "/similarity", models.similarity, _COSINES, (models.similarity_fields,)),
+    Operation("POST", "/rerank", models.tei_rerank, _RANKS, (models.tei_rerank_fields,)),
+    Operation("POST", "/tokenize", models.tokenize, _TOKENS, (models.tokenize_fields,)),
+    Operation("GET", "/info", models.info, _reference("Info")),
     Operation("GET", "/openapi.json", openapi, _OBJECT, is_open=True),
     Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain"),
     Operation("GET", "/health", health, _reference("Health"), is_open=True),

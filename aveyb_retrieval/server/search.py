@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from starlette.responses import JSONResponse, Response
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.files import read_bounded
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.several import MOST
-from aveyb_retrieval.indexes.store.files import read_bounded
-from aveyb_retrieval.server import fields
-from aveyb_retrieval.server.answers import joined, json_answer, to_json
-from aveyb_retrieval.server.context import context
-from aveyb_retrieval.server.encoding import parts
-from aveyb_retrieval.server.reading import read_json, read_parameters
-from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server import requests
+from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
+from aveyb_retrieval.server.models import parts
+from aveyb_retrieval.server.requests import read_json, read_parameters
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.ticket import Ticket
 
 K = 10
@@ -43,42 +41,42 @@ _LONGEST = 1 << 40  # characters
 
 
 @cache
-def search_fields(limits: Limits) -> fields.Fields:
+def search_fields(limits: Limits) -> requests.Fields:
     """The fields of `/search`: options go to the search, which checks them, but for what a server must not allow."""
     share = {"type": "number", "minimum": 0, "maximum": 1}
     return {
-        "query": fields.text_or_texts(limits.max_batch, limits.max_query),
-        "index": fields.word(),
-        "indexes": replace(fields.texts(MOST, LONGEST_FIELD), default=None),
-        "k": fields.whole(1, limits.max_k, min(K, limits.max_k)),
-        "offset": fields.whole(0, limits.max_k, 0),
-        "text": fields.flag(default=False),
-        "filter": fields.Field({"type": ["object", "null"]}, _filter, fields.ABSENT),
-        "ids": fields.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
-        "facets": replace(fields.texts(FACETS, LONGEST_FIELD), default=()),
-        "mode": fields.passed_on({"enum": list(get_args(Mode))}),
-        "granularity": fields.passed_on({"enum": [*get_args(Granularity), None]}),
-        "fusion": fields.passed_on({"enum": list(get_args(Fusion))}),
-        "weight": fields.passed_on(share),
-        "rerank": fields.Field({"enum": [MAXSIM, None]}, _rerank, fields.ABSENT),
-        "unit": fields.passed_on({"enum": list(get_args(Unit))}),
-        "per_document": fields.passed_on({"type": ["integer", "null"], "minimum": 1}),
-        "diversity": fields.passed_on(share),
-        "fold": fields.flag(fields.ABSENT),
-        "min_score": fields.passed_on({"type": ["number", "null"]}),
-        "passages": fields.whole(1, limits.max_passages, fields.ABSENT),
-        "context": fields.whole(0, limits.max_context, fields.ABSENT, or_null=True),
-        "candidates": fields.whole(1, limits.max_candidates, fields.ABSENT),
-        "exact": fields.flag(fields.ABSENT),
-        "boost": fields.passed_on({"type": ["object", "null"]}),
+        "query": requests.text_or_texts(limits.max_batch, limits.max_query),
+        "index": requests.word(),
+        "indexes": replace(requests.texts(MOST, LONGEST_FIELD), default=None),
+        "k": requests.whole(1, limits.max_k, min(K, limits.max_k)),
+        "offset": requests.whole(0, limits.max_k, 0),
+        "text": requests.flag(default=False),
+        "filter": requests.Field({"type": ["object", "null"]}, _filter, requests.ABSENT),
+        "ids": requests.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
+        "facets": replace(requests.texts(FACETS, LONGEST_FIELD), default=()),
+        "mode": requests.passed_on({"enum": list(get_args(Mode))}),
+        "granularity": requests.passed_on({"enum": [*get_args(Granularity), None]}),
+        "fusion": requests.passed_on({"enum": list(get_args(Fusion))}),
+        "weight": requests.passed_on(share),
+        "rerank": requests.Field({"enum": [MAXSIM, None]}, _rerank, requests.ABSENT),
+        "unit": requests.passed_on({"enum": list(get_args(Unit))}),
+        "per_document": requests.passed_on({"type": ["integer", "null"], "minimum": 1}),
+        "diversity": requests.passed_on(share),
+        "fold": requests.flag(requests.ABSENT),
+        "min_score": requests.passed_on({"type": ["number", "null"]}),
+        "passages": requests.whole(1, limits.max_passages, requests.ABSENT),
+        "context": requests.whole(0, limits.max_context, requests.ABSENT, or_null=True),
+        "candidates": requests.whole(1, limits.max_candidates, requests.ABSENT),
+        "exact": requests.flag(requests.ABSENT),
+        "boost": requests.passed_on({"type": ["object", "null"]}),
     }
 
 
 @cache
-def search_parameters(limits: Limits) -> fields.Fields:
+def search_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/search` in a URL: one query only."""
     several = search_fields(limits)
-    return {**several, "query": replace(several["query"], schema=fields.text(limits.max_query).schema)}
+    return {**several, "query": replace(several["query"], schema=requests.text(limits.max_query).schema)}
 
 
 def _filter(name: str, value: Any) -> Any:
@@ -95,12 +93,12 @@ def _rerank(name: str, value: Any) -> Any:
 
 
 @cache
-def document_parameters(limits: Limits) -> fields.Fields:
+def document_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/documents/{id}`."""
     return {
         "index": search_fields(limits)["index"],
-        "start": fields.whole(0, _LONGEST, 0),
-        "stop": fields.whole(0, _LONGEST, None),
+        "start": requests.whole(0, _LONGEST, 0),
+        "stop": requests.whole(0, _LONGEST, None),
     }
 
 
@@ -114,7 +112,7 @@ async def search(request: Request) -> Response:
         given = read_parameters(request)
     if unknown := given.keys() - search_fields(limits).keys():
         raise ConfigError(unknown_option(min(unknown)))
-    asked = fields.take_fields(given, search_fields(limits))
+    asked = requests.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
     if several is None:
@@ -172,7 +170,7 @@ def _result(
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 
 
-def index_field(limits: Limits) -> fields.Fields:
+def index_field(limits: Limits) -> requests.Fields:
     """The field that says which index is meant, where that is all."""
     return {"index": search_fields(limits)["index"]}
 
@@ -181,7 +179,7 @@ async def document(request: Request) -> Response:
     """Return one document, or the characters `start` to `stop` of it."""
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
-    asked = fields.take_fields(read_parameters(request), document_parameters(server.limits))
+    asked = requests.take_fields(read_parameters(request), document_parameters(server.limits))
     name, retriever = server.indexes.named(asked["index"])
     start, stop = asked["start"], asked["stop"]
     if stop is None:
@@ -216,7 +214,7 @@ async def original(request: Request) -> Response:
     """Give the file that a document was read from, byte by byte as it was read."""
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
-    asked = fields.take_fields(read_parameters(request), index_field(server.limits))
+    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
     name, retriever = server.indexes.named(asked["index"])
 
     def work() -> bytes:
@@ -255,7 +253,7 @@ def _read_original(document: Document, most: int) -> bytes | None:
 async def indexes(request: Request) -> JSONResponse:
     """List the indexes and what can be asked of them."""
     server = context(request)
-    fields.take_fields(read_parameters(request), {})
+    requests.take_fields(read_parameters(request), {})
     return JSONResponse(
         {
             "indexes": [

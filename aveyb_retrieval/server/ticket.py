@@ -6,12 +6,12 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.http import Refusal
 
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
 
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)  # of the request that a thread works for
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.ticket import CURRENT
 
 if TYPE_CHECKING:

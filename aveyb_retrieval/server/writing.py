@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents import json_lines
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Rejected
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.input import json_lines
-from aveyb_retrieval.indexes.input.documents import Rejected
-from aveyb_retrieval.indexes.input.reading import Reading
-from aveyb_retrieval.server import fields
-from aveyb_retrieval.server.answers import json_answer, to_json
-from aveyb_retrieval.server.context import context
-from aveyb_retrieval.server.reading import JSON, JSON_LINES, read_body, read_json, read_parameters
-from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server import requests
+from aveyb_retrieval.server.http import Refusal, context, json_answer, to_json
+from aveyb_retrieval.server.requests import JSON, JSON_LINES, read_body, read_json, read_parameters
 from aveyb_retrieval.server.search import index_field
 
 if TYPE_CHECKING:
@@ -24,22 +22,22 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.index import Index
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.http import Limits
 
 COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
 
 
-def metadata_fields(limits: Limits) -> fields.Fields:
+def metadata_fields(limits: Limits) -> requests.Fields:
     """The fields of `PATCH /documents/{id}`."""
     return {
-        "metadata": fields.Field({"type": "object"}, _metadata, {}),
-        "remove": replace(fields.texts(limits.max_batch, limits.max_query), default=()),
+        "metadata": requests.Field({"type": "object"}, _metadata, {}),
+        "remove": replace(requests.texts(limits.max_batch, limits.max_query), default=()),
     }
 
 
 def _metadata(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise InputError(f"{name}: a {fields.kind_of(value)}; an object of fields with their new values is needed")
+        raise InputError(f"{name}: a {requests.kind_of(value)}; an object of fields with their new values is needed")
     return value
 
 
@@ -77,7 +75,7 @@ async def delete_document(request: Request) -> Response:
 async def change_metadata(request: Request) -> Response:
     """Set and remove metadata fields of a document; the others stay, and nothing is encoded."""
     server, _, given = await read_json(request)
-    asked, ids = fields.take_fields(given, metadata_fields(server.limits)), [request.path_params["id"]]
+    asked, ids = requests.take_fields(given, metadata_fields(server.limits)), [request.path_params["id"]]
     return await _change(
         request, lambda index: index.update_metadata(asked["metadata"], ids, remove=asked["remove"], missing_ok=True)
     )
@@ -86,7 +84,7 @@ async def change_metadata(request: Request) -> Response:
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
     """Change an index, and search its new version from now on; say what was changed."""
     server, document_id = context(request), request.path_params.get("id")
-    asked = fields.take_fields(read_parameters(request), index_field(server.limits))
+    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
     name, retriever = server.indexes.named(asked["index"])
 
     def work() -> bytes:

@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-from aveyb_retrieval.encoder.avey_config import AveyConfig
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
 from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts, sentence_transformer
 from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel

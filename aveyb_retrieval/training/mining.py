@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.model import load_model
 from aveyb_retrieval.indexes.search.options import Options
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.files import write_atomic
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.settings import MiningRules
 

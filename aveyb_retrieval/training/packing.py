@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import atomic_writer
+from aveyb_retrieval.files import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, last_checkpoint
 
 if TYPE_CHECKING:

@@ -1,12 +1,23 @@
-"""Train the heads on labeled data with transformers' Trainer: labels of texts, tags of words, answers to questions."""
+"""Train the heads on labeled data with transformers' Trainer: labels of texts, tags of words, answers to questions.
+
+Metrics of the heads: the usual ones, and those of the paper under names of their own.
+
+The paper's figures for tokens and answers are not the usual ones: tags are scored by macro F1 within each sentence, the
+label O included, and averaged over sentences; answers by the overlap of token positions. Entity F1 (CoNLL 2003) and
+SQuAD's exact match and F1 are given beside them.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import string
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
@@ -16,34 +27,338 @@ from aveyb_retrieval.encoder.network.heads import (
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
 )
-from aveyb_retrieval.encoder.text.pairs import write_template
+from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
+from aveyb_retrieval.training.packing import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.task_examples import (
-    Example,
-    answer_examples,
-    answer_text,
-    answer_tokens,
-    collate,
-    predict,
-    read_answer,
-    read_tags,
-    tag_examples,
-    text_examples,
-)
-from aveyb_retrieval.training.task_metrics import answer_metrics, class_metrics, number_metrics, tag_metrics
 from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
+    from aveyb_retrieval.training.labeled import AnsweredQuestion, LabeledText, TaggedWords
     from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = set(string.punctuation)
+
+
+def class_metrics(predicted: Sequence[int], wanted: Sequence[int]) -> dict[str, float]:
+    """Return `accuracy` and `macro_f1`, the mean over the classes that occur in either."""
+    from sklearn.metrics import f1_score
+
+    right = np.asarray(predicted) == np.asarray(wanted)
+    return {
+        "accuracy": float(right.mean()),
+        "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0)),
+    }
+
+
+def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
+    """Return `mse`, `pearson` and `spearman`; a correlation of something constant is 0."""
+    from scipy.stats import rankdata
+
+    scores, numbers = np.asarray(predicted, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+    ranks = rankdata(scores), rankdata(numbers)
+    return {
+        "mse": float(np.square(scores - numbers).mean()),
+        "pearson": _correlation(scores, numbers),
+        "spearman": _correlation(*ranks),
+    }
+
+
+def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return metrics of the tags of words, sentence by sentence.
+
+    `accuracy` and `macro_f1` over all words; `sentence_macro_f1`: macro F1 within each sentence, averaged (the
+    paper's); where tags name entities (B-PER, I-PER, O): `entity_precision`, `entity_recall` and `entity_f1` of whole
+    entities.
+    """
+    from sklearn.metrics import f1_score
+
+    flat = [tag for tags in predicted for tag in tags], [tag for tags in wanted for tag in tags]
+    found = class_metrics(*flat)  # type: ignore[arg-type]  # names do as well
+    pairs = list(zip(predicted, wanted, strict=True))
+    within = [f1_score(own, tags, average="macro", zero_division=0.0) for tags, own in pairs]
+    found["sentence_macro_f1"] = float(np.mean(within))
+    if any("-" in tag for tag in flat[1]):
+        right = given = asked = 0
+        for tags, own in pairs:
+            entities, true_entities = set(entities_of(tags)), set(entities_of(own))
+            right, given, asked = (
+                right + len(entities & true_entities),
+                given + len(entities),
+                asked + len(true_entities),
+            )
+        precision, recall = right / max(1, given), right / max(1, asked)
+        found |= {"entity_precision": precision, "entity_recall": recall, "entity_f1": _harmonic(precision, recall)}
+    return found
+
+
+def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return the entities (type, first word, word behind the last) that tags in IOB1, IOB2 or IOBES mark.
+
+    As CoNLL's script and seqeval's default have it: I- after O or after another type begins an entity, too.
+    """
+    found: list[tuple[str, int, int]] = []
+    kind, start, ended = "", 0, False
+    for i, tag in enumerate([*tags, "O"]):
+        prefix, _, own = tag.partition("-")
+        goes_on = prefix in ("I", "E", "M") and bool(kind) and own == kind and not ended
+        if kind and not goes_on:
+            found.append((kind, start, i))
+            kind = ""
+        if not goes_on and prefix != "O":
+            kind, start = own or "_", i
+        ended = prefix in ("E", "S")
+    return found
+
+
+def answer_metrics(
+    predicted: Sequence[str], wanted: Sequence[Sequence[str]], positions: Sequence[tuple[set[int], list[set[int]]]]
+) -> dict[str, float]:
+    """Return metrics of answers, each the best over a question's true answers.
+
+    `exact_match` and `f1` by SQuAD's definitions: lower case, without punctuation and articles; `token_overlap_f1`: of
+    the sets of token positions, {0} where there is no answer (the paper's).
+
+    Args:
+        predicted: one answer for each question; empty for none.
+        wanted: the true answers; none: the question has no answer.
+        positions: the tokens of the predicted answer, and of each true one.
+    """
+    exact, overlap, by_position = [], [], []
+    for answer, truths in zip(predicted, wanted, strict=True):
+        words = normalized_words(answer)
+        own = [normalized_words(truth) for truth in truths] or [[]]
+        exact.append(max(float(words == truth) for truth in own))
+        overlap.append(max(_overlap(Counter(words), Counter(truth)) for truth in own))
+    for tokens, truth_tokens in positions:
+        sets = [truth or {0} for truth in truth_tokens] or [{0}]
+        by_position.append(max(_overlap(Counter(tokens or {0}), Counter(truth)) for truth in sets))
+    return {
+        "exact_match": float(np.mean(exact)),
+        "f1": float(np.mean(overlap)),
+        "token_overlap_f1": float(np.mean(by_position)),
+    }
+
+
+def normalized_words(text: str) -> list[str]:
+    """Return the words that SQuAD compares."""
+    plain = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return _ARTICLES.sub(" ", plain).split()
+
+
+def majority(labels: Iterable[int]) -> int:
+    """Return the most frequent label of a word's tokens; of equally frequent ones the first."""
+    return Counter(labels).most_common(1)[0][0]
+
+
+def _overlap(found: Counter[object], wanted: Counter[object]) -> float:
+    if not found or not wanted:
+        return float(found == wanted)
+    shared = sum((found & wanted).values())
+    return _harmonic(shared / sum(found.values()), shared / sum(wanted.values()))
+
+
+def _harmonic(a: float, b: float) -> float:
+    return 2 * a * b / (a + b) if a + b else 0.0
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row.
+
+    Attributes:
+        ids: int64 `[T]`.
+        labels: what the model's `forward` takes, by argument name; a number, or int64 `[T]`.
+        offsets: int64 `[T, 2]`, the characters of each token, for answers and tags.
+        source: the row it was made from.
+        cut: whether tokens were cut off.
+    """
+
+    ids: np.ndarray
+    labels: dict[str, Any]
+    offsets: np.ndarray
+    source: Any
+    cut: bool
+
+
+NO_OFFSETS = np.empty((0, 2), np.int64)
+
+
+def text_examples(
+    rows: Iterable[LabeledText], tokenizer: Tokenizer, classes: Mapping[str, int] | None, limit: int
+) -> list[Example]:
+    """Make examples of labeled texts; `classes` None: labels are numbers."""
+    found = []
+    for row in rows:
+        ids, cut = sequence_ids(tokenizer, row.text, row.pair, limit)
+        label = float(row.label) if classes is None else classes[str(row.label)]
+        found.append(Example(ids, {"labels": label}, NO_OFFSETS, row, cut))
+    return found
+
+
+def tag_examples(
+    rows: Iterable[TaggedWords], tokenizer: Tokenizer, classes: Mapping[str, int], limit: int
+) -> list[Example]:
+    """Make examples of tagged words, joined by spaces; each token of a word has the word's tag."""
+    found = []
+    for row in rows:
+        ids, offsets = tokenizer.encode(" ".join(row.words))
+        word_of = words_of_tokens(row.words, offsets)
+        labels = np.array([IGNORED_LABEL if w < 0 else classes[row.tags[w]] for w in word_of], np.int64)
+        cut = len(ids) > limit
+        found.append(Example(ids[:limit].astype(np.int64), {"labels": labels[:limit]}, offsets[:limit], row, cut))
+    return found
+
+
+def words_of_tokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
+    """Return the word of each token, int64 `[T]`, by its last character; -1 for a token of white space or none."""
+    lengths = np.array([len(word) for word in words])
+    ends = np.cumsum(lengths + 1) - 1  # of each word: where the space behind it is
+    last = offsets[:, 1] - 1
+    word = np.searchsorted(ends, last, side="left")
+    inside = (last < ends[np.minimum(word, len(words) - 1)]) & (offsets[:, 1] > offsets[:, 0])
+    return np.where(inside, word, -1)
+
+
+def read_tags(example: Example, predicted: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Return a tag for each word from labels int64 `[T]` of tokens, by majority; a word that was cut off gets O."""
+    words = example.source.words
+    votes: list[list[int]] = [[] for _ in words]
+    for token, word in enumerate(words_of_tokens(words, example.offsets)):
+        if word >= 0:
+            votes[word].append(int(predicted[token]))
+    nothing = "O" if "O" in names else names[0]
+    return [names[majority(own)] if own else nothing for own in votes]
+
+
+def prompt_of(question: str) -> str:
+    """Return what is put before the context, as in the paper's evaluation."""
+    return f"Question: {question}\nContext: "
+
+
+def answer_examples(rows: Iterable[AnsweredQuestion], tokenizer: Tokenizer, form: str, limit: int) -> list[Example]:
+    """Make examples of questions; the context is cut. An answer that is cut off counts as none.
+
+    Raises:
+        InputError: a question alone fills the limit.
+    """
+    found = []
+    for row in rows:
+        prompt = prompt_of(row.question)
+        ids, offsets = tokenizer.encode(prompt + row.context)
+        offsets = offsets - len(prompt)
+        if offsets[min(limit, len(ids)) - 1, 1] <= 0:
+            raise InputError(f"{row.where}: field 'question' alone has {limit} tokens or more; give a larger --length")
+        cut = len(ids) > limit
+        ids, offsets = ids[:limit].astype(np.int64), offsets[:limit]
+        inside = answer_tokens(offsets, *row.answers[0]) if row.answers else np.empty(0, np.int64)
+        if form == "span":
+            first, last = (int(inside[0]), int(inside[-1])) if len(inside) else (0, 0)
+            labels: dict[str, Any] = {"start_positions": first, "end_positions": last}
+        else:
+            marks = np.where(offsets[:, 1] > 0, 0, IGNORED_LABEL).astype(np.int64)
+            marks[inside] = 1
+            labels = {"labels": marks}
+        found.append(Example(ids, labels, offsets, row, cut))
+    return found
+
+
+def answer_tokens(offsets: np.ndarray, start: int, text: str) -> np.ndarray:
+    """Return the tokens that hold characters of an answer, all of which must be there; else none. int64 `[n]`."""
+    stop = start + len(text)
+    inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
+    return inside if len(inside) and offsets[inside[-1], 1] >= stop else inside[:0]
+
+
+def read_answer(example: Example, logits: np.ndarray, form: str, *, longest: int, allow_none: bool) -> np.ndarray:
+    """Return the tokens of the predicted answer, int64 `[n]`; none for no answer.
+
+    Args:
+        example: the question.
+        logits: float `[T, 2]`.
+        form: "span": the best start and end, at most `longest` tokens apart; "tokens": the longest run of tokens that
+            are rather inside than outside.
+        longest: tokens of an answer at most ("span").
+        allow_none: "no answer" may win, by the scores of token 0 ("span").
+    """
+    context = np.flatnonzero(example.offsets[:, 1] > 0)
+    if form == "tokens":
+        inside = context[logits[context, 1] > logits[context, 0]]
+        runs = np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1)
+        return max(runs, key=len)
+    start, end = logits[context, 0], logits[context, 1]
+    scores = start[:, None] + end[None, :]
+    distance = np.arange(len(context))[None, :] - np.arange(len(context))[:, None]
+    scores = np.where((distance >= 0) & (distance < longest), scores, -np.inf)
+    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
+    if allow_none and logits[0].sum() >= scores[first, last]:
+        return context[:0]
+    return context[first : last + 1]
+
+
+def answer_text(example: Example, tokens: np.ndarray) -> str:
+    """Return the characters of the context that tokens int64 `[n]` cover."""
+    if not len(tokens):
+        return ""
+    start, stop = max(0, int(example.offsets[tokens[0], 0])), int(example.offsets[tokens[-1], 1])
+    return str(example.source.context[start:stop]).strip()
+
+
+def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
+    """Pad examples to a batch: `input_ids` and `attention_mask` int64 `[B, T]`, and their labels."""
+    width = max(len(example.ids) for example in examples)
+
+    def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
+        out = np.full((len(rows), width), value, np.int64)
+        for target, row in zip(out, rows, strict=True):
+            target[: len(row)] = row
+        return torch.from_numpy(out)
+
+    batch = {
+        "input_ids": padded([example.ids for example in examples], 0),
+        "attention_mask": padded([np.ones_like(example.ids) for example in examples], 0),
+    }
+    for name, value in examples[0].labels.items():
+        values = [example.labels[name] for example in examples]
+        batch[name] = padded(values, IGNORED_LABEL) if isinstance(value, np.ndarray) else torch.tensor(values)
+    return batch
+
+
+@torch.inference_mode()
+def predict(
+    model: torch.nn.Module, examples: Sequence[Example], *, batch_size: int, precision: str
+) -> Iterator[tuple[Example, np.ndarray]]:
+    """Yield each example with its logits, float32 `[L]` or `[T, L]`, longest first."""
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    ordered = sorted(examples, key=lambda example: -len(example.ids))
+    for begin in range(0, len(ordered), batch_size):
+        part = ordered[begin : begin + batch_size]
+        batch = collate(part)
+        inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            out = model(**inputs)
+        logits = torch.stack([out.start_logits, out.end_logits], -1) if "start_logits" in out else out.logits
+        for example, row in zip(part, logits.float().cpu().numpy(), strict=True):
+            yield example, row[: len(example.ids)] if row.ndim == 2 else row
+    model.train(training)
+
 
 SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
 _PROBLEMS = {"mse": "regression", "bce": "multi_label_classification", "cross_entropy": "single_label_classification"}

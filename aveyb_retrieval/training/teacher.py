@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.settings import check_precision
 
 if TYPE_CHECKING:

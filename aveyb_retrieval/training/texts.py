@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.json_lines import read_objects
 from aveyb_retrieval.errors import InputError, extra_for
-from aveyb_retrieval.indexes.input.json_lines import read_objects
-from aveyb_retrieval.indexes.store.files import hash_file
+from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

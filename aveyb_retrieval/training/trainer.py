@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import ProgressCallback, Trainer
 
-from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
+from aveyb_retrieval.training.settings import OPTIMIZERS, SCHEDULES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import nn
 
     from aveyb_retrieval.training.settings import RunSettings
@@ -20,6 +24,112 @@ if TYPE_CHECKING:
     _Base = Trainer
 else:
     _Base = object
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group the parameters: weight decay on matrices only, none on biases, norms and scalars."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(groups: Iterable[dict[str, Any]], settings: RunSettings) -> torch.optim.Optimizer:
+    """Build the optimizer of a run over groups of parameters.
+
+    Raises:
+        ConfigError: the settings name one that is not in `OPTIMIZERS`.
+    """
+    kinds = {"adamw": torch.optim.AdamW, "stable_adamw": StableAdamW}
+    if settings.optimizer not in kinds:
+        raise ConfigError(f"optimizer is {settings.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+    return kinds[settings.optimizer](groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
+
+
+def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
+    """Return a function from a step to its factor of the peak learning rate; what falls, falls to `floor`.
+
+    The factor rises linearly over the first `warmup` share of the steps. `trapezoidal` then stays at the peak and falls
+    as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix). After the warm-up these are the schedules of
+    `transformers.get_scheduler`; those start the warm-up at 0, so that a run's first step would change nothing.
+
+    Raises:
+        ConfigError: unknown name, or a share outside 0 to 1.
+    """
+    if not 0 <= floor <= 1:
+        raise ConfigError(f"floor is {floor}; it is a share of the peak learning rate, from 0 to 1")
+    if name not in SCHEDULES:
+        raise ConfigError(f"schedule is {name!r}; choose one of {', '.join(SCHEDULES)}")
+    if not 0 <= warmup < 1:
+        raise ConfigError(f"warmup is {warmup}; it is a share of the steps, at least 0 and below 1")
+    rising = round(warmup * steps)
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / rising
+        done = min(1.0, (step - rising) / max(1, steps - rising))
+        return floor + (1 - floor) * shape(done)
+
+    def shape(done: float) -> float:
+        if name == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        if name == "linear":
+            return 1 - done
+        if name == "trapezoidal":
+            return 1.0 if done < 0.9 else 1 - math.sqrt((done - 0.9) / 0.1)
+        return 1.0
+
+    return factor
+
+
+class StableAdamW(torch.optim.Optimizer):
+    """AdamW whose step is bounded tensor by tensor (Wortsman et al., 2023, algorithm 2).
+
+    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags behind a sudden
+    gradient the step shrinks, and no global gradient clipping is needed. Moments are debiased as in AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; return the closure's loss, if one is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        step, (beta1, beta2), eps = state["step"].item(), group["betas"], group["eps"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - beta1)
+        square.lerp_(gradient.square(), 1 - beta2)
+        unbiased = square / (1 - beta2**step)
+        ratio = (gradient.square() / unbiased.clamp_min(eps**2)).mean().sqrt().item()
+        rate = group["lr"] / max(1.0, ratio)
+        parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.addcdiv_(mean / (1 - beta1**step), unbiased.sqrt() + eps, value=-rate)
 
 
 def shared_arguments(settings: RunSettings, folder: str | Path, device: str | None) -> dict[str, Any]:

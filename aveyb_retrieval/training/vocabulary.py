@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from aveyb_retrieval.encoder.text.capitals import mark
-from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, printable_bytes, words_pattern
+from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, mark, printable_bytes, words_pattern
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

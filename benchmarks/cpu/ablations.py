@@ -37,7 +37,7 @@ from mlm_curve import HELD_OUT_EVERY, sample, vocabulary
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.tasks import Task, make_task

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from aveyb_retrieval import Hit, Retriever
-from aveyb_retrieval.indexes.search.relevance import OFFSET, SLOPE
+from aveyb_retrieval.indexes.search.scoring import OFFSET, SLOPE
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

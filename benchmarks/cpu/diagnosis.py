@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "aveyb-small-en")
 from heads import fit_head
 
 from aveyb_retrieval import Embedder
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, load_peer
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import BM25System, VectorCache

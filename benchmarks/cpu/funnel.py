@@ -34,8 +34,8 @@ from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.network.funnel import Funnel
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import EmbedderEncoder
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import run_system

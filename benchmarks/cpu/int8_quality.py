@@ -20,7 +20,7 @@ import numpy as np
 from encode_words import instructions
 
 from aveyb_retrieval import Embedder
-from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.tasks import Task, make_task
 

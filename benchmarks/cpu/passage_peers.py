@@ -14,7 +14,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, SystemInfo, fingerprint_of, info_fingerprint
 from aveyb_retrieval.eval.encoders import LoadOptions
-from aveyb_retrieval.eval.passage_systems import PassageTable, Scorer, Scores, best_rows
+from aveyb_retrieval.eval.passages import PassageTable, Scorer, Scores, best_rows
 from aveyb_retrieval.eval.systems import bm25_modules, index_info, open_index
 from aveyb_retrieval.eval.tasks import STANDARD, joined_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.eval.datasets import Corpus, Document
+    from aveyb_retrieval.eval.data import Corpus, Document
     from aveyb_retrieval.eval.encoders import Chunker
     from aveyb_retrieval.eval.passages import Passage, Range
     from aveyb_retrieval.indexes.types import EmbedderLike
@@ -103,7 +103,7 @@ class FusedPassages:
         Raises:
             ConfigError: the two scorers rank different passages.
         """
-        from aveyb_retrieval.indexes.search.fusion import ranked
+        from aveyb_retrieval.indexes.search.scoring import ranked
 
         table = self._lexical.table
         if not np.array_equal(table.spans, self._dense.table.spans):
@@ -117,7 +117,7 @@ class FusedPassages:
         return found
 
     def _fuse(self, words: Scores, cosines: Scores, rows: np.ndarray) -> dict[int, float]:
-        from aveyb_retrieval.indexes.search.fusion import reciprocal_rank, weighted
+        from aveyb_retrieval.indexes.search.scoring import reciprocal_rank, weighted
 
         lists = [best_rows(scores, rows, self._depth) for scores in (words, cosines)]
         if self._weight is None:

@@ -28,14 +28,17 @@ from quality import RESULTS, built, minilm_folder, with_documents
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder, word_chunks
-from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import (
+from aveyb_retrieval.eval.passages import (
+    SCOPES,
     ExactPassages,
+    PassageScores,
+    PassageSystem,
     VectorScorer,
     chunks_of,
+    evaluate_passages,
 )
-from aveyb_retrieval.eval.passages import SCOPES, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.systems import VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.engines import postgres
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import open_writer
-from aveyb_retrieval.indexes.engines.postgres import collection
-from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
 from aveyb_retrieval.indexes.types import EncodedRow
 from tests.engines.postgres_server import PostgresServer
 
@@ -93,9 +93,7 @@ def main() -> None:
     parser.add_argument("corpora", nargs="+", type=Path)
     parser.add_argument("--passages", type=int, default=100_000)
     arguments = parser.parse_args()
-    collection._FINISH = ";".join(
-        s for s in collection._FINISH.split(";") if "hnsw" not in s
-    )  # no vectors are searched
+    postgres._FINISH = ";".join(s for s in postgres._FINISH.split(";") if "hnsw" not in s)  # no vectors are searched
     server = PostgresServer()
     try:
         writer = open_writer(server.url("words"))
@@ -115,7 +113,7 @@ def main() -> None:
         writer.switch()
         writer.close()
         whole = sentences(kept)
-        engine = collection.PostgresCollection.open_engine(server.url("words"))
+        engine = postgres.PostgresCollection.open_engine(server.url("words"))
         with engine.view() as view:
             print(json.dumps({"passages": passages, "documents": view.info.documents}))
             for kind in ("document", "passage"):

@@ -19,8 +19,8 @@ import numpy as np
 from quality import MAX_QUERIES, RESULTS, SETS
 
 from aveyb_retrieval.cli.common import progress_bar
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.indexes.search.fusion import RRF_K, reciprocal_rank
+from aveyb_retrieval.indexes.search.scoring import RRF_K, reciprocal_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -175,8 +175,8 @@ class Steps:
     def parts(self) -> dict[str, Any]:
         """What an encoding does beside the model: reading, cutting into tokens and passages, writing."""
         from aveyb_retrieval import Embedder
-        from aveyb_retrieval.indexes.input.corpus import read_corpus
-        from aveyb_retrieval.indexes.input.documents import chain_digest
+        from aveyb_retrieval.documents.corpus import read_corpus
+        from aveyb_retrieval.documents.records import chain_digest
         from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
         from aveyb_retrieval.indexes.shards.parts import Reach, write_part
         from aveyb_retrieval.indexes.shards.shard import PART_DOCUMENTS

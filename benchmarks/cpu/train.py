@@ -29,8 +29,8 @@ from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
-from aveyb_retrieval.training.optimizers import build_optimizer, parameter_groups
 from aveyb_retrieval.training.settings import PRECISIONS, RunSettings
+from aveyb_retrieval.training.trainer import build_optimizer, parameter_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.embedders.loading import minilm_folder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
+from aveyb_retrieval.files import hash_file, write_atomic
 from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.run_folder import SETTINGS
 

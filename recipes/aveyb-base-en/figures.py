@@ -30,7 +30,7 @@ from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.files import write_atomic
 
 if TYPE_CHECKING:
     from student import Teacher

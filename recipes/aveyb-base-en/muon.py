@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aveyb_retrieval.training.optimizers import StableAdamW
+from aveyb_retrieval.training.trainer import StableAdamW
 
 
 class Muon(StableAdamW):

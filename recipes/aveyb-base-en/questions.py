@@ -32,7 +32,7 @@ from aveyb_retrieval.encoder.embedders.loading import minilm_folder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import atomic_writer, hash_file
+from aveyb_retrieval.files import atomic_writer, hash_file
 from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.run_folder import MODEL
 from aveyb_retrieval.training.texts import read_records

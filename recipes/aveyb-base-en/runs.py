@@ -19,7 +19,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-small-en"))
 from checkpoints import restore_checkpoint, save_checkpoint
 
-from aveyb_retrieval.indexes.store.files import rename, write_atomic
+from aveyb_retrieval.files import rename, write_atomic
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, SETTINGS, RunFolder, check_loss, last_checkpoint
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.indexes.store.files import hash_file
+from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ from select_pairs import KEPT_ASIDE
 
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
+from aveyb_retrieval.files import hash_file, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

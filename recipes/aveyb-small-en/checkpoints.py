@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import rename, write_atomic
+from aveyb_retrieval.files import rename, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,13 +33,13 @@ from select_pairs import KEPT_ASIDE
 from sources import load_set
 
 from aveyb_retrieval import Embedder
+from aveyb_retrieval.documents.records import prefix_of
 from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.text.passages import PassageSize
-from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import BM25System
 from aveyb_retrieval.eval.tasks import make_task
-from aveyb_retrieval.indexes.input.documents import prefix_of
 from aveyb_retrieval.training.texts import read_records
 
 Encoder = Embedder | SentenceEmbedder

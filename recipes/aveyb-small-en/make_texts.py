@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aveyb-mini-en"))
 from prepare import blocked_texts
 from sources import PRETRAIN, TRAIN_SETS, load_set, shingles, words
 
+from aveyb_retrieval.documents.records import prefix_of
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
-from aveyb_retrieval.indexes.input.documents import prefix_of
-from aveyb_retrieval.indexes.store.files import atomic_writer, write_atomic
+from aveyb_retrieval.files import atomic_writer, write_atomic
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

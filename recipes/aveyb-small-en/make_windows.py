@@ -27,10 +27,10 @@ from make_texts import DOCUMENTS, HEADING, SHORTEST, SPLIT, before, is_kept_out,
 from prepare import blocked_texts
 from sources import TRAIN_SETS, load_set
 
+from aveyb_retrieval.documents.records import prefix_of
 from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
-from aveyb_retrieval.indexes.input.documents import prefix_of
-from aveyb_retrieval.indexes.store.files import atomic_writer
+from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.files import hash_file, write_atomic
+from aveyb_retrieval.files import hash_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

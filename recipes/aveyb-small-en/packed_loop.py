@@ -23,10 +23,10 @@ from safetensors.torch import save
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.files import write_atomic
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.losses import batch_scores, distillation_loss
-from aveyb_retrieval.training.optimizers import build_optimizer, learning_rate_factor, parameter_groups
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss, last_checkpoint
+from aveyb_retrieval.training.trainer import build_optimizer, learning_rate_factor, parameter_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import atomic_writer, hash_file, write_atomic
+from aveyb_retrieval.files import atomic_writer, hash_file, write_atomic
 
 LIST = "pieces.json"
 

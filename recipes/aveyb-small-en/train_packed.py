@@ -15,7 +15,7 @@ from packed_loop import train_packed
 from packed_settings import PackedSettings
 from teacher_tokens import read_token_vectors
 
-from aveyb_retrieval.cli.settings import settings_options
+from aveyb_retrieval.cli.common import settings_options
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import InputError
 

@@ -31,13 +31,13 @@ from packed_settings import PackedSettings
 from pairs import pair_loss
 from train_packed import FOLDER, check_vocabulary
 
-from aveyb_retrieval.cli.settings import settings_options
+from aveyb_retrieval.cli.common import settings_options
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.network.splits import split_table
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.store.files import hash_file
+from aveyb_retrieval.files import hash_file
 from aveyb_retrieval.training.losses import score_divergence
 from aveyb_retrieval.training.teacher import SETTINGS, read_vectors
 from aveyb_retrieval.training.texts import read_records, read_texts

@@ -14,11 +14,11 @@ import pytest
 import zstandard
 
 from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Record, Rejected
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import Record, Rejected
-from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
-from aveyb_retrieval.indexes.input.reading import Reading
+from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def within(seconds: float, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a piece of Python in another process, which is killed (and the test fails) if it hangs."""
     prelude = (
-        "import resource, sys\nfrom pathlib import Path\nfrom aveyb_retrieval.indexes.input.corpus import read_corpus\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom aveyb_retrieval.documents.corpus import read_corpus\n"
     )
     command = [sys.executable, "-c", prelude + code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -19,15 +19,15 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.folders import list_folder
+from aveyb_retrieval.documents.readers import formats, process, worker
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.formats import FileKind, kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected
-from aveyb_retrieval.indexes.input.folders import list_folder
-from aveyb_retrieval.indexes.input.readers import formats, process, worker
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import FileKind, kind_of
-from aveyb_retrieval.indexes.input.readers.process import FileReader
-from aveyb_retrieval.indexes.input.reading import Reading
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_epub, make_pdf, make_zip
 

@@ -14,7 +14,8 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.nearest import faiss_file, faiss_index
+from aveyb_retrieval.indexes.nearest import faiss_file
+from aveyb_retrieval.indexes.nearest import faiss_file as faiss_index
 from aveyb_retrieval.server.indexes import Indexes
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents

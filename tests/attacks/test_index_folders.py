@@ -17,7 +17,7 @@ import pytest
 from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
-from aveyb_retrieval.indexes.store import manifest as manifest_module
+from aveyb_retrieval.indexes.store import manifest
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
 from tests.fuzz.indexes import interrupted, listed, seal, use, version, write_sealed
@@ -93,7 +93,7 @@ def test_damage_of_an_index_too_large_to_hash_is_an_answer_or_an_error_of_ours(i
 def read_flipped(connection: Connection, root: Path, tries: int) -> None:
     """Use an index whose files have a byte changed, one after the other; how many of them were refused."""
     quiet()
-    manifest_module._QUICK_BYTES = 0
+    manifest._QUICK_BYTES = 0
     rng, refused = random.Random(1), 0
     for number in range(tries):
         place = root.parent / f"{number}"

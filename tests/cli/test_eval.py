@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aveyb_retrieval.cli.eval import main
-from aveyb_retrieval.eval.runs import read_run, write_run
+from aveyb_retrieval.eval.base import read_run, write_run
 from tests.eval.toys import QUERIES, ToyEmbedder, read_report, write_folder
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.cli.processors import processor_quota, respect_processors
+from aveyb_retrieval.cli.common import processor_quota, respect_processors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from aveyb_retrieval.cli.train import main
-from aveyb_retrieval.cli.train_options import fingerprints
+from aveyb_retrieval.cli.train import fingerprints, main
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.settings import (
     CLMSettings,

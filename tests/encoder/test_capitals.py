@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.text.capitals import END, LOCK, MARKS, UP, mark, restore
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import END, LOCK, MARKS, UP, AveyBTokenizer, mark, restore
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.training.vocabulary import train_vocabulary
 

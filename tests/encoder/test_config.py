@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.avey_config import AveyConfig
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, ModelError
 

@@ -70,8 +70,8 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
 def test_the_graph_finds_what_scoring_all_vectors_finds(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_ROWS", 0)
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.view.EXACT_SHARE", 0)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.EXACT_ROWS", 0)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.EXACT_SHARE", 0)
     rows = make_documents(600)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
@@ -193,7 +193,7 @@ def test_a_retriever_survives_a_restart_of_the_server(server: PostgresServer, on
 def test_old_versions_are_removed_unless_they_are_read(
     server: PostgresServer, one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.collection.LOCK_WAIT", 1)
+    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.LOCK_WAIT", 1)
 
     def versions() -> list[str]:
         with psycopg.connect(server.conninfo("company")) as connection:

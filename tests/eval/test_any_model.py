@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.cli.eval import main
-from aveyb_retrieval.eval.runs import read_run
+from aveyb_retrieval.eval.base import read_run
 from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
 from tests.eval.toys import read_report, write_folder
 

@@ -8,9 +8,8 @@ import json
 import pytest
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval import hub
-from aveyb_retrieval.eval.datasets import Corpus
-from aveyb_retrieval.eval.loading import load_dataset
+from aveyb_retrieval.eval import data
+from aveyb_retrieval.eval.data import Corpus, load_dataset
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
 
@@ -221,7 +220,7 @@ def test_offline_says_what_is_missing_and_a_saved_cache_works(tmp_path, monkeypa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    entry = hub.REGISTRY["nq"]
+    entry = data.REGISTRY["nq"]
     with pytest.raises(InputError, match=rf"--revision {entry.revision}[\s\S]*--local-dir DIR[\s\S]*--data nq=DIR"):
         load_dataset("nq")
     saved = tmp_path / "hub" / ("datasets--" + entry.repo.replace("/", "--"))
@@ -233,9 +232,9 @@ def test_offline_says_what_is_missing_and_a_saved_cache_works(tmp_path, monkeypa
 
 
 def test_every_known_name_is_pinned():
-    assert len([name for name in hub.names() if name.startswith("mldr")]) == 13
-    assert {"msmarco", "trec-dl-2019", "trec-dl-2020", "nq", "scifact"} <= set(hub.names())
-    for name, entry in hub.REGISTRY.items():
+    assert len([name for name in data.names() if name.startswith("mldr")]) == 13
+    assert {"msmarco", "trec-dl-2019", "trec-dl-2020", "nq", "scifact"} <= set(data.names())
+    for name, entry in data.REGISTRY.items():
         assert len(entry.revision) == 40 and int(entry.revision, 16), name
 
 

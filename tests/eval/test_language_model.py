@@ -14,7 +14,7 @@ from needle_lm import TASKS, answer_greedily, make_needle, run_needles
 from perplexity import perplexities, token_stream
 
 from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-from aveyb_retrieval.encoder.avey_config import AveyConfig
+from aveyb_retrieval.encoder.config import AveyConfig
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 

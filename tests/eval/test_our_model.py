@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli.eval import main
-from aveyb_retrieval.eval.datasets import Document
+from aveyb_retrieval.eval.base import read_run
+from aveyb_retrieval.eval.data import Document
 from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
-from aveyb_retrieval.eval.runs import read_run
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD
 from tests.eval.toys import read_report, write_folder
 

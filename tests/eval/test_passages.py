@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from passage_peers import FusedPassages, IndexPassages, WordScorer, indexed_rows
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
-from aveyb_retrieval.eval.loading import load_dataset
-from aveyb_retrieval.eval.passage_systems import (
+from aveyb_retrieval.eval.passages import (
     ExactPassages,
     VectorScorer,
     chunks_of,
+    evaluate_passages,
     late_against_fixed,
+    merge,
+    score_passages,
 )
-from aveyb_retrieval.eval.passages import evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.systems import VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.base import rank
-from aveyb_retrieval.eval.qrels import collect_qrels, read_qrels
-from aveyb_retrieval.eval.runs import read_run, write_run
+from aveyb_retrieval.eval.base import rank, read_run, write_run
+from aveyb_retrieval.eval.data import collect_qrels, read_qrels
 
 WANTED = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
 

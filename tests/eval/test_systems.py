@@ -15,13 +15,13 @@ from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import encoders, vectors
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
-from aveyb_retrieval.indexes.search import fusion, options, relevance
+from aveyb_retrieval.indexes.search import options, scoring
 from tests.eval.toys import ToyEmbedder, write_folder
 
 
@@ -154,7 +154,7 @@ def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
 
 
 def test_word_chunks_of_odd_texts(task):
-    from aveyb_retrieval.eval.datasets import Document
+    from aveyb_retrieval.eval.data import Document
 
     chunk = word_chunks(2)
     assert chunk(Document("x", "", "")) == []
@@ -236,10 +236,10 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
     assert len(set(before)) == 5  # the documents and the passages of an index by vectors alone are one way of searching
     with monkeypatch.context() as patch:
         patch.setattr(options, "WEIGHT", 0.25)
-        patch.setattr(fusion, "MAXSIM", 5.0)
+        patch.setattr(scoring, "MAXSIM", 5.0)
         kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
         assert kept == [False, True, False, True, True, True]
-    monkeypatch.setattr(relevance, "WEIGHTS", {"cosine": 9.0})
+    monkeypatch.setattr(scoring, "WEIGHTS", {"cosine": 9.0})
     kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
     assert kept == [False, True, False, False, True, False]
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import EmbedderEncoder, SentenceTransformerEncoder
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import PAPER, make_task

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Retriever
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from tests.faults import workload
 from tests.faults.check import check, differences, held, wanted
 from tests.faults.processes import Child, quiet

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Index, Retriever, build_index, compact_index, delete_documents, upsert_documents
-from aveyb_retrieval.indexes.changes.metadata import update_metadata
+from aveyb_retrieval.indexes.changes.update import update_metadata
 from tests.faults import workload
 from tests.faults.processes import Child, quiet
 from tests.indexes.conftest import make_documents

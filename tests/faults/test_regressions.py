@@ -9,17 +9,16 @@ import lance
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index, delete_documents, upsert_documents
+from aveyb_retrieval import Index, Retriever, build_index, delete_documents, files, upsert_documents
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
-from aveyb_retrieval.indexes.store import dataset, files, session
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store import dataset
+from aveyb_retrieval.indexes.store import dataset as session
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, read_manifest
 from aveyb_retrieval.indexes.store.numbering import expand_passages
-from aveyb_retrieval.indexes.store.tables import Tables
-from aveyb_retrieval.indexes.store.vectors import StoredVectors
+from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
 from tests.faults import consistent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

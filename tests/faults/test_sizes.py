@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.documents.records import MAX_DEPTH
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.input.documents import MAX_DEPTH
 from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval import Index, add_documents, build_index, compact_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes import ingest
-from aveyb_retrieval.indexes.changes.metadata import update_metadata
 from aveyb_retrieval.indexes.changes.sync import sync_index
-from aveyb_retrieval.indexes.nearest import faiss_index
+from aveyb_retrieval.indexes.changes.update import update_metadata
+from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.shards.encode import encode_corpus
-from aveyb_retrieval.indexes.store import dataset, session
+from aveyb_retrieval.indexes.store import dataset
+from aveyb_retrieval.indexes.store import dataset as session
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -161,4 +162,4 @@ def small_steps() -> None:
     ingest.BATCH_DOCUMENTS = BATCH
     dataset.SMALL_FRAGMENTS = FRAGMENTS
     session.MOST_VERSIONS = VERSIONS
-    faiss_index.exact_limit = lambda dim: EXACT  # type: ignore[assignment]
+    faiss_file.exact_limit = lambda dim: EXACT  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from aveyb_retrieval import Retriever, add_documents, build_index, delete_docume
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zstandard
 
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Record
+from aveyb_retrieval.eval.base import read_run, write_run
+from aveyb_retrieval.eval.data import read_qrels
 from aveyb_retrieval.eval.html import render
-from aveyb_retrieval.eval.qrels import read_qrels
-from aveyb_retrieval.eval.runs import read_run, write_run
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import Record
-from aveyb_retrieval.indexes.input.precomputed import PrecomputedVectors
-from aveyb_retrieval.indexes.input.reading import Reading
+from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
 from tests.eval.test_html import made_up_results
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents

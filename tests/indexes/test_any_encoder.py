@@ -13,8 +13,8 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder as load_corpus_encoder
-from aveyb_retrieval.eval.loading import load_dataset
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task

@@ -22,9 +22,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.info import describe
-from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, describe, writer_lock
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
 from tests.indexes.fake import FakeEmbedder

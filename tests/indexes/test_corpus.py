@@ -16,11 +16,11 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.json_lines import read_json
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import FieldNames, Notice, Record, Rejected
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import FieldNames, Notice, Record, Rejected
-from aveyb_retrieval.indexes.input.json_lines import read_json
-from aveyb_retrieval.indexes.input.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.store.manifest import describe
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
-from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval import files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,8 +21,7 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.lock import writer_lock
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

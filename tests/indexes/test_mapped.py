@@ -13,9 +13,8 @@ import pytest
 from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store.dataset import FILES, VECTOR
+from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, VECTOR, MappedVectors
 from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.store.mapped import LAYOUT, MappedVectors
 from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
 from tests.indexes.conftest import make_documents

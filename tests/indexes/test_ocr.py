@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from tests.indexes.files import make_pdf
 
 if TYPE_CHECKING:

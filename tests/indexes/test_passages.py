@@ -12,9 +12,9 @@ import pytest
 
 from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search import relevance
-from aveyb_retrieval.indexes.search.prompt import estimate_tokens
-from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
+from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search.hits import estimate_tokens
+from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE, OFFSET, SLOPE
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -75,13 +75,13 @@ def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> N
     weights = {w: np.log(1 + (len(ids) - sum(h) + 0.5) / (sum(h) + 0.5)) for w, h in holding.items()}
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
     cosine = snapshot.vectors("passage", ids) @ vector
-    own = relevance.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
+    own = scoring.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
     expected = {}
     for row, i in enumerate(ids.tolist()):
         beside = [own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1]
-        score = own[row] + relevance.NEIGHBOR * max(beside, default=0)
+        score = own[row] + scoring.NEIGHBOR * max(beside, default=0)
         expected[names[i >> PASSAGE_BITS].id, stored[i].span] = 1 / (
-            1 + np.exp(-(relevance.SLOPE * score + relevance.OFFSET))
+            1 + np.exp(-(scoring.SLOPE * score + scoring.OFFSET))
         )
     assert len(hits) == len(ids)
     for hit in hits:
@@ -207,7 +207,7 @@ def test_maxsim_orders_passages(retriever: Retriever) -> None:
     (best, *_) = retriever.search(query, k=3, unit="passage", rerank="maxsim")
     (before,) = [hit.score for hit in retriever.search(query, k=50, unit="passage") if hit.span == best.span]
     s = (np.log(before / (1 - before)) - OFFSET) / SLOPE
-    assert best.score == pytest.approx(s + MAXSIM * best.scores["maxsim"], abs=1e-4)
+    assert best.score == pytest.approx(s + MAXSIM_CONFIDENCE * best.scores["maxsim"], abs=1e-4)
 
 
 def test_a_hit_is_json_without_its_text(retriever: Retriever) -> None:

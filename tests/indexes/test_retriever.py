@@ -13,8 +13,8 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.search import documents, relevance
-from aveyb_retrieval.indexes.search.fusion import MAXSIM
+from aveyb_retrieval.indexes.search import scoring, search
+from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -131,7 +131,7 @@ def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, 
     coverage = sum(weights[word] * held for word, held in holding.items()) / sum(weights.values())
     best: dict[str, float] = {}
     for hit, covered in zip(hits, coverage.tolist(), strict=True):
-        near = relevance.COSINE * (hit.scores["dense"] - background)
+        near = scoring.COSINE * (hit.scores["dense"] - background)
         best[hit.id] = max(best.get(hit.id, -9.0), 2 * (weight * near + (1 - weight) * covered))
     return best
 
@@ -173,7 +173,7 @@ def test_passages_of_the_first_documents_are_read(retriever: Retriever, monkeypa
     every: dict[str, Any] = {"k": 3, "candidates": len(ROWS)}
     found = retriever.search("zinc hull word1", **every)
     assert retriever.search("zinc hull word1", **every, min_score=0.0) == found, "50 are enough"
-    monkeypatch.setattr(documents, "READ", 2)
+    monkeypatch.setattr(search, "READ", 2)
     assert len(retriever.search("zinc hull word1", **every)) == 3
     assert len(retriever.search("zinc hull word1", **every, rerank="maxsim")) == 3
 
@@ -190,7 +190,7 @@ def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:
         hits = retriever.search(query, k=5, mode=mode, rerank="maxsim")
         assert hits[0].id == "rust"
         assert hits[0].scores["maxsim"] == pytest.approx(1.0, abs=1e-5), "every word of the query is in the passage"
-        weight = MAXSIM if mode == "hybrid" else 1
+        weight = MAXSIM_WEIGHT if mode == "hybrid" else 1
         wanted = [before[h.id] + weight * h.scores["maxsim"] for h in hits]
         assert [h.score for h in hits] == pytest.approx(wanted)
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)

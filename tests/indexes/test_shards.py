@@ -24,20 +24,20 @@ from aveyb_retrieval import (
     delete_documents,
     encode_corpus,
     export_index,
+    files,
     upsert_documents,
     verify_index,
 )
+from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.records import FileOrigin, Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import Encoding
-from aveyb_retrieval.indexes.input.documents import FileOrigin, Record, SourceLocation
-from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.search import documents as search
+from aveyb_retrieval.indexes.search import search
 from aveyb_retrieval.indexes.shards import encoder as shard_encoder
 from aveyb_retrieval.indexes.shards import shard as shard_file
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.parts import Reach, encoded_of, read_part, write_part
 from aveyb_retrieval.indexes.shards.shard import shard_of
-from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.types import EncodedRow
 from tests.indexes.conftest import WORDS, make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -287,7 +287,8 @@ def test_shards_are_added_and_upserted(tmp_path: Path, documents: list[dict[str,
 def test_a_build_of_shards_is_continued(
     tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aveyb_retrieval.indexes.changes import ingest, source
+    from aveyb_retrieval.indexes.changes import ingest
+    from aveyb_retrieval.indexes.changes import ingest as source
 
     encode_corpus(documents, tmp_path / "shards", of=2, model=embedder)
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 8)

@@ -15,9 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.changes.maintain import compact_index
-from aveyb_retrieval.indexes.changes.metadata import update_metadata
-from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
+from aveyb_retrieval.indexes.changes.change import compact_index
+from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_check
 from tests.indexes.conftest import assert_best, true_scores

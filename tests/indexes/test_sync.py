@@ -16,13 +16,13 @@ from aveyb_retrieval import (
     hits_to_prompt,
     sync_index,
 )
+from aveyb_retrieval.documents import folders
+from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes import ingest, watch
+from aveyb_retrieval.indexes.changes import ingest, sync
 from aveyb_retrieval.indexes.changes.sync import plan_sync
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.input import folders
-from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
@@ -217,9 +217,9 @@ def test_a_folder_is_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(sync.time, "sleep", sleep)
     with pytest.raises(KeyboardInterrupt):
-        watch.watch_folder(folder, 1.0, lambda: acted.append({f.id for f in folders.list_folder(folder)[0]}))
+        sync.watch_folder(folder, 1.0, lambda: acted.append({f.id for f in folders.list_folder(folder)[0]}))
     assert acted == [
         {"a.txt", "b.md", "sub/c.pdf"},
         {"a.txt", "b.md", "sub/c.pdf", "n.txt"},

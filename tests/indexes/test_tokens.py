@@ -21,8 +21,8 @@ from aveyb_retrieval import (
 from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.search import fusion
-from aveyb_retrieval.indexes.search.relevance import MAXSIM, OFFSET, SLOPE
+from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE, OFFSET, SLOPE
 from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -246,11 +246,16 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
             assert scores == [hit.scores["maxsim"] for hit in hits]
         elif unit == "document":
             before = {hit.id: hit.score for hit in first}
-            assert scores == pytest.approx([before[hit.id] + fusion.MAXSIM * hit.scores["maxsim"] for hit in hits])
+            assert scores == pytest.approx(
+                [before[hit.id] + scoring.MAXSIM_WEIGHT * hit.scores["maxsim"] for hit in hits]
+            )
         else:
             before = {(hit.id, hit.span): hit.confidence or 0 for hit in first}
             logits = [np.log(before[hit.id, hit.span] / (1 - before[hit.id, hit.span])) for hit in hits]
-            wanted = [(x - OFFSET) / SLOPE + MAXSIM * hit.scores["maxsim"] for x, hit in zip(logits, hits, strict=True)]
+            wanted = [
+                (x - OFFSET) / SLOPE + MAXSIM_CONFIDENCE * hit.scores["maxsim"]
+                for x, hit in zip(logits, hits, strict=True)
+            ]
             assert scores == pytest.approx(wanted, abs=1e-5)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.maintain import compact_index, tune_index
+from aveyb_retrieval.indexes.changes.change import compact_index, tune_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.nearest import faiss_index
-from aveyb_retrieval.indexes.store.info import describe
+from aveyb_retrieval.indexes.nearest import faiss_file
+from aveyb_retrieval.indexes.store.manifest import describe
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -217,8 +217,8 @@ def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come
 
 
 def test_a_file_of_what_was_added_is_of_a_type_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faiss_index, "EXACT_COMPONENTS", 50 * 16)
-    monkeypatch.setattr(faiss_index, "ONE_LIST", 1000)
+    monkeypatch.setattr(faiss_file, "EXACT_COMPONENTS", 50 * 16)
+    monkeypatch.setattr(faiss_file, "ONE_LIST", 1000)
     rows = [{"_id": str(number), "text": f"word{number}"} for number in range(2060)]
     options: dict[str, Any] = {"model": FakeEmbedder(), "granularity": "document"}
     made = build_index(rows[:2000], tmp_path / "ix", **options)

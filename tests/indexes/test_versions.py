@@ -17,6 +17,7 @@ from aveyb_retrieval import (
     build_index,
     compact_index,
     delete_documents,
+    files,
     tune_index,
     update_metadata,
     upsert_documents,
@@ -24,9 +25,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.transaction import CLEAN_EVERY
-from aveyb_retrieval.indexes.store import files
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.manifest import hold_visible
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, hold_visible
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
 from tests.indexes.fake import FakeEmbedder

@@ -17,15 +17,14 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.info import describe
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
 
-    from aveyb_retrieval.indexes.encode_options import BuildOptions
+    from aveyb_retrieval.indexes.model import BuildOptions
 
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
 

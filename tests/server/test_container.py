@@ -14,12 +14,12 @@ import click
 import pytest
 import yaml
 
-from aveyb_retrieval.cli import index as index_cli
+from aveyb_retrieval.cli import index
 from aveyb_retrieval.cli import serve as serve_cli
 from tests.server.conftest import running
 
 ROOT = Path(__file__).parents[2]
-COMMANDS: dict[str, click.Command] = {"aveyb-serve": serve_cli.main, "aveyb-index": index_cli.main}
+COMMANDS: dict[str, click.Command] = {"aveyb-serve": serve_cli.main, "aveyb-index": index.main}
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
+from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.indexes import Indexes
-from aveyb_retrieval.server.limits import Limits
 
 TEXTS = ["word1 word2", "word3"]
 

@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from aveyb_retrieval.indexes.search.options import SearchOptions
-from aveyb_retrieval.server import page
+from aveyb_retrieval.server import app
 from aveyb_retrieval.server.gate import Keys
-from aveyb_retrieval.server.limits import Limits
-from aveyb_retrieval.server.meanings import MEANINGS
+from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.openapi import document
+from aveyb_retrieval.server.requests import MEANINGS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = document(Limits())
@@ -117,7 +117,7 @@ def test_every_route_is_declared_and_nothing_else(client):
         (route.path.replace(":path", ""), method.lower())
         for route in client.app.routes
         for method in route.methods - {"HEAD"}
-        if not (route.path in page.PATHS and method == "GET")
+        if not (route.path in app.PATHS and method == "GET")
     }
     assert routes == set(OPERATIONS)
     assert client.get("/openapi.json").json() == json.loads(json.dumps(DOCUMENT))

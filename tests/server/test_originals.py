@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from aveyb_retrieval import build_index
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.http import Limits
 from tests.indexes.fake import FakeEmbedder
 
 TEXT = b"# Lease\n\nThe tenant may end it with three months' notice.\n"

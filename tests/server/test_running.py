@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Embedder, Retriever
 from aveyb_retrieval.cli.serve import main
-from aveyb_retrieval.server.run import listen
+from aveyb_retrieval.server.app import listen
 from tests.server.conftest import ROOT, pages_of_this_project, running
 from tests.server.test_search import wait_for
 

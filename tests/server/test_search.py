@@ -8,7 +8,7 @@ import time
 import pytest
 
 from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.http import Limits
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder

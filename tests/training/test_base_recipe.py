@@ -28,7 +28,7 @@ from torch import nn
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
 from aveyb_retrieval.training.losses import score_divergence
-from aveyb_retrieval.training.optimizers import StableAdamW
+from aveyb_retrieval.training.trainer import StableAdamW
 
 from ..wordpiece import save_teacher
 from .conftest import RECIPES, SENTENCES

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-from aveyb_retrieval.encoder.avey_config import AveyConfig
+from aveyb_retrieval.encoder.config import AveyConfig
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.loading import causal_model
-from aveyb_retrieval.training.optimizers import learning_rate_factor
 from aveyb_retrieval.training.packing import NextTokens, end_of_text
 from aveyb_retrieval.training.pretraining import pretrain
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import CLMSettings
+from aveyb_retrieval.training.trainer import learning_rate_factor
 
 from .conftest import SENTENCES
 

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.training.optimizers import (
+from aveyb_retrieval.training.settings import RunSettings
+from aveyb_retrieval.training.trainer import (
     SCHEDULES,
     StableAdamW,
     build_optimizer,
     learning_rate_factor,
     parameter_groups,
 )
-from aveyb_retrieval.training.settings import RunSettings
 
 
 def test_decay_reaches_matrices_only() -> None:

@@ -19,6 +19,7 @@ from click import Abort, UsageError
 from packed import MANIFEST, PackedTexts
 from safetensors.torch import load_file
 
+from aveyb_retrieval.documents.records import prefix_of
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
@@ -26,7 +27,6 @@ from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, WordPieceTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.input.documents import prefix_of
 
 from ..wordpiece import save_vocabulary
 from .conftest import RECIPES, SENTENCES, tiny_config

@@ -2,7 +2,7 @@
 
 import io
 
-from aveyb_retrieval.training.step_display import StepDisplay
+from aveyb_retrieval.training.run_folder import StepDisplay
 
 
 class Terminal(io.StringIO):

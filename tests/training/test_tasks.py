@@ -25,15 +25,22 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
 from aveyb_retrieval.training.labeled import read_answered
 from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
-from aveyb_retrieval.training.task_examples import answer_examples, answer_text, read_answer, read_tags, tag_examples
-from aveyb_retrieval.training.task_metrics import (
+from aveyb_retrieval.training.tasks import (
+    answer_examples,
     answer_metrics,
+    answer_text,
+    answering,
     class_metrics,
+    classification,
     entities_of,
     number_metrics,
+    read_answer,
+    read_tags,
+    tag_examples,
     tag_metrics,
+    tagging,
+    train_task,
 )
-from aveyb_retrieval.training.tasks import answering, classification, tagging, train_task
 
 from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config
 

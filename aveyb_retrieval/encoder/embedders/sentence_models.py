@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import safe_open
 from transformers.utils import logging
 
-from aveyb_retrieval.encoder.base_config import LOADING_ERRORS
+from aveyb_retrieval.encoder.config import LOADING_ERRORS
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.wording import first_line
 

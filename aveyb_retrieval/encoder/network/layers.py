@@ -16,8 +16,7 @@ from aveyb_retrieval.kernels.fuse import fuse
 from aveyb_retrieval.kernels.static_mix import static_mix
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.kernels.masking import Mixing, Similarity
 
 

@@ -22,8 +22,7 @@ from aveyb_retrieval.kernels.vocabulary import vocabulary_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.encoder.avey_config import AveyConfig
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
 BLOCK = 128  # columns of such a document whose scores exist at once

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.encoder.network.layout import SplitLayout
-    from aveyb_retrieval.encoder.onnx.file import OnnxSettings
+    from aveyb_retrieval.encoder.onnx.model import OnnxSettings
 
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
 _LARGEST_HEADER = 1 << 26

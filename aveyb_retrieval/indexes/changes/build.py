@@ -6,19 +6,17 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from aveyb_retrieval.documents.corpus import Source, count_items, read_corpus, source_names
+from aveyb_retrieval.documents.records import path_text
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.ingest import Ingestion
-from aveyb_retrieval.indexes.changes.source import ModelSource, PrecomputedSource, VectorSource, open_vectors
+from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.changes.transaction import State
-from aveyb_retrieval.indexes.encode_options import BuildOptions, check_options, load_as_asked, reading_of
 from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
-from aveyb_retrieval.indexes.input.corpus import Source, count_items, read_corpus, source_names
-from aveyb_retrieval.indexes.input.documents import path_text
-from aveyb_retrieval.indexes.model import keeping_tokens
-from aveyb_retrieval.indexes.nearest.faiss_index import AUTO, create
+from aveyb_retrieval.indexes.model import BuildOptions, check_options, keeping_tokens, load_as_asked, reading_of
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, create
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import silent
 
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
+    from aveyb_retrieval.documents.reading import Reading
+    from aveyb_retrieval.documents.records import Notice, OnError
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.input.documents import Notice, OnError
-    from aveyb_retrieval.indexes.input.reading import Reading
     from aveyb_retrieval.indexes.types import Progress
 
 

@@ -7,28 +7,138 @@ the position may have been corrected meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 
+from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.indexes.changes.rows import content_digest
-from aveyb_retrieval.indexes.input.documents import Notice, OnError, Record, Rejected, chain_digest, prefix_of
+from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards.parts import encoded_of
+from aveyb_retrieval.indexes.shards.place import is_url
+from aveyb_retrieval.indexes.store.dataset import WORDS
+from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
-from aveyb_retrieval.indexes.store.tables import StoredTokens
-from aveyb_retrieval.indexes.types import Encoded, FloatArray, Progress, silent, unusable
+from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, StoredTokens, fixed_lists, schemas
+from aveyb_retrieval.indexes.store.words import joined, language
+from aveyb_retrieval.indexes.types import (
+    EmbedderLike,
+    Encoded,
+    FloatArray,
+    Progress,
+    check_fingerprint,
+    silent,
+    unusable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from aveyb_retrieval.documents.records import FileOrigin, Item
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
-    from aveyb_retrieval.indexes.changes.source import VectorSource
     from aveyb_retrieval.indexes.changes.transaction import Transaction
-    from aveyb_retrieval.indexes.input.documents import Item
+    from aveyb_retrieval.indexes.encoding import Encoding
+    from aveyb_retrieval.indexes.model import Vectors
+
+Made = tuple["Record", "Encoded", "TokenCodes | None"]
+"""A document, its vectors, and the codes of its tokens where these are kept."""
+
+
+def content_digest(title: str, text: str) -> bytes:
+    """Identify what was encoded, so that an unchanged document is never encoded again."""
+    return hashlib.sha256(f"{len(title)}:{title}{text}".encode()).digest()
+
+
+def origin_columns(origin: FileOrigin | None) -> dict[str, str | None]:
+    """What is stored of the file that a document was read from."""
+    if origin is None:
+        return {"file_sha256": None, "folder": None, "pages": None}
+    return {"file_sha256": origin.sha256, "folder": origin.folder, "pages": origin.pages_json}
+
+
+def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
+    """Return the rows of documents numbered from `first_doc`, by dataset, and what they add to the counts."""
+    documents: list[dict[str, Any]] = []
+    texts: dict[str, list[Any]] = {"doc": [], "text": [], WORDS: []}
+    passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
+    codes: list[bytes] = []
+    rules = language(encoding.language)
+    with_passages = "passage" in encoding.kinds
+    for doc, (record, encoded, tokens) in enumerate(made, start=first_doc):
+        spans = encoded.spans if with_passages else encoded.spans[:0]
+        headings = (getattr(encoded, "headings", None) or [""] * len(spans))[: len(spans)]  # not every model finds them
+        norms = getattr(encoded, "norms", None)  # not every model tells
+        of_text, of_spans = rules.stored_in_parts(record.text, spans.tolist())
+        words = [joined([rules.stored(head), each]) for head, each in zip(headings, of_spans, strict=True)]
+        documents.append(
+            {
+                "doc": doc,
+                "id": record.id,
+                "title": record.title,
+                "metadata": record.metadata_json,
+                "rank": rank_of(record.id),
+                "digest": content_digest(record.title, record.text),
+                "passages": len(spans),
+                "tokens": encoded.n_tokens,
+                "cut_tokens": encoded.n_cut,
+                "characters": int((spans[:, 1] - spans[:, 0]).sum()),
+                "words": sum(max(0, text.count(" ") - 1) for text in words),
+                **origin_columns(record.origin),
+            }
+        )
+        texts["doc"].append(doc)
+        texts["text"].append(record.text)
+        texts[WORDS].append(joined([rules.stored(record.title), of_text]))
+        passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))
+        passages["start"] += spans[:, 0].tolist()
+        passages["stop"] += spans[:, 1].tolist()
+        passages["heading"] += headings
+        passages["norm"] += [None] * len(spans) if norms is None else norms[: len(spans)].tolist()
+        passages[WORDS] += words
+        if tokens is not None:
+            if encoding.tokens_of == "document":
+                codes.append(tokens.codes.tobytes())
+            else:
+                codes += [tokens.codes[start:stop].tobytes() for start, stop in tokens.ranges.tolist()]
+    columns: dict[str, dict[str, Any]] = {"texts": texts, "passages": passages}
+    if encoding.token_codec is not None:
+        columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
+    shaped = schemas(encoding)
+    if made and "document" in encoding.kinds:
+        texts[VECTOR] = fixed_lists(np.stack([e.vector for _, e, _ in made]), shaped["texts"].field(VECTOR).type)
+    if made and with_passages:
+        vectors = np.concatenate([e.passages for _, e, _ in made])
+        passages[VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
+    rows = {name: table_of(values, shaped[name]) for name, values in columns.items() if made}
+    rows |= {name: shaped[name].empty_table() for name in columns if not made}
+    rows["documents"] = table_of_rows(documents, shaped["documents"])
+    totals = {name: sum(row[name] for row in documents) for name in COUNTS}
+    cut = sum(row["cut_tokens"] > 0 for row in documents)
+    return rows, Counts(documents=len(documents), cut_documents=cut, **totals)
+
+
+def table_of(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
+    """A table of columns in any order."""
+    arrays = [
+        columns[field.name] if isinstance(columns[field.name], pa.Array) else pa.array(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def table_of_rows(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """A table of rows."""
+    return table_of({name: [row[name] for row in rows] for name in schema.names}, schema)
+
 
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
@@ -325,3 +435,109 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
     if tokens is None:
         raise ModelError(f"the model gave no token vectors of the document {step.record.id!r}; leave token_vectors out")
     return tokens
+
+
+class VectorSource(ABC):
+    """Gives the vectors of the documents of a change, in order.
+
+    Attributes:
+        growing: The model, where it can continue a document that grew.
+    """
+
+    growing: GrowingEmbedder | None = None
+
+    @abstractmethod
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Return one result for each step, in order.
+
+        It may read ahead, but only in the calling thread: pulling a step may commit those before it.
+        """
+
+    @abstractmethod
+    def check_fits(self, encoding: Encoding, where: object) -> None:
+        """Raise an error of ours where these vectors do not fit the index at `where`."""
+
+    def check_all_used(self, documents: int) -> None:  # noqa: B027  # a model encodes as many as there are
+        """Raise InputError where the source has vectors for another number of documents than were read."""
+
+    def describe(self) -> str | None:
+        """Identify ready-made vectors, so that an interrupted change never continues with others; None for a model."""
+        return None
+
+
+class ModelSource(VectorSource):
+    """Encodes documents with a model."""
+
+    def __init__(self, embedder: EmbedderLike) -> None:
+        self.embedder = embedder
+        self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Encode titles and texts."""
+        return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
+
+    def check_fits(self, encoding: Encoding, where: object) -> None:
+        """Raise IndexFormatError where another model made the index."""
+        if encoding.model is None:
+            raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
+        check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
+
+
+class PrecomputedSource(VectorSource):
+    """Takes the vectors that documents of shards bring along, or those of a file at their position in the corpus."""
+
+    def __init__(self, vectors: PrecomputedVectors | EncodedShards) -> None:
+        self.vectors = vectors
+
+    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Take the row of each document."""
+        if isinstance(self.vectors, EncodedShards):
+            return (encoded_of(step.record) for step in steps)
+        return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
+
+    def check_fits(self, encoding: Encoding, where: object) -> None:
+        """Raise ConfigError where the index has another dimension, other passages, another model, or tokens."""
+        if isinstance(self.vectors, EncodedShards):
+            encoding.check_takes(self.vectors.encoding, where, self.vectors.name)
+            return
+        if encoding.token_vectors is not None:
+            raise ConfigError(
+                f"{self.vectors.name}: without the token vectors that {where} keeps of every document; add documents "
+                "by its model instead"
+            )
+        if encoding.granularity != "document" or self.vectors.dim != encoding.dim:
+            raise ConfigError(
+                f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
+                f"granularity {encoding.granularity!r} and dimension {encoding.dim}"
+            )
+
+    def check_all_used(self, documents: int) -> None:
+        """Raise InputError where rows and documents are not equally many."""
+        if documents != len(self.vectors):
+            raise InputError(
+                f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
+                "one row each is needed"
+            )
+
+    def describe(self) -> str | None:
+        """Return the name with a hash of all rows."""
+        return self.vectors.describe()
+
+
+def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | EncodedShards | None:
+    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards; None where none are given.
+
+    Raises:
+        InputError: they are not usable.
+        ConfigError: a corpus is given beside shards, which hold the documents themselves, or neither is given.
+    """
+    if vectors is None:
+        if corpus is None:
+            raise ConfigError("no corpus and no vectors: give at least one of them")
+        return None
+    if not (is_url(vectors) or (isinstance(vectors, (str, Path)) and Path(vectors).is_dir())):
+        return PrecomputedVectors.open(vectors)
+    assert not isinstance(vectors, np.ndarray)  # neither of the two
+    if corpus is not None:
+        raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
+    return EncodedShards(vectors)

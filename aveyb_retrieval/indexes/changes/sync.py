@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
+from aveyb_retrieval import files
+from aveyb_retrieval.documents.folders import SourceFile, beir_corpus, list_folder, read_files, summary
+from aveyb_retrieval.documents.readers.base import FILE_SECONDS
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import MAX_LINE, OnError, Record, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion
 from aveyb_retrieval.indexes.changes.update import open_model
-from aveyb_retrieval.indexes.input.documents import MAX_LINE, OnError, Record, path_text
-from aveyb_retrieval.indexes.input.folders import SourceFile, beir_corpus, list_folder, read_files, summary
-from aveyb_retrieval.indexes.input.readers.base import FILE_SECONDS
-from aveyb_retrieval.indexes.input.reading import Reading
-from aveyb_retrieval.indexes.store import files
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.manifest import Changes, hold_visible, read_manifest
+from aveyb_retrieval.indexes.store.manifest import Changes, IndexDirectory, hold_visible, read_manifest
 from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+    from typing_extensions import Unpack
 
+    from aveyb_retrieval.documents.records import Item, Notice
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.encode_options import OnError
-    from aveyb_retrieval.indexes.input.documents import Item, Notice
     from aveyb_retrieval.indexes.model import Model
 
 
@@ -307,3 +306,43 @@ def _noted(items: Iterator[Item], taken: set[str]) -> Iterator[Item]:
         if isinstance(item, Record):
             taken.add(item.id)
         yield item
+
+
+def watch_folder(folder: Path, seconds: float, act: Callable[[], object], *, follow_links: bool = False) -> None:
+    """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
+
+    Args:
+        folder: The folder.
+        seconds: Between two looks, and how long files must stay as they are before `act` is called.
+        act: What it raises ends the watch.
+        follow_links: Whether files behind links are watched, too.
+
+    Raises:
+        InputError: the folder cannot be read any more.
+    """
+    seen = _look(folder, follow_links)
+    act()
+    while True:
+        time.sleep(seconds)
+        found = _look(folder, follow_links)
+        if found == seen:
+            continue
+        while True:
+            time.sleep(seconds)
+            if (later := _look(folder, follow_links)) == found:
+                break
+            found = later
+        seen = found
+        act()
+
+
+def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int]]:
+    """Size, time and number of every file that is read: a hint that something changed, not a proof."""
+    found = {}
+    for file in list_folder(folder, follow_links=follow_links).files:
+        try:
+            about = file.path.stat()
+        except OSError:  # it is gone since it was listed
+            continue
+        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino)
+    return found

@@ -21,25 +21,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.indexes.changes.rows import make_rows, origin_columns, table_of_rows
+from aveyb_retrieval.indexes.changes.ingest import make_rows, origin_columns, table_of_rows
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.store import files
 from aveyb_retrieval.indexes.store.dataset import newer_versions
-from aveyb_retrieval.indexes.store.directory import VERSIONS, IndexDirectory, version_name
-from aveyb_retrieval.indexes.store.lock import is_read, writer_lock
 from aveyb_retrieval.indexes.store.manifest import (
     FOLDERS,
     FORMAT,
     TABLES,
+    VERSIONS,
     Changes,
     Counts,
+    IndexDirectory,
     Manifest,
     Tier,
+    is_read,
     problem,
     rejected_name,
     sealed,
     take_checksum,
+    version_name,
+    writer_lock,
 )
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -49,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.changes.rows import Made
-    from aveyb_retrieval.indexes.input.documents import FileOrigin, Rejected
-    from aveyb_retrieval.indexes.store.files import FileInfo
+    from aveyb_retrieval.documents.records import FileOrigin, Rejected
+    from aveyb_retrieval.files import FileInfo
+    from aveyb_retrieval.indexes.changes.ingest import Made
     from aveyb_retrieval.indexes.types import IntArray
 
 logger = logging.getLogger(__name__)

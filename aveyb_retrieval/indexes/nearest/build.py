@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.nearest import faiss_file, faiss_index
-from aveyb_retrieval.indexes.nearest.exact import search as search_exactly
-from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
+from aveyb_retrieval.indexes.nearest import faiss_file
+from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
+from aveyb_retrieval.indexes.nearest.memory import search as search_exactly
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store.manifest import Tier
 from aveyb_retrieval.indexes.types import silent
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.nearest.tiers import Vectors
-    from aveyb_retrieval.indexes.store.files import FileInfo
     from aveyb_retrieval.indexes.types import FloatArray, Kind, Progress
 
 DEAD_SHARE = 0.2  # a file with a larger share of deleted vectors is made again
@@ -53,9 +53,9 @@ def plan(
         dim: Their width.
         rebuild: Make all files again; what is returned is then all that there should be.
     """
-    limit = faiss_index.exact_limit(dim)
+    limit = faiss_file.exact_limit(dim)
     if rebuild or not any(tier.kind == kind for tier in tiers):
-        due = live > limit or (live > 0 and index != faiss_index.AUTO)
+        due = live > limit or (live > 0 and index != faiss_file.AUTO)
         return [(0, next_doc)] if due else []
     parts = sorted((tier.first, tier.stop, tier.count - tier.dead, tier.count) for tier in tiers if tier.kind == kind)
     rest = live - sum(part[2] for part in parts)
@@ -100,18 +100,18 @@ def make_tier(
     Raises:
         ConfigError: FAISS does not know the factory string, or there are too few vectors to train it.
     """
-    factory = faiss_index.choose_factory(index, count_estimate)
-    made = faiss_index.create(factory, vectors.dim)
-    if size := faiss_index.training_size(made, count_estimate):
-        faiss_index.train(made, _sample(vectors, first, stop, size, count_estimate), factory)
-    faiss_index.reserve(made, count_estimate)
+    factory = faiss_file.choose_factory(index, count_estimate)
+    made = faiss_file.create(factory, vectors.dim)
+    if size := faiss_file.training_size(made, count_estimate):
+        faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory)
+    faiss_file.reserve(made, count_estimate)
     for numbers, rows in vectors.blocks(first, stop):
-        faiss_index.fill(made, numbers, rows)
+        faiss_file.fill(made, numbers, rows)
         progress("indexing", int(made.ntotal), max(count_estimate, int(made.ntotal)), 0)
     path = root / file
     path.parent.mkdir(exist_ok=True)
     info = faiss_file.write(made, path)
-    params = faiss_index.auto_params(factory) if index == faiss_index.AUTO else {}
+    params = faiss_file.auto_params(factory) if index == faiss_file.AUTO else {}
     tier = Tier(kind=kind, file=file, factory=factory, first=first, stop=stop, count=int(made.ntotal), params=params)
     return (tier if recall is None else _tuned(FaissSearcher(tier, made), vectors, recall)), info
 

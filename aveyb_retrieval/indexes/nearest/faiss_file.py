@@ -1,23 +1,209 @@
-"""Read and write FAISS index files, and refuse damaged ones."""
+"""FAISS files: what is written, opened, read into memory and searched.
+
+Make FAISS indexes: which one for how many vectors, training, filling.
+
+All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
+itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the datasets are for).
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval import files
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, extra_for
 from aveyb_retrieval.indexes.nearest import faiss_structure
-from aveyb_retrieval.indexes.nearest.faiss_index import ANY_TYPE, import_faiss, innermost, reason, takes_any_type
-from aveyb_retrieval.indexes.store import files
+from aveyb_retrieval.indexes.store.numbering import number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     import faiss
+
+    from aveyb_retrieval.indexes.store.manifest import Tier
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+AUTO = "auto"
+# Measured by benchmarks/cpu/nearest.py on passages of real text: one bit a dimension (RaBitQ) with 400 candidates
+# scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32 (.99) takes 1,300 and fifteen times
+# longer to build. Lists would have to be searched by the quarter for the same recall, so they only pay in large files.
+EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
+ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
+MANY = 8  # queries, from which on FAISS shares them among threads
+ANY_TYPE = "set AVEYB_FAISS_TYPES=any"  # in messages
+_HNSW = re.compile(r"HNSW(\d+)")
+
+
+def import_faiss() -> Any:
+    """The `faiss` module.
+
+    Raises:
+        OptionalDependencyError: it is not installed.
+    """
+    with extra_for("building and searching an index", "cpu"):
+        import faiss
+    return faiss
+
+
+def takes_any_type() -> bool:
+    """Whether the user takes files whose structure is not checked before FAISS, which trusts them, reads them."""
+    return os.environ.get("AVEYB_FAISS_TYPES") == "any"
+
+
+def exact_limit(dim: int) -> int:
+    """How many vectors of `dim` components are searched exactly in memory."""
+    return EXACT_COMPONENTS // dim
+
+
+def choose_factory(wanted: str, count: int) -> str:
+    """Resolve "auto" to a FAISS factory string for `count` vectors; keep any other string."""
+    if wanted != AUTO:
+        return wanted
+    cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
+    return f"IVF{cells},RaBitQfs"
+
+
+def auto_params(factory: str) -> dict[str, int]:
+    """Settings of a search for a type that "auto" chose: a quarter of its lists, which keeps recall@10 at .98."""
+    cells = int(factory.partition(",")[0].removeprefix("IVF"))
+    return {} if cells == 1 else {"nprobe": cells // 4}
+
+
+def training_size(index: faiss.Index, count: int) -> int:
+    """How many vectors of `count` to train an index on: FAISS asks for 39 per cell and gains little beyond 64."""
+    faiss = import_faiss()
+    if index.is_trained:
+        return 0
+    ivf = faiss.try_extract_index_ivf(index)
+    return min(count, max(65_536, 64 * ivf.nlist if ivf else 0))
+
+
+def create(factory: str, dim: int) -> faiss.Index:
+    """Make an empty index from a FAISS factory string, one that keeps our ids.
+
+    Raises:
+        ConfigError: FAISS does not know the string, it does not fit the dimension, or such files would be refused.
+    """
+    faiss = import_faiss()
+    if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
+        raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
+    try:
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ConfigError(f"FAISS cannot make an index {factory!r} for dimension {dim}: {reason(error)}") from error
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None and ivf.nlist < 1:
+        raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
+    made = index if _keeps_ids(index) else faiss.IndexIDMap(index)
+    if not (takes_any_type() or faiss_structure.is_checked(faiss.serialize_index(made).tobytes())):
+        raise ConfigError(
+            f"index {factory!r}: files of this type are not checked before FAISS reads them; {ANY_TYPE} at the build "
+            "and wherever it is searched, or choose another (auto, Flat, SQ8, HNSW32, IVF256,PQ16)"
+        )
+    return made
+
+
+def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
+    """Train an index on a sample of the vectors, `[n, d]`.
+
+    Raises:
+        ConfigError: there are too few vectors for this index.
+    """
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the index {factory!r} cannot be trained on {len(sample)} vectors: {reason(error)}; "
+            "use a smaller one, or --index auto"
+        ) from error
+
+
+def reserve(index: faiss.Index, count: int) -> None:
+    """Make room for `count` more vectors at once, where an index keeps them in one array.
+
+    Growing by doubling would copy the array again and again, and hold it one and a half times at the end.
+    """
+    faiss = import_faiss()
+    inner = innermost(index)
+    if isinstance(inner, faiss.IndexHNSW):
+        inner = faiss.downcast_index(inner.storage)
+    if isinstance(inner, faiss.IndexFlatCodes):
+        size = inner.codes.size()
+        inner.codes.resize(size + count * inner.code_size)
+        inner.codes.resize(size)  # gives nothing back
+
+
+def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
+    """Add vectors `[n, d]` under our ids `[n]`.
+
+    Raises:
+        ConfigError: FAISS cannot: some types need more of them.
+    """
+    try:
+        index.add_with_ids(vectors, ids)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the index cannot take {len(ids):,} vectors: {reason(error)}; use another one, or --index auto"
+        ) from error
+
+
+@contextmanager
+def threads_for(queries: int) -> Iterator[None]:
+    """Search for few queries with one thread: others would wait for it actively, and take processors from Lance's."""
+    faiss = import_faiss()
+    before = faiss.omp_get_max_threads()  # of the calling thread alone
+    faiss.omp_set_num_threads(before if queries >= MANY else 1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def innermost(index: faiss.Index) -> Any:
+    """What is inside the wrappers that keep our ids and transform vectors."""
+    faiss = import_faiss()
+    inner: Any = index
+    while isinstance(inner, (faiss.IndexIDMap, faiss.IndexPreTransform)):
+        inner = faiss.downcast_index(inner.index)
+    return inner
+
+
+def stored_ids(index: Any) -> IntArray:
+    """All ids that an index holds, in no particular order."""
+    faiss = import_faiss()
+    if isinstance(index, faiss.IndexIDMap):
+        return faiss.vector_to_array(index.id_map)
+    lists = faiss.extract_index_ivf(index).invlists
+    return np.concatenate([np.empty(0, np.int64), *(list_ids(lists, cell) for cell in range(lists.nlist))])
+
+
+def list_ids(lists: Any, cell: int) -> IntArray:
+    """The ids in one inverted list."""
+    size = lists.list_size(cell)
+    return import_faiss().rev_swig_ptr(lists.get_ids(cell), size).copy() if size else np.empty(0, np.int64)
+
+
+def _keeps_ids(index: faiss.Index) -> bool:
+    faiss = import_faiss()
+    if isinstance(index, (faiss.IndexIVF, faiss.IndexIDMap)):
+        return True
+    return isinstance(index, faiss.IndexPreTransform) and isinstance(faiss.downcast_index(index.index), faiss.IndexIVF)
+
+
+def reason(error: BaseException) -> str:
+    """The last part of a FAISS message; what comes before is the C++ function it came from."""
+    return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__
+
 
 _limit_lock = threading.Lock()
 
@@ -121,3 +307,156 @@ def _graph_is_sound(index: faiss.Index) -> bool:
 def _view(vector: Any) -> np.ndarray:
     """The contents of a C++ vector, not copied."""
     return import_faiss().rev_swig_ptr(vector.data(), vector.size()) if vector.size() else np.empty(0, np.int64)
+
+
+DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}  # 400 find .97 of the ten nearest among 10^6
+SELECTED = 5  # ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
+
+MOST_EFFORT = 16  # how many times harder a limited search looks at most
+
+
+@dataclass(frozen=True)
+class FaissTraits:
+    """What a FAISS index can do, read off its type.
+
+    Attributes:
+        knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
+        largest: The highest useful value of the knob; 0 without one.
+        takes_selector: Whether a search can be limited to some ids.
+        keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
+        transformed: Whether vectors are rotated or shortened before they reach the index itself.
+    """
+
+    knob: str
+    largest: int
+    takes_selector: bool
+    keeps_floats: bool
+    transformed: bool
+
+    @classmethod
+    def of(cls, index: Any) -> FaissTraits:
+        """Read the traits of an index."""
+        faiss = import_faiss()
+        inner = innermost(index)
+        within = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
+        transformed = isinstance(within, faiss.IndexPreTransform)
+        knob, largest = "", 0
+        if isinstance(inner, faiss.IndexIVF):
+            knob, largest = "nprobe", int(inner.nlist)
+        elif isinstance(inner, faiss.IndexHNSW) and not transformed:
+            knob, largest = "efSearch", max(int(index.ntotal), 1)
+        floats = isinstance(inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat))
+        flat = isinstance(inner, faiss.IndexFlat) and not transformed
+        listed = isinstance(inner, faiss.IndexIVF) and _lists_take_selectors(inner)
+        return cls(
+            knob=knob,
+            largest=largest,
+            takes_selector=flat or knob == "efSearch" or listed,
+            keeps_floats=floats and not transformed,
+            transformed=transformed,
+        )
+
+
+def _lists_take_selectors(ivf: Any) -> bool:
+    """Whether a search of inverted lists can be limited: of the fast-scan types only RaBitQ's can."""
+    faiss = import_faiss()
+    fast = getattr(faiss, "IndexIVFFastScan", ())
+    return not isinstance(ivf, fast) or isinstance(ivf, getattr(faiss, "IndexIVFRaBitQFastScan", ()))
+
+
+class FaissSearcher:
+    """One FAISS file, open. Safe to use from many threads.
+
+    Attributes:
+        tier: What the manifest says of it.
+        index: FAISS's own object.
+        first, stop: Its numbers are in `[first, stop)`.
+        live: How many of its vectors are still stored.
+        params: Settings of a search.
+    """
+
+    def __init__(self, tier: Tier, index: Any) -> None:
+        self.tier = tier
+        self.index = index
+        self.traits = FaissTraits.of(index)
+        self.params = {**DEFAULT_PARAMS, **tier.params}
+        self.first, self.stop = number_range(tier.kind, tier.first, tier.stop)
+        self.live = tier.count - tier.dead
+
+    @classmethod
+    def open(cls, root: Path, tier: Tier, *, mapped: bool = True) -> FaissSearcher:
+        """Open a file of the index at `root`; what FAISS can map is mapped, not read.
+
+        Raises:
+            IndexFormatError: it is damaged, or of another index.
+        """
+        path = root / tier.file
+        index = read(path, mapped=mapped)
+        if index.ntotal != tier.count:
+            raise IndexFormatError(
+                f"{path}: {index.ntotal:,} vectors in it, the manifest says {tier.count:,}; "
+                "`aveyb-index verify --repair` rebuilds it"
+            )
+        return cls(tier, index)
+
+    def followed_by(self, tier: Tier) -> FaissSearcher:
+        """The same file as another version's manifest describes it."""
+        return self if tier == self.tier else FaissSearcher(tier, self.index)
+
+    @cached_property
+    def scores_are_true(self) -> bool:
+        """Whether what it finds needs no look-up: all still stored, and scored as they are."""
+        return self.traits.keeps_floats and not self.tier.dead
+
+    def wanted(self, k: int) -> int:
+        """How many candidates to ask for when `k` are needed."""
+        return k if self.traits.keeps_floats else max(4 * k, self.params["rescore"])
+
+    def candidates(
+        self, queries: FloatArray, m: int, among: IntArray | None = None, *, grown: int = 1
+    ) -> tuple[FloatArray, IntArray]:
+        """The `m` best candidates by its own scores: `[n, up to m or more]`, padded with -inf and -1, in no order.
+
+        Args:
+            queries: `[n, d]`.
+            m: How many are wanted that are live and selected.
+            among: Ascending numbers that the search is limited to, all in this file.
+            grown: How many times harder to look than usual.
+        """
+        count = int(self.index.ntotal)
+        ask = m * grown * count // max(self.live, 1) + (16 if self.tier.dead else 0)
+        selector, sift, effort = None, False, grown
+        if among is not None:
+            share = len(among) / max(count, 1)
+            sifted = int(1.25 * ask / share) + 16
+            cheaper = grown > 1 or self.traits.knob == "efSearch" or len(among) < SELECTED * sifted
+            if self.traits.takes_selector and cheaper:
+                selector = import_faiss().IDSelectorBatch(among)
+                effort = grown * min(round(1 / share), MOST_EFFORT)  # the nearest of few are further away
+            else:
+                sift, ask = True, sifted
+        k = min(ask, count)
+        with threads_for(len(queries)):
+            scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
+        gone = (numbers < 0) | np.isnan(scores)
+        if sift and among is not None:
+            places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
+            gone |= among[places] != numbers
+        scores[gone], numbers[gone] = -np.inf, -1
+        return scores, numbers
+
+    def exhausted(self, m: int, grown: int) -> bool:
+        """Whether looking harder than this finds no more."""
+        knob = self.traits.knob
+        return m * grown >= self.index.ntotal and (not knob or self.params[knob] * grown >= self.traits.largest)
+
+    def _parameters(self, k: int, selector: Any, effort: int) -> Any:
+        faiss = import_faiss()
+        knob = self.traits.knob
+        if not knob:
+            return None if selector is None else faiss.SearchParameters(sel=selector)
+        value = min(self.params[knob] * effort, self.traits.largest)
+        if knob == "efSearch":
+            return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
+        inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
+        return faiss.SearchParametersPreTransform(index_params=inner) if self.traits.transformed else inner

@@ -13,8 +13,8 @@ import os
 import struct
 from typing import TYPE_CHECKING, BinaryIO
 
+from aveyb_retrieval import files
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.nearest.exact import search as search_exactly
-from aveyb_retrieval.indexes.nearest.exact import top
-from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
-from aveyb_retrieval.indexes.nearest.memory import Memory, between
+from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
+from aveyb_retrieval.indexes.nearest.memory import Memory, between, top
+from aveyb_retrieval.indexes.nearest.memory import search as search_exactly
 from aveyb_retrieval.indexes.store.numbering import END, PASSAGE_BITS, number_range
 
 if TYPE_CHECKING:

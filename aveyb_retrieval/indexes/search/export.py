@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.input.documents import Record, SourceLocation
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encode import EncodeReport
 from aveyb_retrieval.indexes.shards.parts import Reach

@@ -11,14 +11,14 @@ from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.numbering import check_ids
-from aveyb_retrieval.indexes.store.values import MOST_GIVEN, most_frequent
+from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from aveyb_retrieval.documents.records import FileOrigin
     from aveyb_retrieval.indexes.engines.base import EngineView
-    from aveyb_retrieval.indexes.input.documents import FileOrigin
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once

@@ -9,9 +9,9 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
-from aveyb_retrieval.indexes.search.boost import read_boost
 from aveyb_retrieval.indexes.search.lookup import within
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
+from aveyb_retrieval.indexes.search.scoring import read_boost
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SearchOptions(TypedDict, total=False):
             at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
         exact: Score every vector instead of asking the index. Default False.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
-            `min_score`: see `aveyb_retrieval.indexes.search.boost`.
+            `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
     """
 
     filter: Filter | None

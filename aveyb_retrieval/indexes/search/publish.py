@@ -9,16 +9,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
-from aveyb_retrieval.indexes.input.documents import Record
 from aveyb_retrieval.indexes.search.export import stored_documents
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
 from aveyb_retrieval.indexes.shards.parts import encoded_of
 from aveyb_retrieval.indexes.shards.place import is_url
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import EncodedRow, Progress, silent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,26 +15,81 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search import lookup
-from aveyb_retrieval.indexes.search.candidates import unit_queries
-from aveyb_retrieval.indexes.search.documents import DocumentSearch
-from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
-from aveyb_retrieval.indexes.search.passages import PassageSearch
+from aveyb_retrieval.indexes.search.scoring import unit_queries
+from aveyb_retrieval.indexes.search.search import DocumentSearch, PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     import numpy as np
     import numpy.typing as npt
-    from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
+    from typing_extensions import Self, Unpack
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.indexes.search.base import Search
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+
+
+class LocalEngine:
+    """An index directory, open at one version.
+
+    Attributes:
+        snapshot: The version that is open.
+        follow: Checks a new version, to which every view then moves first; None: views stay with the version.
+    """
+
+    def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
+        """Open the visible version.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+        """
+        self._path = path
+        self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
+        self._moving = threading.RLock()
+        self.follow: Callable[[EngineInfo], None] | None = None
+        self.snapshot = self._open(full_check=full_check)
+
+    def view(self) -> AbstractContextManager[Snapshot]:
+        """Return the version that is open now (with `follow`: the newest one), also for later."""
+        if self.follow is not None and self.is_stale:
+            with self._moving:
+                if self.is_stale:  # nobody else has moved meanwhile
+                    self.reopen(self.follow)
+        return nullcontext(self.snapshot)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a newer version is there."""
+        return IndexDirectory(self._path).current() != self.snapshot.manifest.name
+
+    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
+        """Move to the newest version, unless `check` of it raises an error.
+
+        The old one lets go of its files when the last search on it ends.
+
+        Raises:
+            AveyBError: the engine is closed, or there is no version that can be read.
+        """
+        with self._moving:
+            self.snapshot.check_open()
+            snapshot = self._open(before=self.snapshot)
+            check(snapshot.info)
+            self.snapshot = snapshot
+
+    def close(self) -> None:
+        """Let go of the version's files."""
+        with self._moving:
+            self.snapshot.close()
+
 
 Place = Union[str, Path, "Retriever"]
 

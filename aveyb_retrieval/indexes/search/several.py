@@ -17,7 +17,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
-from aveyb_retrieval.indexes.search.word_scores import word_weights
+from aveyb_retrieval.indexes.search.scoring import word_weights
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 
 if TYPE_CHECKING:

@@ -14,12 +14,9 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
-from aveyb_retrieval.indexes.store.directory import IndexDirectory
-from aveyb_retrieval.indexes.store.filter_advice import no_such_field, warn_of_filter
-from aveyb_retrieval.indexes.store.manifest import Manifest, check_files, hold_visible
-from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
-from aveyb_retrieval.indexes.store.values import count_values
-from aveyb_retrieval.indexes.store.vectors import StoredVectors
+from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
+from aveyb_retrieval.indexes.store.tables import StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, RememberedWords, language
 
 if TYPE_CHECKING:

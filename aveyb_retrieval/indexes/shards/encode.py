@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.encode_options import EncodeOptions, ReadOptions, check_options
+from aveyb_retrieval.indexes.model import EncodeOptions, ReadOptions, check_options
 from aveyb_retrieval.indexes.shards.encoder import EncodeJob, ShardEncoder
 from aveyb_retrieval.indexes.shards.shard import check_shard
 from aveyb_retrieval.indexes.types import Progress, silent
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
-    from aveyb_retrieval.indexes.input.corpus import Source
+    from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
     from aveyb_retrieval.indexes.shards.shard import ShardManifest
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.documents.records import Record
 
 
 class EncodedShards:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.documents.corpus import Source, read_corpus
+from aveyb_retrieval.documents.records import Notice, Record, Rejected, chain_digest
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.indexes.encode_options import load_as_asked, reading_of
-from aveyb_retrieval.indexes.input.corpus import Source, read_corpus
-from aveyb_retrieval.indexes.input.documents import Notice, Record, Rejected, chain_digest
+from aveyb_retrieval.indexes.model import load_as_asked, reading_of
 from aveyb_retrieval.indexes.shards.parts import OTHER_CORPUS, OTHER_SETTINGS, Reach, made_otherwise
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.shard import ShardManifest, ShardWriter, check_shard, cut_into_parts, shard_of

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.records import FieldNames, FileOrigin, Record, SourceLocation, make_record
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.input.documents import FieldNames, FileOrigin, Record, SourceLocation, make_record
-from aveyb_retrieval.indexes.pages import Pages
 from aveyb_retrieval.indexes.types import EncodedRow, FloatArray
 
 if TYPE_CHECKING:

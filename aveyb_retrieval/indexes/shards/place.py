@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, InputError
-from aveyb_retrieval.indexes.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

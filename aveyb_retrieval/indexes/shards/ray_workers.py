@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.corpus import STDIN, source_names
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, InputError, OptionalDependencyError
-from aveyb_retrieval.indexes.input.corpus import STDIN, source_names
 from aveyb_retrieval.indexes.shards.encoder import EncodeJob, ShardEncoder
 from aveyb_retrieval.indexes.shards.place import Place
 from aveyb_retrieval.indexes.shards.shard import ShardManifest

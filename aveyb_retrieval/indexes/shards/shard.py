@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.store.numbering import id_digest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.indexes.input.documents import Record
+    from aveyb_retrieval.documents.records import Record
     from aveyb_retrieval.indexes.shards.place import Place
 
 MOST_SHARDS = 9999

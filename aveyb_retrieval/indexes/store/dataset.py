@@ -4,6 +4,11 @@ Lance knows a row by an address, which changes when fragments are merged. Our nu
 and `_Rows` maps numbers to addresses, fragment by fragment, so a new version costs only what is new in it.
 
 Lance never flushes files to the device; `Dataset.files` says which files a version is made of, so that the writer can.
+
+Vectors of a Lance data file, mapped: a row costs the copy of its bytes, where `take` costs milliseconds a call.
+
+Lance's file format writes a column of fixed-size lists as it is, row after row, where the column asks for the layout
+"full zip" without compression and holds no nulls: each page is then an array `[n, d]` at a place in the file.
 """
 
 from __future__ import annotations
@@ -12,17 +17,16 @@ import errno
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.store.mapped import MappedVectors
-from aveyb_retrieval.indexes.store.session import session
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.wording import first_line
 
@@ -30,8 +34,109 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import lance
+    import numpy.typing as npt
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
+"""Memory in which Lance keeps opened indexes and metadata, for all indexes of a process together."""
+
+MOST_VERSIONS = 128
+
+
+@dataclass
+class _Session:
+    """Lance's caches, and the versions of datasets that were opened with them."""
+
+    caches: lance.Session
+    versions: dict[Path, set[int]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls) -> _Session:
+        import lance
+
+        caches = lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
+        return cls(caches)
+
+
+_session: _Session | None = None
+
+
+def session(path: Path, version: int = 0) -> lance.Session:
+    """Return the caches to open a version of a dataset with.
+
+    They are begun anew after 128 versions of one dataset: Lance keeps every index that it has opened, with its file,
+    until its bytes push it out, so a process that follows a writer would run out of descriptors, and the disk would not
+    get back what was deleted. Old caches go with the last dataset that was opened with them.
+    """
+    global _session  # one for a process
+    if _session is None or len(_session.versions.get(path, ())) >= MOST_VERSIONS:
+        _session = _Session.begin()
+    _session.versions.setdefault(path, set()).add(version)
+    return _session.caches
+
+
+LAYOUT = {b"lance-encoding:structural-encoding": b"fullzip", b"lance-encoding:compression": b"none"}
+"""What a field says of itself so that its vectors can be mapped."""
+
+
+@dataclass(frozen=True)
+class MappedVectors:
+    """The vectors of one data file, deleted rows too.
+
+    Attributes:
+        dtype: Of their components.
+        starts: The row that each page begins with, `[p]`, ascending.
+        positions: The byte at which it begins, `[p]`.
+        windows: The bytes of a row that would begin at each byte of the file, `[bytes, row]`, a view.
+    """
+
+    dtype: np.dtype[np.floating]
+    starts: IntArray
+    positions: IntArray
+    windows: npt.NDArray[np.uint8]
+
+    @classmethod
+    def open(cls, path: Path, column: str) -> MappedVectors:
+        """Map a column of a data file.
+
+        Raises:
+            IndexFormatError: its vectors are not laid out as this package has Lance write them.
+            OSError, ValueError: the file cannot be read.
+        """
+        from lance.file import LanceFileReader
+
+        about = LanceFileReader(str(path)).metadata()
+        place = about.schema.get_field_index(column)
+        kind = about.schema.field(place).type
+        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+        row, rows, starts, positions = kind.list_size * dtype.itemsize, 0, [], []
+        for page in about.columns[place].pages:
+            if len(page.buffers) != 1:  # nulls have none
+                raise _unlike(path)
+            (buffer,) = page.buffers
+            if buffer.size % row or buffer.position + buffer.size > len(mapped):
+                raise _unlike(path)
+            starts.append(rows)
+            positions.append(buffer.position)
+            rows += buffer.size // row
+        if rows != about.num_rows:
+            raise _unlike(path)
+        return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
+
+    def read(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
+        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
+        pages = np.searchsorted(self.starts, rows, side="right") - 1
+        first = self.positions[pages] + (rows - self.starts[pages]) * self.windows.shape[1]
+        out[places] = self.windows[first].view(self.dtype)
+
+
+def _unlike(path: Path) -> IndexFormatError:
+    return IndexFormatError(
+        f"{path}: its vectors are laid out otherwise than this package writes them; build the index again"
+    )
+
 
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 

@@ -1,27 +1,254 @@
-"""What a version of an index says about itself. Written last, so a version with a manifest is complete."""
+"""The directory of an index: names, the lock of its writer, and the manifest of each version.
+
+Where things are inside an index directory, and how a new version becomes the visible one.
+
+    DIR/current                     one line, the name of the visible version; replaced by one rename
+    DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of; never changed
+    DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions share their files
+    DIR/faiss/                      FAISS files, named by the version that made them
+    DIR/rejected/                   what a change left out, with reasons
+    DIR/journal.json                how far an unfinished change is; the same command continues it
+    DIR/lock                        held by the one writer; says who that is
+
+The name of a version holds a number and the build's own id, so an index that was made again at the same place never has
+the name of one that was there before. Readers hold a shared lock on the manifest of the version they opened; a writer
+deletes what only versions need that nobody reads any more.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
+import os
 import re
+import socket
+import sys
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from aveyb_retrieval.errors import IndexFormatError
+import portalocker
+
+from aveyb_retrieval import files
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
+from aveyb_retrieval.files import FileInfo  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.store import files
-from aveyb_retrieval.indexes.store.directory import FAISS, REJECTED, IndexDirectory, is_version, version_name
-from aveyb_retrieval.indexes.store.files import FileInfo  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.store.lock import hold_version
 from aveyb_retrieval.indexes.store.numbering import END
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from aveyb_retrieval.indexes.types import Kind
+
+FAISS = "faiss"
+REJECTED = "rejected"
+VERSIONS = "versions"
+_VERSION = re.compile(r"v(\d{6,})-([0-9a-f]{8})")
+_OLD = re.compile(r"v\d{6,}")
+
+
+class IndexDirectory:
+    """The names inside one index directory."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Name the files of the index at `root`.
+
+        Raises:
+            ConfigError: `root` is not a path.
+        """
+        self.root = _path(root)
+        self.pointer = self.root / "current"
+        self.lock = self.root / "lock"
+        self.journal = self.root / "journal.json"
+
+    def current(self) -> str | None:
+        """Name of the visible version, or None where there is no index.
+
+        Raises:
+            IndexFormatError: the pointer does not hold the name of a version, or that of an older format's.
+        """
+        try:
+            data = files.read_bounded(self.pointer, 64)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise IndexFormatError(f"{self.pointer}: cannot be read ({error.strerror})") from error
+        name = data.decode("ascii", "replace").strip()
+        if _OLD.fullmatch(name):
+            raise IndexFormatError(
+                f"{self.root}: an index of format 1 or 2, which is not read any more; build it again"
+            )
+        if not _VERSION.fullmatch(name):
+            raise IndexFormatError(
+                f"{self.pointer}: holds {name[:64]!r}, not the name of a version; write the name of a file in "
+                f"{self.root / VERSIONS} into it, without .json, or build the index again"
+            )
+        return name
+
+    def visible(self) -> str:
+        """Name of the visible version.
+
+        Raises:
+            IndexFormatError: there is no index, or the pointer does not hold the name of a version.
+        """
+        name = self.current()
+        if name is None:
+            raise self.missing()
+        return name
+
+    def missing(self) -> IndexFormatError:
+        """Return the error that says that there is no index."""
+        return IndexFormatError(f"{self.root}: no index here; make one with `aveyb-index build ... -o {self.root}`")
+
+    def manifest(self, name: str) -> Path:
+        """The manifest of a version."""
+        return self.root / VERSIONS / f"{name}.json"
+
+    def versions(self) -> list[str]:
+        """Names of all versions that have a manifest, oldest first."""
+        folder = self.root / VERSIONS
+        if not folder.is_dir() or folder.is_symlink():
+            return []
+        return sorted(
+            path.stem for path in folder.iterdir() if path.suffix == ".json" and _VERSION.fullmatch(path.stem)
+        )
+
+    def publish(self, name: str) -> None:
+        """Make a complete version the visible one: from here on readers open it."""
+        files.write_atomic(self.pointer, f"{name}\n".encode())
+
+
+def version_name(number: int, build: str) -> str:
+    """The name of version `number` of a build (8 hexadecimal digits)."""
+    return f"v{number:06d}-{build}"
+
+
+def is_version(name: str) -> bool:
+    """Whether this is the name of a version."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def _path(root: str | Path) -> Path:
+    if not isinstance(root, (str, Path)):
+        raise ConfigError(f"the index directory is of type {type(root).__name__}; a path is needed")
+    if "\0" in str(root) or not str(root):
+        raise ConfigError(f"the index directory {str(root)!r} is not a path: it is empty or holds a NUL")
+    if isinstance(root, str) and "://" in root:
+        raise ConfigError(
+            f"{root.partition('://')[0]}://...: an address, where an index directory is needed; collections of engines "
+            "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
+        )
+    return Path(root)
+
+
+logger = logging.getLogger(__name__)
+
+_NOTE_BYTES = 4096
+_EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+_SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
+
+
+@contextlib.contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the writer lock of an index while the block runs.
+
+    Raises:
+        IndexLockedError: another process holds it; the message names it.
+        IndexFormatError: what has the lock's name is not a plain file of this index alone.
+        AveyBError: the file system has no locks.
+    """
+    with _locked(path) as handle:
+        if path.stat().st_size:  # a writer that ends in order leaves an empty file
+            logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
+        note = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv)[:200],
+        }
+        handle.truncate(0)
+        handle.write(json.dumps(note).encode())
+        handle.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a full disk must not hide what went wrong before
+                handle.truncate(0)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
+    while True:
+        files.make_folder(path.parent)
+        with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
+            if os.fstat(handle.fileno()).st_nlink > 1:  # writing to it would change a file that is elsewhere too
+                raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
+            try:
+                portalocker.lock(handle, _EXCLUSIVE)
+            except portalocker.AlreadyLocked:
+                raise IndexLockedError(
+                    f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
+                ) from None
+            except portalocker.LockException as error:
+                raise _no_locks(path, error) from error
+            if _is_at(handle, path):
+                yield handle
+                return
+
+
+def _no_locks(path: Path, error: Exception) -> AveyBError:
+    return AveyBError(f"{path}: cannot be locked ({error}); keep the index on a file system that has locks")
+
+
+def _is_at(handle: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    try:
+        note = json.loads(files.read_bounded(path, _NOTE_BYTES))
+        return f"pid {note['pid']} on {note['host']} since {note['since']}: {note['command']}"
+    except (OSError, IndexFormatError, ValueError, KeyError, TypeError, RecursionError):
+        return "it left no note of itself"
+
+
+def hold_version(manifest: Path) -> BinaryIO:
+    """Mark a version as being read: returns a file to keep open as long as it is.
+
+    Raises:
+        FileNotFoundError: the version is gone, or a writer looks at it this very moment, before it deletes it.
+        AveyBError: the file system has no locks.
+    """
+    handle = files.open_regular(manifest)
+    try:
+        portalocker.lock(handle, _SHARED)
+    except portalocker.LockException as error:
+        handle.close()
+        if isinstance(error, portalocker.AlreadyLocked):
+            raise FileNotFoundError(manifest) from None
+        raise _no_locks(manifest, error) from error
+    return handle
+
+
+def is_read(manifest: Path) -> bool:
+    """Whether anybody holds a version."""
+    try:
+        with files.open_regular(manifest) as handle:
+            portalocker.lock(handle, _EXCLUSIVE)
+    except portalocker.LockException:
+        return True
+    except (FileNotFoundError, IndexFormatError):  # no reader can have opened what is not a manifest
+        return False
+    return False
+
 
 FORMAT = 4
 TABLES = ("documents", "texts", "passages")
@@ -334,3 +561,32 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 def _bad(path: Path, what: str) -> IndexFormatError:
     return IndexFormatError(f"{path}: damaged ({what}); restore the file from a copy or build the index again")
+
+
+def describe(root: str | Path) -> dict[str, Any]:
+    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged.
+    """
+    index_dir = IndexDirectory(root)
+    manifest = read_manifest(root)
+    return {
+        "path": str(index_dir.root),
+        "version": manifest.version,
+        "build": manifest.build,
+        "format": manifest.format,
+        "created": manifest.created,
+        "package": manifest.package,
+        **dataclasses.asdict(manifest.encoding),
+        "index": manifest.index,
+        "recall": manifest.recall,
+        **dataclasses.asdict(manifest.counts),
+        "rejected": manifest.changes.rejected,
+        "indexes": {
+            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)] for kind in manifest.encoding.kinds
+        },
+        "bytes": sum(info.bytes for info in manifest.files.values()),
+        "files": len(manifest.files),
+        "unfinished": index_dir.journal.exists(),
+    }

@@ -14,6 +14,7 @@ of the tokens, one row of bytes after the other, where it keeps them. What a cha
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,23 +22,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.records import FileOrigin
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
-from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.input.documents import FileOrigin
-from aveyb_retrieval.indexes.pages import Pages
-from aveyb_retrieval.indexes.store.dataset import VECTOR, WORDS, Dataset
-from aveyb_retrieval.indexes.store.filters import ALL, compile_filter, quoted
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.store.dataset import LAYOUT, VECTOR, WORDS, Dataset
+from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
-from aveyb_retrieval.indexes.store.mapped import LAYOUT
 from aveyb_retrieval.indexes.store.numbering import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.indexes.encoding import Encoding
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
@@ -339,3 +339,67 @@ def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
     """A column of fixed-size lists from a matrix `[n, d]`."""
     flat = np.ascontiguousarray(rows, dtype=kind.value_type.to_pandas_dtype()).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
+
+
+MOST_COUNTED = 100_000  # different values of a field, and so what they take in memory
+MOST_GIVEN = 10_000
+
+
+def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar, int]]:
+    """Count the documents that satisfy a filter by the values of a field: the most frequent ones first.
+
+    Raises:
+        ConfigError: no document has the field, it has too many values, or the filter means nothing.
+    """
+    column = OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
+    rows = tables.documents.scan({"value": column}, compile_filter(where).sql)
+    found: Counter[tuple[bool, Scalar]] = Counter()
+    for each in rows["value"].value_counts().to_pylist():
+        text, count = each["values"], each["counts"]
+        value = text if field in OWN or text is None else json.loads(text)
+        items = value if isinstance(value, list) else [value]
+        # true is equal to 1 in Python alone
+        scalars = {(isinstance(item, bool), item) for item in items if isinstance(item, (str, int, float))}
+        found.update(dict.fromkeys(scalars, count))
+        if len(found) > MOST_COUNTED:
+            raise ConfigError(
+                f"the field {field!r} has more than {MOST_COUNTED:,} values; ask for another field, or under a filter "
+                "that leaves fewer"
+            )
+    if not found and field not in OWN and (told := no_such_field(tables, field)) and len(tables.documents):
+        raise ConfigError(f"no document can be counted: {told}")
+    return most_frequent((value, count) for (_, value), count in found.items())
+
+
+def most_frequent(counted: Iterable[tuple[Scalar, int]]) -> list[tuple[Scalar, int]]:
+    """Add up counts of values, the most frequent first."""
+    found: Counter[tuple[bool, Scalar]] = Counter()
+    for value, count in counted:
+        found[isinstance(value, bool), value] += count
+    best = sorted(found.items(), key=lambda each: (-each[1], isinstance(each[0][1], str), each[0]))
+    return [(value, count) for (_, value), count in best]
+
+
+@dataclass(frozen=True)
+class StoredVectors:
+    """The vectors of documents or passages, unit length, d = `dim`."""
+
+    tables: Tables
+    kind: Kind
+    dim: int
+
+    def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
+        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]` and vectors `[m, d]` float32."""
+        return self.tables.live_vectors(self.kind, numbers)
+
+    def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
+        """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
+        numbers = self.tables.numbers(self.kind, first, stop)
+        for start in range(0, len(numbers), rows):
+            yield self.live(numbers[start : start + rows])
+
+
+def ids_of(tables: Tables, kind: Kind) -> IntArray:
+    """Numbers of all documents or passages that are stored, ascending."""
+    dataset = tables.of(kind)
+    return np.sort(dataset.scan([dataset.key])[dataset.key].to_numpy())

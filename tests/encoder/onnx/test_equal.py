@@ -10,8 +10,7 @@ import pytest
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec
-from aveyb_retrieval.encoder.onnx.export import export_onnx
-from aveyb_retrieval.encoder.onnx.graph import Float32, Int8
+from aveyb_retrieval.encoder.onnx.export import Float32, Int8, export_onnx
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.models import PRESETS

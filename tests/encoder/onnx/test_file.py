@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.onnx import file
+from aveyb_retrieval.encoder.onnx import model as file
 from aveyb_retrieval.encoder.onnx.export import export_onnx
-from aveyb_retrieval.encoder.onnx.file import METADATA
+from aveyb_retrieval.encoder.onnx.model import METADATA
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.onnx.forms import save_model, store_table_in_int8
 from tests.encoder.test_switches import SWITCHES

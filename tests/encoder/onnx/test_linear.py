@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from aveyb_retrieval.encoder.onnx.graph import LARGEST_WEIGHT, Graph, Int8
+from aveyb_retrieval.encoder.onnx.export import LARGEST_WEIGHT, Graph, Int8
 
 RNG = np.random.default_rng(0)
 

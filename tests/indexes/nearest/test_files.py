@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.nearest import faiss_check, faiss_codes, faiss_file, faiss_index, faiss_structure
+from aveyb_retrieval.indexes.nearest import (
+    faiss_check,
+    faiss_file,
+    faiss_structure,
+)
+from aveyb_retrieval.indexes.nearest import (
+    faiss_check as faiss_codes,
+)
+from aveyb_retrieval.indexes.nearest import (
+    faiss_file as faiss_index,
+)
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_check import Expected
 from aveyb_retrieval.indexes.nearest.tiers import Nearest

@@ -11,7 +11,7 @@ import pytest
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.nearest import build, memory, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
-from aveyb_retrieval.indexes.nearest.faiss_searcher import FaissSearcher
+from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store.numbering import number_range
 from tests.indexes.nearest.fake import FakeVectors, unit

@@ -6,12 +6,12 @@ import itertools
 import math
 import random
 
-from aveyb_retrieval.indexes.nearest import faiss_index
+from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.nearest.build import MAX_TIERS, plan
 from aveyb_retrieval.indexes.store.manifest import Tier
 
 DIM = 256
-LIMIT = faiss_index.exact_limit(DIM)
+LIMIT = faiss_file.exact_limit(DIM)
 
 
 def tier(first: int, stop: int, count: int, dead: int = 0) -> Tier:
@@ -56,7 +56,7 @@ def test_a_file_with_many_deleted_vectors_is_made_again_alone() -> None:
 def test_single_adds_and_deletions_keep_files_few_and_work_small() -> None:
     rng = random.Random(0)
     dim = 256 * LIMIT // 20  # so that 20 vectors are enough for a file
-    assert faiss_index.exact_limit(dim) == 20
+    assert faiss_file.exact_limit(dim) == 20
     tiers: list[Tier] = []
     stored: set[int] = set()
     indexed = 0
@@ -84,9 +84,9 @@ def test_single_adds_and_deletions_keep_files_few_and_work_small() -> None:
 
 
 def test_auto_scans_all_codes_up_to_a_size_and_then_a_quarter_of_its_lists() -> None:
-    assert faiss_index.choose_factory("auto", 50_000) == "IVF1,RaBitQfs"
-    assert faiss_index.auto_params("IVF1,RaBitQfs") == {}
-    large = faiss_index.choose_factory("auto", 4_000_000)
+    assert faiss_file.choose_factory("auto", 50_000) == "IVF1,RaBitQfs"
+    assert faiss_file.auto_params("IVF1,RaBitQfs") == {}
+    large = faiss_file.choose_factory("auto", 4_000_000)
     assert large == "IVF2048,RaBitQfs"
-    assert faiss_index.auto_params(large) == {"nprobe": 512}
-    assert faiss_index.choose_factory("HNSW32", 4_000_000) == "HNSW32"
+    assert faiss_file.auto_params(large) == {"nprobe": 512}
+    assert faiss_file.choose_factory("HNSW32", 4_000_000) == "HNSW32"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.indexes.input.readers.base import FileText, Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import kind_of
-from aveyb_retrieval.indexes.input.readers.process import FileReader
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable
+from aveyb_retrieval.documents.readers.formats import kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.readers import formats, process
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.formats import kind_of
+from aveyb_retrieval.documents.readers.ocr import why_none
+from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError
-from aveyb_retrieval.indexes.input.corpus import read_corpus
-from aveyb_retrieval.indexes.input.documents import FieldNames, Record, Rejected
-from aveyb_retrieval.indexes.input.readers import formats, process
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import kind_of
-from aveyb_retrieval.indexes.input.readers.ocr import why_none
-from aveyb_retrieval.indexes.input.readers.process import FileReader
 from tests.indexes.files import make_pdf, make_zip
 from tests.indexes.readers.conftest import reason
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.readers.code import LANGUAGES
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.code import LANGUAGES
 
 if TYPE_CHECKING:
     from tests.indexes.readers.conftest import Read

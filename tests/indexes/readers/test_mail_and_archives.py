@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.base import Unreadable
 from tests.indexes.files import make_pdf, make_zip
 from tests.indexes.readers.conftest import label
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.base import Unreadable
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
 from tests.indexes.readers.conftest import label
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.formats import kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.indexes.input.readers.base import Unreadable
-from aveyb_retrieval.indexes.input.readers.formats import kind_of
-from aveyb_retrieval.indexes.input.readers.process import FileReader
-from aveyb_retrieval.indexes.pages import Pages
 from tests.indexes.files import make_docx, make_epub, make_pdf, make_zip
 from tests.indexes.readers.conftest import label, reason
 

@@ -1,0 +1,392 @@
+"""Corpora: JSON lines, JSON, CSV, TSV and Parquet files, standard input, what Python gives; one record a document.
+
+Every supported input as one stream of documents, in a fixed order and constant memory.
+
+`.jsonl` `.json` `.csv` `.tsv` (each also `.gz` or `.zst`), `.parquet`, files that hold one document each (PDF, DOCX,
+HTML, EPUB, Markdown, text) and folders of them (or a BEIR folder, with its `corpus.jsonl`), globs, `-` for JSON on
+standard input, `hf:owner/name` or `hf:owner/name:split` for a data set of the Hugging Face hub, or any Python iterable
+of mappings or texts. A line that is not a document comes out as `Rejected`, a file of a folder that is not read as
+`Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+from aveyb_retrieval.documents.folders import (
+    MANY_DOCUMENTS,
+    SourceFile,
+    beir_corpus,
+    known_files,
+    list_folder,
+    read_files,
+    read_folder,
+)
+from aveyb_retrieval.documents.json_lines import (
+    COMPRESSED,
+    LongLine,
+    decompress,
+    read_blocks,
+    read_json,
+    read_json_lines,
+    split_lines,
+    split_suffix,
+)
+from aveyb_retrieval.documents.readers.base import Unreadable, too_long
+from aveyb_retrieval.documents.readers.code import LANGUAGES
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.reading import ColumnType, Reading, convert, fits, transcode
+from aveyb_retrieval.documents.records import (
+    FieldNames,
+    Item,
+    Notice,
+    Record,
+    Rejected,
+    SourceLocation,
+    path_text,
+    read_row,
+    shown,
+)
+from aveyb_retrieval.errors import InputError, extra_for
+
+SEPARATORS = (",", ";", "\t", "|")
+
+OpenBlocks = Callable[[], Iterator[bytes]]
+"""Opens a table from its start, as UTF-8."""
+
+
+def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: bool) -> Iterator[Item]:
+    """Read a CSV or TSV file twice: for the types of its columns, then for its documents.
+
+    The separator is the one by which the header has a column of that name for the text: a tab in a TSV file, else a
+    comma, a semicolon, a tab or a bar.
+
+    Raises:
+        InputError: the header lacks a column, or the file is not a table.
+    """
+    separator = "\t" if tabs else _separator(open_blocks, reading)
+    types = _types(open_blocks, source, separator, reading)
+    header: list[str] | None = None
+    for location, row in _rows(open_blocks(), source, separator, reading.max_line):
+        if header is None:
+            header = row
+        elif not row:
+            continue  # a blank line
+        elif len(row) != len(header):
+            reason = f"{len(row)} fields where the header names {len(header)}"
+            yield Rejected(location, reason, shown(separator.join(row)))
+        else:
+            yield _document(dict(zip(header, row, strict=True)), types, location, reading.names)
+
+
+def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLocation, names: FieldNames) -> Item:
+    try:
+        typed = row | {column: convert(row[column], kind) for column, kind in types.items()}
+    except ValueError as error:
+        column = next(name for name, kind in types.items() if not fits(row[name], kind))
+        return Rejected(location, f"column {column!r}: {error} (--types, types)", shown(row))
+    return read_row(typed, location, names)
+
+
+def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
+    first = next(split_lines(open_blocks(), reading.max_line), b"")
+    line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
+    for separator in SEPARATORS:
+        try:
+            header = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:  # reading the rows says what is wrong, and in which line
+            continue
+        if reading.names.text in header:
+            return separator
+    return max(SEPARATORS, key=line.count)  # the message shows the columns as they would be
+
+
+def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Reading) -> dict[str, str]:
+    """The types of all columns that are metadata and no strings: those that are given, and those of their values."""
+    rows = _rows(open_blocks(), source, separator, reading.max_line)
+    location, header = next(rows, (SourceLocation(source, 1), []))
+    _check_header(header, location, reading)
+    id_field = reading.names.id or ("_id" if "_id" in header else "id")
+    inferred = {
+        number: ColumnType()
+        for number, column in enumerate(header)
+        if column not in (id_field, reading.names.title, reading.names.text, *reading.types)
+    }
+    for _, row in rows:
+        if len(row) == len(header):
+            for number, column_type in inferred.items():
+                column_type.see(row[number])
+    types = {header[number]: column_type.name for number, column_type in inferred.items()} | dict(reading.types)
+    return {column: kind for column, kind in types.items() if kind != "string"}
+
+
+def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
+    names = reading.names
+    given = [
+        names.text,
+        *([names.id] if names.id else []),
+        *([names.title] if names.title != FieldNames().title else []),
+    ]
+    if missing := [name for name in given if name not in header]:
+        raise InputError(
+            f"{location}: the header names {header}; a column {missing[0]!r} is needed "
+            "(--text-field, --id-field and --title-field choose others)"
+        )
+    if unknown := [name for name in reading.types if name not in header]:
+        raise InputError(f"{location}: the header names {header}; --types names a column {unknown[0]!r}")
+
+
+def _rows(
+    blocks: Iterable[bytes], source: str, separator: str, longest: int
+) -> Iterator[tuple[SourceLocation, list[str]]]:
+    csv.field_size_limit(sys.maxsize)  # rows are bounded below, whatever their fields
+    lines = _RowLines(blocks, source, longest)
+    rows = csv.reader(lines, delimiter=separator, strict=True)
+    try:
+        for row in rows:
+            lines.held = 0
+            yield SourceLocation(source, rows.line_num), row
+    except csv.Error as error:
+        raise InputError(f"{source}, line {rows.line_num}: {error}; quote fields as in RFC 4180") from error
+
+
+class _RowLines:
+    """The lines of a table as text. A quoted field may span lines, so one bad line spoils the row: the file is refused.
+
+    `held` counts the bytes of the row so far; the reader of rows sets it to 0 after each row.
+    """
+
+    def __init__(self, blocks: Iterable[bytes], source: str, longest: int) -> None:
+        self.held = 0
+        self._lines = enumerate(split_lines(blocks, longest), start=1)
+        self._source = source
+        self._longest = longest
+
+    def __iter__(self) -> _RowLines:
+        return self
+
+    def __next__(self) -> str:
+        number, line = next(self._lines)
+        self.held += line.length if isinstance(line, LongLine) else len(line)
+        if isinstance(line, LongLine) or self.held > self._longest + 1:
+            raise InputError(f"{self._source}, line {number}: a row of {too_long(self.held, self._longest)}")
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self._source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
+                "or save it as UTF-8"
+            ) from error
+
+
+Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
+
+STDIN = "-"
+HUB = "hf:"
+
+
+def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None = None) -> Iterator[Item]:
+    """Read documents from one source or several, one after the other.
+
+    Args:
+        corpus: Where they are, or the documents themselves.
+        reading: How; None is as `Reading` says by default.
+
+    Raises:
+        InputError: a source is missing, unreadable, or of a format that is not known.
+        OptionalDependencyError: the format needs a package that is not installed.
+    """
+    reading = reading or Reading()
+    sources = source_names(corpus)
+    titles = False
+    if sources is None:
+        items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names told that these are rows
+    else:
+        items = (item for source in sources for item in _read_safely(source, reading))
+    for item in items:
+        titles |= isinstance(item, Record) and bool(item.title)
+        yield item
+    if not titles and reading.names.title != FieldNames().title:
+        yield Notice("corpus", f"no document has a title in the field {reading.names.title!r}", left_out=False)
+
+
+def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
+    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents."""
+    if isinstance(corpus, (str, Path)):
+        return [str(corpus)]
+    if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
+        return None if _are_texts(corpus) else [str(c) for c in corpus]
+    return None
+
+
+def _are_texts(strings: Sequence[str | Path]) -> bool:
+    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a file's format."""
+    return all(isinstance(s, str) and len(s.split()) > 1 and not _could_be_path(s) for s in strings)
+
+
+def _could_be_path(text: str) -> bool:
+    if "\n" in text or len(text) > 4096:
+        return False
+    files = (suffix for suffix, name in SUFFIXES.items() if name not in LANGUAGES)  # a sentence may end in "node.js"
+    try:
+        return text.lower().endswith((*files, *MANY_DOCUMENTS, *COMPRESSED)) or Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
+    try:
+        yield from _read_source(source, reading)
+    except OSError as error:
+        raise InputError(f"{path_text(source)}: cannot be read ({error.strerror or error})") from error
+
+
+def _read_source(source: str, reading: Reading) -> Iterator[Item]:
+    if source == STDIN:
+        blocks = transcode(read_blocks(sys.stdin.buffer), reading.encoding, "standard input")
+        yield from read_json(blocks, "standard input", reading)
+        return
+    path = Path(source)
+    if path.is_dir():
+        beir = beir_corpus(path, follow_links=reading.follow_links)
+        yield from read_folder(path, reading) if beir is None else _read_file(beir, reading)
+    elif path.is_file():
+        yield from _read_file(path, reading)
+    elif source.startswith(HUB):
+        yield from _read_dataset(source.removeprefix(HUB), reading.names)
+    elif any(c in source for c in "*?["):
+        matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207  # patterns may be absolute
+        if not matches:
+            raise InputError(f"{path_text(source)}: no file matches this pattern")
+        for match in matches:
+            yield from _read_source(match, reading)
+    else:
+        raise InputError(
+            f"{path_text(source)}: no such file or folder (a text is given as {{'text': ...}}, a data set of the "
+            f"Hugging Face hub as {HUB}owner/name)"
+        )
+
+
+def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
+    kind = kind_of(path)
+    if kind is not None:
+        yield from read_files(
+            [SourceFile(path, path_text(path.as_posix()), path_text(path.parent.resolve()), kind, named=True)], reading
+        )
+        return
+    suffix, compression = split_suffix(path)
+    if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
+        raise InputError(
+            f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
+            f"{', '.join(MANY_DOCUMENTS)}, {known_files()}, and those of text also with .gz or .zst"
+        )
+    if suffix == ".parquet":
+        yield from _read_parquet(path, reading)
+    elif suffix in (".csv", ".tsv"):
+        yield from read_table(
+            lambda: _blocks(path, compression, reading.encoding), path_text(path), reading, tabs=suffix == ".tsv"
+        )
+    else:
+        read = read_json if suffix == ".json" else read_json_lines
+        yield from read(_blocks(path, compression, reading.encoding), path_text(path), reading)
+
+
+def _read_parquet(path: Path, reading: Reading) -> Iterator[Item]:
+    with FileReader(None, reading.max_line, reading.file_seconds) as reader:
+        try:
+            yield from reader.read_rows(path, reading.names)
+        except Unreadable as reason:
+            raise InputError(f"{path_text(path)}: {reason}") from None
+
+
+def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[bytes]:
+    """The contents of a file, decompressed, as UTF-8."""
+    with path.open("rb") as handle:
+        yield from transcode(decompress(handle, path, compression), encoding, path_text(path))
+
+
+def _read_dataset(source: str, names: FieldNames) -> Iterator[Item]:
+    name, _, split = source.partition(":")
+    with extra_for(f"reading the Hugging Face dataset {name!r}", "hub"):
+        import datasets
+    try:
+        rows = datasets.load_dataset(name, split=split or "train", streaming=True)
+    except (OSError, ValueError) as error:  # datasets' own errors derive from these two
+        raise InputError(f"{HUB}{source}: cannot be loaded from the Hugging Face hub ({error})") from error
+    for number, row in enumerate(rows, start=1):
+        yield read_row(row, SourceLocation(f"{HUB}{source}", number, "row"), names)
+
+
+def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
+    for number, row in enumerate(rows, start=1):
+        location = SourceLocation("corpus", number, "document")
+        if isinstance(row, (Record, Rejected)):  # read before, by whoever wrote a shard
+            yield row
+        elif isinstance(row, str):
+            yield read_row({names.text: row}, location, names)
+        elif isinstance(row, Mapping):
+            yield read_row(row, location, names)
+        else:
+            kind = type(row).__name__
+            yield Rejected(location, f"a mapping or a text is needed, this is of type {kind}", shown(row))
+
+
+def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
+    """Count documents: exactly for folders, lists and JSON lines, about for tables; None where that would need parsing.
+
+    What cannot be read is not counted: the reading that follows says why.
+    """
+    sources = source_names(corpus)
+    if sources is None:
+        return len(corpus) if isinstance(corpus, Sized) else None
+    total = 0
+    for source in sources:
+        count = None if source == STDIN else _count(Path(source))
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _count(path: Path) -> int | None:
+    try:
+        if path.is_dir():
+            beir = beir_corpus(path, follow_links=False)
+            return len(list_folder(path).files) if beir is None else _lines(beir, "")
+        if not path.is_file():
+            return None
+        if kind_of(path) is not None:
+            return 1
+        suffix, compression = split_suffix(path)
+        if suffix in (".jsonl", ".ndjson"):
+            return _lines(path, compression)
+        if suffix in (".csv", ".tsv"):
+            return max(0, _lines(path, compression) - 1)  # the header
+        return _parquet_rows(path) if suffix == ".parquet" else None
+    except (OSError, InputError):
+        return None
+
+
+def _lines(path: Path, compression: str) -> int:
+    count, last = 0, b"\n"
+    with path.open("rb") as handle:
+        for block in decompress(handle, path, compression):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def _parquet_rows(path: Path) -> int | None:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return int(pyarrow.parquet.read_metadata(path).num_rows)
+    except pyarrow.ArrowException:
+        return None

@@ -1,0 +1,251 @@
+"""Folders and files that hold one document each: what is read of them, what is left out and why."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from aveyb_retrieval.documents.json_lines import COMPRESSED, split_suffix
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, FileKind, kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.records import (
+    LONGEST_REASON,
+    FieldNames,
+    FileOrigin,
+    Item,
+    Notice,
+    Record,
+    Rejected,
+    SourceLocation,
+    path_text,
+    read_row,
+)
+from aveyb_retrieval.errors import InputError, OptionalDependencyError
+from aveyb_retrieval.wording import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aveyb_retrieval.documents.reading import Reading
+
+MANY_DOCUMENTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+# Left out of folders without a word of something missing: no text is in them, or it is not for readers.
+WITHOUT_TEXT = {
+    ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".heic", ".svg", ".ico", ".psd", ".mp3", ".m4a",
+    ".wav", ".flac", ".ogg", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".ttf", ".otf", ".woff", ".woff2", ".eot",
+    ".pyc", ".o", ".a", ".so", ".dll", ".exe", ".class", ".jar", ".whl", ".lock", ".map", ".css", ".tmp", ".bak",
+}  # fmt: skip
+_NAMED = 5  # suffixes that a summary names
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that holds one document.
+
+    Attributes:
+        path: Where it is.
+        id: Of its document: its path below the folder that is read, with "/".
+        folder: The folder that is read, as an absolute path.
+        kind: How it is read.
+        named: It was not found in a folder, but asked for by its name: a link is followed, and it must be readable.
+    """
+
+    path: Path
+    id: str
+    folder: str
+    kind: FileKind
+    named: bool = False
+
+
+class Listing(NamedTuple):
+    """What a folder holds, each by name: files that are read, what is left out, and folders that cannot be listed."""
+
+    files: list[SourceFile]
+    notices: list[Notice]
+    unreadable: list[Rejected]
+
+
+def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
+    """List the files below a folder that hold one document each, and what is left out.
+
+    Hidden files and folders are left out, and links, unless they are followed: a folder that somebody else has made
+    may hold a link to a file that is nobody's business. Depth is bounded only by the longest path of the system.
+
+    Raises:
+        InputError: the folder itself cannot be read.
+    """
+    files: list[SourceFile] = []
+    notices: list[Notice] = []
+    unreadable: list[Rejected] = []
+    whole = path_text(folder.resolve())
+    waiting, seen = [folder], {_identity(folder)}
+    while waiting:
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as found:
+                entries = list(found)
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+            if parent == folder:
+                raise InputError(f"{path_text(folder)}: {reason}") from error
+            unreadable.append(Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True))
+            continue
+        for entry in entries:
+            path = parent / entry.name
+            is_folder = _is_folder(entry, follow_links)
+            if notice := _left_out(path, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
+                notices.append(notice)
+            elif not is_folder:
+                kind = kind_of(path)
+                assert kind is not None  # `_left_out` has a reason for the others
+                files.append(SourceFile(path, path_text(path.relative_to(folder).as_posix()), whole, kind))
+            elif (identity := _identity(path)) in seen:
+                notices.append(Notice(path_text(path), "a folder that is read already, by another name", harmless=True))
+            else:
+                seen.add(identity)
+                waiting.append(path)
+    return Listing(
+        sorted(files, key=lambda file: Path(file.id)),
+        sorted(notices, key=lambda notice: notice.path),
+        sorted(unreadable, key=lambda item: item.location.source),
+    )
+
+
+def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:
+    """The corpus of a folder in BEIR's form, which is read instead of its files; None where there is none."""
+    corpus = folder / "corpus.jsonl"
+    return corpus if corpus.is_file() and (follow_links or not corpus.is_symlink()) else None
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        about = folder.stat()
+    except OSError:  # listing it says why
+        return None
+    return about.st_dev, about.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str], follow_links: bool) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=follow_links)
+    except OSError:  # a link in a circle
+        return False
+
+
+def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
+    """Why a file or folder inside of a folder is not read; None where it is."""
+    shown = path_text(path)
+    if path.name.startswith("."):
+        return Notice(shown, "hidden", harmless=True)
+    if path.name.startswith("~$"):
+        return Notice(shown, "a lock file of an office program", harmless=True)
+    if is_link:
+        return Notice(shown, "a link (--follow-links, follow_links)")
+    if is_folder:
+        return None
+    if kind_of(path) is not None:
+        return None if path.is_file() else Notice(shown, "not a plain file")
+    suffix, _ = split_suffix(path)
+    if suffix in MANY_DOCUMENTS:
+        return Notice(shown, f"{suffix} holds many documents: index it by itself")
+    harmless = path.suffix.lower() in WITHOUT_TEXT
+    return Notice(shown, f"unknown kind {path_text(path.suffix)}" if path.suffix else "no suffix", harmless=harmless)
+
+
+def summary(notices: list[Notice]) -> str:
+    """Say in a few words how many files were left out, by their reasons."""
+    counts = Counter(notice.reason for notice in notices if notice.left_out)
+    named = [f"{count:,} {reason}" for reason, count in counts.most_common(_NAMED)]
+    others = len(counts) - len(named)
+    return "; ".join([*named, *([f"{others:,} other reasons"] if others else [])])
+
+
+def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
+    """Read every file below a folder that holds one document.
+
+    Raises:
+        InputError: there is none.
+    """
+    files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links)
+    if not files:
+        found = f": {summary(notices)}" if notices else ""
+        raise InputError(
+            f"{path_text(folder)}: holds no file that is read{found}; {known_files()} are, and a corpus.jsonl"
+        )
+    yield from notices
+    yield from unreadable
+    yield from read_files(files, reading)
+
+
+def known_files() -> str:
+    """The suffixes of files that hold one document each, as a list in words."""
+    return ", ".join(SUFFIXES)
+
+
+def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
+    """Read files that hold one document each: for each a document, a reason why there is none, or a notice."""
+    with FileReader(reading.encoding, reading.max_line, reading.file_seconds) as reader:
+        for file in files:
+            yield from _read(file, reader, follow_links=reading.follow_links or file.named)
+
+
+def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -> Iterator[Item]:
+    shown = path_text(file.path)
+    location = SourceLocation(shown, 0)
+    try:
+        modified = _modified(file.path, follow_links)
+        found, digest = reader.read(file.path, file.kind, follow_links=follow_links)
+    except Unreadable as reason:
+        yield Rejected(location, shortened(str(reason), LONGEST_REASON), "", found=not file.named)
+        return
+    except OptionalDependencyError as error:
+        if file.named:
+            raise
+        missing = f"{error.package} is needed and is not installed: {error.command}"
+        yield Rejected(location, missing, "", found=True)
+        return
+    if not found.text.strip():
+        if found.warning:  # of an archive of which nothing could be read
+            yield Rejected(location, shortened(found.warning, LONGEST_REASON), "", found=not file.named)
+            return
+        yield Notice(shown, "holds no text", harmless=True)
+        return
+    if found.warning:
+        yield Notice(shown, shortened(found.warning, LONGEST_REASON), left_out=False)
+    row = {
+        "_id": file.id,
+        "title": found.title or _stem(file.path),
+        "text": found.text,
+        "path": file.id,
+        "type": file.kind.name,
+        "modified": modified,
+    }
+    item = read_row(row, location, FieldNames())
+    origin = FileOrigin(digest, file.folder, found.pages)
+    yield replace(item, origin=origin) if isinstance(item, Record) else replace(item, found=not file.named)
+
+
+def _modified(path: Path, follow_links: bool) -> str:
+    """When a file was changed last, in UTC, as 2026-01-31T12:00:00+00:00."""
+    try:
+        about = path.stat() if follow_links else path.lstat()
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(about.st_mode):
+        raise Unreadable("not a plain file")
+    try:
+        return datetime.fromtimestamp(int(about.st_mtime), timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):
+        raise Unreadable("its time of modification is no date") from None
+
+
+def _stem(path: Path) -> str:
+    """The name of a file without its suffixes: "notes" for notes.txt.gz."""
+    stem = path.with_suffix("").stem if path.suffix.lower() in COMPRESSED else path.stem
+    return path_text(stem)

@@ -1,0 +1,230 @@
+"""PDF by PDFium: the text page by page, page labels, and the headings: those that its bookmarks name, else by size."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import time
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, clean, one_line
+from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    import pypdfium2
+
+_HYPHEN = re.compile(r"[\x02\u00ad\ufffe]\s*")  # PDFium's sign of a word that is divided at the end of a line
+_FILE_NAME = re.compile(r"(?i)untitled|.*\.(?:dvi|tex|docx?|indd|qxd|pdf|rtf|html?|txt)$|microsoft word - .*")
+_SENTENCE_END = tuple(".!?:\"')”’。！？")  # noqa: RUF001  # stops of other scripts
+_FORMAT, _PASSWORD, _SECURITY = 3, 4, 5  # FPDF_GetLastError
+_LONGEST_NUMBER = 8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
+_NAMED = 8  # pages that a warning names
+# Headings of a file without bookmarks: short lines in larger type than most of its text.
+_LARGER = 1.15  # times the size of most of the text
+_LONGEST_HEADING = 120  # characters of a heading
+_MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
+_LEVELS = 4
+
+Sizes = dict[str, float]
+"""The size of type, in points, of the lines of a page, by their letters and digits."""
+
+
+def read_pdf(data: bytes, longest: int) -> FileText:
+    """Read a PDF file: `longest` bounds the characters of its text.
+
+    Raises:
+        Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
+    """
+    import pypdfium2
+
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        raise Unreadable(_reason(getattr(error, "err_code", None), str(error))) from None
+    try:
+        return _read(document, longest)
+    finally:
+        document.close()
+
+
+def _reason(code: int | None, message: str) -> str:
+    if code == _PASSWORD:
+        return "encrypted, and a password is needed to read it; save it without one"
+    if code == _SECURITY:
+        return "encrypted in a way that PDFium does not know; save it without a password"
+    if code == _FORMAT:
+        return "not a PDF file, or damaged beyond repair"
+    return f"not readable as PDF: {one_line(message)}"
+
+
+def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
+    count = len(document)
+    if not 1 <= count <= MAX_PAGES:
+        raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
+    bookmarks = _bookmarks(document)
+    texts: list[str] = []
+    sizes: list[Sizes] = []
+    pictures: list[int] = []  # numbers of pages that show pictures and hold no text
+    length = 0
+    enough = time.monotonic() + ALL_SECONDS
+    for index in range(count):
+        text, is_picture, page_sizes = _page(document, index, measure=not bookmarks)
+        if is_picture and time.monotonic() < enough:
+            text = clean(read_picture(document[index])).strip()
+        if is_picture and not text:
+            pictures.append(index + 1)
+        texts.append(_mark_headings(text, bookmarks.get(index, [])))
+        sizes.append(page_sizes)
+        length += len(text)
+        check_characters(length, longest)
+    if pictures and not length:
+        raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
+    labels = tuple(short_label(one_line(document.get_page_label(index))) for index in range(count))
+    if all(label in ("", str(number)) for number, label in enumerate(labels, start=1)):
+        labels = ()
+    text, starts = _join(texts if bookmarks else _mark_by_size(texts, sizes))
+    return FileText(_title(document), text, Pages(starts, labels), _warning(pictures, count))
+
+
+def _page(document: pypdfium2.PdfDocument, index: int, *, measure: bool) -> tuple[str, bool, Sizes]:
+    """The text of one page, whether it is a picture without text, and the sizes of its lines."""
+    import pypdfium2
+
+    try:
+        page = document[index]
+        words = page.get_textpage()
+        text = clean(_HYPHEN.sub("", words.get_text_bounded())).strip()
+        sizes = _line_sizes(words) if measure else {}
+        words.close()
+        image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
+        is_picture = not text and any(page.get_objects(filter=[image], max_depth=3))
+        page.close()
+    except pypdfium2.PdfiumError as error:
+        raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
+    return text, is_picture, sizes
+
+
+def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
+    """All pages as one text, and where each begins. A sentence that goes on over a page break stays one paragraph."""
+    parts, starts, position = [], [], 0
+    for text, following in pairwise([*texts, ""]):
+        starts.append(position)
+        end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
+        part = text + end if text else ""
+        parts.append(part)
+        position += len(part)
+    return "".join(parts), tuple(starts)
+
+
+def _title(document: pypdfium2.PdfDocument) -> str:
+    title = one_line(document.get_metadata_value("Title"))
+    return "" if _FILE_NAME.fullmatch(title) else title
+
+
+def _warning(pictures: list[int], count: int) -> str:
+    if not pictures:
+        return ""
+    named = ", ".join(map(str, pictures[:_NAMED])) + (", ..." if len(pictures) > _NAMED else "")
+    return f"{len(pictures):,} of {count:,} pages are pictures without text, probably scanned: {named}"
+
+
+def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:
+    """The bookmarks of each page, by its index: (level from 1, title)."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for bookmark in document.get_toc():
+        target: Any = bookmark.get_dest()
+        index = target.get_index() if target is not None else None
+        title = _letters_of(bookmark.get_title())
+        if index is not None and title:
+            found.setdefault(index, []).append((min(bookmark.level + 1, 6), title))
+    return found
+
+
+def _mark_headings(text: str, bookmarks: list[tuple[int, str]]) -> str:
+    """The text of a page, the lines that its bookmarks name as headings in Markdown."""
+    if not bookmarks:
+        return text
+    lines = text.split("\n")
+    letters = [_letters_of(line) for line in lines]
+    first = 0
+    for level, title in bookmarks:
+        for number in range(first, len(lines)):
+            if _names(title, letters[number]):
+                lines[number] = f"\n{'#' * level} {lines[number].strip()}\n"
+                first = number + 1
+                break
+    return "\n".join(lines).strip()
+
+
+def _names(title: str, line: str) -> bool:
+    if not line.endswith(title):
+        return False
+    return len(line) == len(title) or (len(title) > 2 and len(line) - len(title) <= _LONGEST_NUMBER)
+
+
+def _letters_of(text: str) -> str:
+    """Return the letters and digits of a text, without case."""
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _line_sizes(words: pypdfium2.PdfTextPage) -> Sizes:
+    """Measure the lines of a page, each by its first letter or digit."""
+    sizes: Sizes = {}
+    start = 0
+    for line in words.get_text_range().split("\n"):
+        letters = _letters_of(line)
+        if letters:
+            first = next(number for number, character in enumerate(line) if character.isalnum())
+            sizes.setdefault(letters, _size(words, start + first))
+        start += len(line) + 1
+    return sizes
+
+
+def _size(words: pypdfium2.PdfTextPage, character: int) -> float:
+    """The size of a character, to half a point: that of its font, enlarged as the page says."""
+    from pypdfium2 import raw
+
+    matrix = raw.FS_MATRIX()
+    size = raw.FPDFText_GetFontSize(words, character)
+    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
+        scale = math.hypot(matrix.b, matrix.d)
+        size *= scale if math.isfinite(scale) and scale > 0 else 1.0
+    return round(2 * size) / 2
+
+
+def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
+    """Return the texts of pages with lines in larger type as headings in Markdown, the largest at level 1."""
+    lengths: Counter[float] = Counter()
+    for page in sizes:
+        for letters, size in page.items():
+            lengths[size] += len(letters)
+    if not lengths:
+        return texts
+    body = lengths.most_common(1)[0][0]
+    larger = sorted((size for size in lengths if size >= _LARGER * body), reverse=True)
+    if not larger or sum(map(lengths.__getitem__, larger)) > _MOST_LARGER * lengths.total():
+        return texts
+    levels = {size: min(rank, _LEVELS) for rank, size in enumerate(larger, start=1)}
+    return [_marked(text, page, levels) for text, page in zip(texts, sizes, strict=True)]
+
+
+def _marked(text: str, sizes: Sizes, levels: dict[float, int]) -> str:
+    lines: list[str] = []
+    level_before = 0
+    for line in text.split("\n"):
+        level = levels.get(sizes.get(_letters_of(line), 0.0), 0)
+        if level and any(map(str.isalpha, line)) and len(line) <= _LONGEST_HEADING:
+            if level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING:  # a heading of two lines
+                lines[-1] = f"{lines[-1].rstrip()} {line.strip()}\n"
+            else:
+                lines.append(f"\n{'#' * level} {line.strip()}\n")
+                level_before = level
+            continue
+        level_before = 0
+        lines.append(line)
+    return "\n".join(lines).strip()

@@ -1,0 +1,167 @@
+"""Read files through a process of their own (`worker.py`), which is ended when a file takes too long."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.readers.base import FILE_SECONDS, FileText, Unreadable
+from aveyb_retrieval.documents.readers.formats import FileKind, missing_package
+from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text
+from aveyb_retrieval.errors import OptionalDependencyError
+from aveyb_retrieval.system import LIMITED
+from aveyb_retrieval.wording import how_it_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WALL_SECONDS = 900.0  # a process that waits for something else than the processor
+LOST_SECONDS = 600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
+SHORT_SECONDS = 5
+
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from aveyb_retrieval.documents.readers.worker import main; main()"
+)
+
+
+class FileReader:
+    """Reads files in another process, one after the other. Use it in a `with`.
+
+    Each file has `seconds` of processor time. Where files that could not be read have taken `LOST_SECONDS` together,
+    somebody has made them for that, and each further file has `SHORT_SECONDS`.
+    """
+
+    def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
+        self._encoding = encoding
+        self._longest = longest
+        self._seconds = seconds
+        self._lost = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop()
+
+    def read(self, path: Path, kind: FileKind, *, follow_links: bool = True) -> tuple[FileText, str]:
+        """Read the document that a file holds; also give the SHA-256 of the file's bytes.
+
+        Raises:
+            Unreadable: it cannot be read; the message is the reason.
+            OptionalDependencyError: the package for its format is not installed.
+        """
+        if missing := missing_package(kind.name):
+            raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
+        began = time.monotonic()
+        try:
+            self._ask(path, kind=kind, encoding=self._encoding, longest=self._longest, follow_links=follow_links)
+            answer = self._answer()
+        except Unreadable:
+            self._lost += time.monotonic() - began
+            raise
+        try:
+            pages = None if answer["pages"] is None else Pages.from_json(answer["pages"])
+        except ValueError as error:
+            raise Unreadable(f"its pages cannot be told ({error})") from None
+        return FileText(answer["title"], answer["text"], pages, answer["warning"]), answer["sha256"]
+
+    def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
+        """Read the documents of a Parquet file. The seconds of a file are here those of some rows.
+
+        Raises:
+            Unreadable: it cannot be read; the message is the reason.
+        """
+        self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
+        source = path_text(path)
+        while (rows := self._answer()["rows"]) is not None:
+            for row in rows:
+                location = SourceLocation(source, row.pop("row"), "row")
+                yield Rejected(location, **row) if "reason" in row else Record(location=location, **row)
+
+    @property
+    def _allowed(self) -> int:
+        return self._seconds if self._lost < LOST_SECONDS else min(self._seconds, SHORT_SECONDS)
+
+    def _ask(self, path: Path, **request: Any) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._stop()
+            self._process = _start()
+        assert self._process.stdin is not None  # a pipe, as `_start` asks for
+        request |= {"path": os.fsencode(path.absolute()).hex(), "seconds": self._allowed}
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:  # reading the answer says of what it died
+            return
+
+    def _answer(self) -> dict[str, Any]:
+        process = self._process
+        assert process is not None  # `_ask` has started it
+        try:
+            answer: dict[str, Any] = json.loads(self._line(process))
+        except EOFError:
+            raise Unreadable(_died(process.wait(), self._allowed)) from None
+        if answer.get("last"):
+            self._stop()
+        if "reason" in answer:
+            raise Unreadable(answer["reason"])
+        return answer
+
+    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+        assert process.stdout is not None
+        late, most = threading.Event(), WALL_SECONDS if LIMITED else self._allowed
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(most, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.endswith(b"\n"):
+            return line
+        if late.is_set():
+            self._stop()
+            raise Unreadable(f"took more than {most:.0f} s to read")
+        raise EOFError
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except BrokenPipeError:  # what it was sent last and did not read
+                        continue
+            self._process = None
+
+
+def _start() -> subprocess.Popen[bytes]:
+    path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
+    return subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
+        [sys.executable, "-I", "-c", _START, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=-1,
+    )
+
+
+def _died(code: int, seconds: int) -> str:
+    if (how := how_it_ended(code)) == "SIGXCPU":
+        return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
+    return f"its reader crashed ({how}): damaged, or made to do that"

@@ -1,0 +1,382 @@
+"""A document as it enters the index, and the checks that every input format shares."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cached_property
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from aveyb_retrieval.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.documents.pages import Pages
+    from aveyb_retrieval.indexes.types import EncodedRow
+
+MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
+LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
+SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
+MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
+
+_NAMED = 20  # fields that a message names
+
+LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
+
+MAX_DEPTH = 100  # of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+OnError = Literal["auto", "stop", "skip"]
+"""What to do with an item that is no document: "skip" leaves it out and lists it in `rejected.jsonl`, "auto" does so
+with files that were found in a folder and stops at all else."""
+ON_ERROR = ("auto", "stop", "skip")
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """Where a document was read: a file (or what stands for one) and a line or row, counted from 1; 0: all of it."""
+
+    source: str
+    line: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.unit} {self.line}" if self.line else self.source
+
+
+def path_text(path: Path | str) -> str:
+    r"""Return a path as text that UTF-8 can hold: a byte of a name that is not UTF-8 becomes "\xff"."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def prefix_of(title: str) -> str:
+    """Return the text that is encoded in front of a document with this title."""
+    return f"{title}\n" if title else ""
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Write metadata as they are stored."""
+    return _ENCODER.encode(metadata)
+
+
+def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return metadata as the store keeps them: values as `to_plain` has them, tuples as lists.
+
+    Raises:
+        InputError: they hold something that JSON cannot hold.
+    """
+    try:
+        plain: dict[str, Any] = _plain(metadata)
+        _encodable("metadata", metadata_json(plain))
+    except BadRecord as error:
+        raise InputError(f"{where}: {error}") from error
+    return plain
+
+
+@dataclass(frozen=True)
+class FileOrigin:
+    """The file that a document was read from: how it is told whether it has changed, and where its pages begin.
+
+    Attributes:
+        sha256: Of the file's bytes, as hexadecimal digits.
+        folder: The folder whose files were read, as an absolute path.
+        pages: None where the file has no pages.
+    """
+
+    sha256: str
+    folder: str
+    pages: Pages | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sha256} {self.pages_json or ''}"
+
+    @property
+    def pages_json(self) -> str | None:
+        """The pages as they are stored; None where the file has none."""
+        return self.pages.to_json() if self.pages else None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata.
+
+    `origin` is the file that holds this document and nothing else, None for a line of a file or an object of Python.
+    `id_is_made` says that the input had no id, and `id` is made of the content. `encoded` is what a model made of it
+    before, where it comes out of a shard or an index.
+    """
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    location: SourceLocation
+    origin: FileOrigin | None = None
+    id_is_made: bool = False
+    encoded: EncodedRow | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def prefix(self) -> str:
+        """What is encoded in front of the text."""
+        return prefix_of(self.title)
+
+    def raw(self) -> str:
+        """The document as a line of JSON that could be read again."""
+        fields = {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+    @property
+    def pages_json(self) -> str | None:
+        """The pages of its file as they are stored; None where it has none."""
+        return self.origin.pages_json if self.origin else None
+
+    @cached_property
+    def metadata_json(self) -> str:
+        """The metadata as they are stored."""
+        return metadata_json(self.metadata)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A line of the input that is not a document, with the reason; `found` says that it is a file found in a folder."""
+
+    location: SourceLocation
+    reason: str
+    raw: str
+    found: bool = False
+
+    def stops(self, on_error: OnError) -> bool:
+        """Return whether a change stops at it."""
+        return on_error == "stop" or (on_error == "auto" and not self.found)
+
+    def error(self) -> InputError:
+        """Return the error that stops a change where such items are not skipped."""
+        kind = "lines" if self.location.line else "files"
+        return InputError(
+            f"{self.location}: {self.reason}. Correct it, or leave such {kind} out with --on-error skip "
+            "(on_error='skip')"
+        )
+
+
+def chain_digest(digest: str, item: Record | Rejected) -> str:
+    """Return the hash of an input up to and with an item, from the hash up to it ("" before the first)."""
+    if isinstance(item, Record):
+        parts = [item.id, item.title, item.text, item.metadata_json, *([str(item.origin)] if item.origin else [])]
+    else:
+        parts = [item.reason, item.raw]
+    content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something to report that stops nothing: why a file was left out, or which part of one holds no text.
+
+    `harmless` says that nothing is missing for it that a search could have found: a picture, a hidden file.
+    """
+
+    path: str
+    reason: str
+    left_out: bool = True
+    harmless: bool = False
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Which fields of the input are the id, the title and the text. An id of None means `_id`, else `id`."""
+
+    id: str | None = None
+    title: str = "title"
+    text: str = "text"
+
+
+def shown(value: object) -> str:
+    """An unusable item of the input as text, cut where it is long (which the text then says)."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a list in itself
+        return f"<{type(value).__name__} that cannot be shown: {error}>"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters in all)"
+
+
+Item = Record | Rejected | Notice
+
+
+class BadRecord(ValueError):
+    """The reason why a mapping is not a document (internal: becomes `Rejected`)."""
+
+
+def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
+    """Turn one parsed object into a `Record`.
+
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win.
+
+    Raises:
+        BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    """
+    id_field = names.id or ("_id" if "_id" in row else "id")
+    title, text = _string(row, names.title, optional=True), _string(row, names.text)
+    rest = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
+    nested = rest.pop("metadata", None)
+    if isinstance(nested, Mapping):
+        rest = {**nested, **rest}
+    elif nested is not None:
+        rest["metadata"] = nested
+    given = names.id is not None or id_field in row
+    record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
+    _check_unicode(record)
+    return record if given else replace(record, id=content_id(record), id_is_made=True)
+
+
+def read_row(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record | Rejected:
+    """Make a document of an object, or say why it is none."""
+    try:
+        return make_record(row, location, names)
+    except BadRecord as error:
+        return Rejected(location, str(error), shown(dict(row)))
+
+
+def content_id(record: Record) -> str:
+    """Make an id of all that a document holds: 32 hexadecimal digits, the same for the same document anywhere."""
+    parts = (record.title, record.text, record.metadata_json)
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:32]
+
+
+def _id(row: Mapping[str, Any], field: str) -> str:
+    value = row.get(field)
+    if value is None:
+        raise BadRecord(f"no id: the field {field!r} is {_missing(row, field)} (--id-field, id_field)")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise BadRecord(f"the id in field {field!r} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
+    if value == "":
+        raise BadRecord(f"the id in field {field!r} is empty")
+    return str(value)
+
+
+def _string(row: Mapping[str, Any], field: str, *, optional: bool = False) -> str:
+    value = row.get(field)
+    if value is None:
+        if optional:
+            return ""
+        raise BadRecord(f"no text: the field {field!r} is {_missing(row, field)} (--text-field, text_field)")
+    if not isinstance(value, str):
+        raise BadRecord(f"the field {field!r} is {_kind(value)}, not a string")
+    return value
+
+
+def _missing(row: Mapping[str, Any], field: str) -> str:
+    """How a field is missing from an object, and which fields are there."""
+    if field in row:
+        return "null"
+    others = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (", ..." if len(row) > _NAMED else "")
+    return f"missing; the fields are {shown(others)}" if row else "missing; the object is empty"
+
+
+def _kind(value: object) -> str:
+    names = {NoneType: "null", bool: "a boolean", int: "an integer", float: "a number", list: "a list"}
+    return "an object" if isinstance(value, Mapping) else names.get(type(value), f"of type {type(value).__name__}")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Turn what Parquet and CSV readers return into what JSON can hold; refuse the rest."""
+    if depth > MAX_DEPTH:
+        raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, depth + 1) for v in value]
+    try:
+        return _plain(to_plain(value), depth + 1)
+    except TypeError:
+        raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON") from None
+
+
+def to_plain(value: Any) -> Any:
+    """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is or nearly so.
+
+    Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of numpy Python's.
+
+    Raises:
+        TypeError: there is nothing like it in JSON.
+    """
+    if isinstance(value, np.datetime64) and isinstance(value.item(), int):
+        value = value.astype("datetime64[us]")  # a finer one is a number to Python
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return math.nan if value.is_nan() else float(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _number(value: int | float) -> int | float:
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 64:
+            raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
+        return value
+    if not math.isfinite(value):
+        raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
+    return value
+
+
+def _check_unicode(record: Record) -> None:
+    for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        _encodable(name, value)
+    _encodable("metadata", record.metadata_json)
+
+
+def _encodable(field: str, value: str) -> None:
+    if len(value) > LARGEST_LINE:
+        raise BadRecord(f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored")
+    if value.isascii():  # known without looking at the characters
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"the {field} holds half of a surrogate pair at character {error.start}, not text") from error
+
+
+def parse_json(text: str) -> Mapping[str, Any]:
+    """Parse one JSON object, strictly (no NaN, no infinity).
+
+    Raises:
+        BadRecord: it is not JSON, or not an object.
+    """
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except RecursionError:
+        raise BadRecord(f"nested more than {MAX_DEPTH} levels deep") from None
+    except BadRecord:
+        raise
+    except ValueError as error:
+        raise BadRecord(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRecord(f"a JSON object is needed, this is {_kind(value)}")
+    return value
+
+
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's parser of JSON would take."""
+    raise BadRecord(f"not JSON: {name} is not a JSON number")

@@ -1,1 +1,0 @@
-"""Milvus, from 2.5 on, as an engine."""

@@ -1,1 +1,0 @@
-"""PostgreSQL with pgvector as an engine."""

@@ -1,0 +1,198 @@
+"""Requests and answers of HTTP: addresses, limits, refusals, and what every route needs."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
+from aveyb_retrieval.wording import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.requests import Request
+
+    from aveyb_retrieval.server.indexes import Indexes
+    from aveyb_retrieval.server.metrics import Metrics
+    from aveyb_retrieval.server.work import Work
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # names and addresses of this machine
+
+
+def network(address: str) -> str:
+    """Return what stands for one client: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        mapped = parsed.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed)
+
+
+def to_json(content: Any) -> bytes:
+    """Write JSON."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """Write a list of what is JSON already."""
+    return b"[" + b",".join(parts) + b"]"
+
+
+def json_answer(content: bytes) -> Response:
+    """Answer with what is JSON already."""
+    return Response(content, media_type="application/json")
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of a running server.
+
+    Attributes:
+        indexes: What is searched, and the model.
+        limits: What a request may ask for.
+        searching: Where searches run.
+        encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
+            there, and searches do not wait for them.
+        writing: Where indexes are changed, one change after the other.
+        metrics: What is counted.
+        openapi: The document of /openapi.json.
+        originals: Whether files are given out that documents were read from.
+    """
+
+    indexes: Indexes
+    limits: Limits
+    searching: Work
+    encoding: Work
+    writing: Work
+    metrics: Metrics
+    openapi: bytes
+    originals: bool
+
+
+def context(request: Request) -> Context:
+    """Return the parts of the server that a request came to."""
+    return cast("Context", request.app.state.context)
+
+
+CANDIDATES_FACTOR = 10  # a search may look at this many times `max_k` candidates
+
+
+def _limit(default: float, unit: str, meaning: str, *, least: int = 1) -> Any:
+    return field(default=default, metadata={"unit": unit, "meaning": meaning, "least": least})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is.
+
+    Raises:
+        ConfigError: one of them is below its least value, or no finite number.
+    """
+
+    max_body: int = _limit(8 << 20, "BYTES", "Largest body of a request.")
+    max_answer: int = _limit(32 << 20, "BYTES", "Largest answer.")
+    max_held: int = _limit(128 << 20, "BYTES", "Bodies that arrive and answers that leave, together.")
+    max_batch: int = _limit(1024, "N", "Queries, inputs, texts or documents of one request.")
+    max_query: int = _limit(8192, "N", "Characters of a query.")
+    max_text: int = _limit(1 << 20, "N", "Characters of a text to embed.")
+    max_rerank_text: int = _limit(1 << 16, "N", "Characters of a text to rerank.")
+    max_k: int = _limit(100, "N", "Hits of one query, those before its offset included.")
+    max_hits: int = _limit(10_240, "N", "Hits of all queries of one request.")
+    max_passages: int = _limit(10, "N", "Passages of one hit.")
+    max_context: int = _limit(5, "N", "Neighbors of a passage on each side.")
+    timeout: float = _limit(60.0, "SECONDS", "Time of a request.", least=0)
+    threads: int = _limit(4, "N", "Searches that run at once.")
+    max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
+    max_connections: int = _limit(4000, "N", "Open connections.")
+    max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
+    max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one address.")
+    head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.", least=0)
+    write_timeout: float = _limit(30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            name, value, least = each.name, getattr(self, each.name), each.metadata["least"]
+            if isinstance(each.default, float):
+                if not (math.isfinite(value) and value > 0):
+                    raise ConfigError(f"{name}={value!r}: must be a number of seconds above 0")
+            elif value < least:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least {least}")
+
+    @property
+    def max_candidates(self) -> int:
+        """The candidates that one search may look at."""
+        return CANDIDATES_FACTOR * self.max_k
+
+
+OPENAI = "/v1/"  # paths that answer in OpenAI's shape
+
+_log = logging.getLogger("aveyb_retrieval.server")
+# TEI's names of errors, and words of the same kind where it has none
+_KINDS = {
+    400: "Validation",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    413: "Validation",
+    415: "Validation",
+    421: "Misdirected",
+    422: "Validation",
+    429: "Overloaded",
+    499: "ClientLeft",
+    503: "Timeout",
+}
+
+
+class Refusal(AveyBError):
+    """A request that is not answered, with the HTTP status that says why."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def refuse(request: Request, error: Exception) -> Response:
+    """Answer with an error of the package, or with what routing raised."""
+    if isinstance(error, Refusal):
+        return error_response(request.url.path, error.status, str(error), error.code)
+    if isinstance(error, HTTPException):
+        allowed = (error.headers or {}).get("Allow")
+        message = f"{request.method} {request.url.path}: {error.detail}" + (f"; allowed: {allowed}" if allowed else "")
+        return error_response(request.url.path, error.status_code, message, headers=dict(error.headers or {}))
+    if isinstance(error, (ConfigError, InputError)):
+        return error_response(request.url.path, 422, str(error))
+    _log.error("%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000))
+    # what went wrong inside may name folders of this machine
+    return error_response(request.url.path, 500, "the index cannot be read or written; the server's log says why")
+
+
+def error_response(
+    path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else as TEI does."""
+    message, headers = shortened(message), dict(headers or {})
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (429, 503):
+        headers["Retry-After"] = "1"
+    if path.startswith(OPENAI):
+        kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+        content: dict[str, object] = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    else:
+        content = {"error": message, "error_type": _KINDS.get(status, "Backend")}
+    written = json.dumps(content)  # in ASCII: a message may repeat what a client sent, which need not be Unicode
+    return Response(written, status, headers, "application/json")

@@ -1,0 +1,413 @@
+"""Routes of the model: embeddings and reranking as OpenAI's, Cohere's and TEI's clients ask for them.
+
+`/v1/embeddings` and `/v1/models`, as clients of OpenAI's server know them.
+
+That server makes no difference between queries and documents; here the name of the model does: `NAME` encodes
+documents, `NAME:query` queries.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.responses import JSONResponse
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.search.rerank import maxsim
+from aveyb_retrieval.server import requests
+from aveyb_retrieval.server.batching import MAX_BATCH
+from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
+from aveyb_retrieval.server.requests import (
+    Field,
+    Fields,
+    check_length,
+    choice,
+    flag,
+    read_json,
+    take_fields,
+    text_or_texts,
+    texts,
+    whole,
+    word,
+)
+from aveyb_retrieval.version import package_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from aveyb_retrieval.indexes.types import FloatArray
+    from aveyb_retrieval.server.http import Context, Limits
+    from aveyb_retrieval.server.ticket import Ticket
+
+QUERY, DOCUMENT = "query", "document"
+PART = 65_536  # characters that are encoded before others have their turn
+_RERANKED = 32  # texts whose token vectors are in memory at once
+
+Write = Callable[["FloatArray"], bytes]
+
+
+async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
+    """Encode texts as queries or as documents; return what is written of them, with commas between, and tokens read.
+
+    Args:
+        server: The server.
+        texts: What to encode.
+        prompt: "query" or "document".
+        ticket: Whose turns these are.
+        write: Writes JSON of float32 unit rows `[n, d]`; it gets those of all texts, part after part.
+
+    Raises:
+        Refusal: as `Work.run`; 413 where a query is too long or the answer too large.
+    """
+    model = server.indexes.needed_model()
+
+    def work(part: list[str]) -> tuple[bytes, int]:
+        if prompt == QUERY:
+            return write(model.encode_queries(part)), sum(model.model.count_tokens(part, prompt=QUERY))
+        encoded = list(model.encode_documents(("", text) for text in part))
+        return write(np.stack([each.vector for each in encoded])), sum(each.n_tokens for each in encoded)
+
+    if prompt == QUERY:
+        for number, text in enumerate(texts, start=1):
+            check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
+    written: list[bytes] = []
+    n_tokens = 0
+    async for found, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
+        ticket.answer(len(found) + 1)
+        written.append(found)
+        n_tokens += read
+    return b",".join(written), n_tokens
+
+
+async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticket) -> list[float]:
+    """Score texts by late interaction: the mean over the query's tokens of the best cosine with a text's token.
+
+    Raises:
+        Refusal: as `Work.run`.
+    """
+    model = server.indexes.needed_model()
+    scores: list[float] = []
+    found: list[float]
+    async for found in server.encoding.each(
+        lambda part: maxsim(model, "cpu", query, part), parts(texts, _RERANKED), ticket
+    ):
+        scores += found
+    return scores
+
+
+def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[list[str]]:
+    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so many characters."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and (len(part) == most or size + len(text) > characters):
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part
+
+
+def check_dimensions(dimensions: Any, dim: int) -> None:
+    """Raise ConfigError where vectors of another length are asked for than the model makes."""
+    if dimensions is not None and (isinstance(dimensions, bool) or dimensions != dim):
+        raise ConfigError(f"dimensions={dimensions!r}: this model's vectors have {dim} and cannot be shortened")
+
+
+DIMENSIONS = requests.passed_on({"type": ["integer", "null"]})
+
+
+# texts are read whole, so whatever is said of cutting them is granted
+_TRUNCATION = {
+    "truncate": requests.flag(default=False),
+    "truncation_direction": requests.choice("Left", "Right", "left", "right"),
+}
+_PROMPT = requests.choice(DOCUMENT, QUERY)
+
+
+@cache
+def embed_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/embed`."""
+    return {
+        "inputs": requests.text_or_texts(limits.max_batch, limits.max_text),
+        "normalize": requests.Field({"const": True}, requests.flag(default=True).take, default=True),
+        "prompt_name": _PROMPT,
+        "dimensions": DIMENSIONS,
+        **_TRUNCATION,
+    }
+
+
+@cache
+def similarity_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/similarity`."""
+    compared = {
+        "source_sentence": requests.text(limits.max_text),
+        "sentences": requests.texts(limits.max_batch, limits.max_text),
+    }
+    parameters = {"prompt_name": _PROMPT, **_TRUNCATION}
+    return {
+        "inputs": requests.objects(compared),
+        "parameters": requests.objects(parameters, default={"prompt_name": DOCUMENT}),
+    }
+
+
+@cache
+def tei_rerank_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/rerank`."""
+    return {
+        "query": requests.text(limits.max_query),
+        "texts": requests.texts(limits.max_batch, limits.max_rerank_text),
+        "raw_scores": requests.flag(default=False),  # scores are cosines either way
+        "return_text": requests.flag(default=False),
+        **_TRUNCATION,
+    }
+
+
+@cache
+def tokenize_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/tokenize`."""
+    return {
+        "inputs": requests.text_or_texts(limits.max_batch, limits.max_text),
+        "add_special_tokens": requests.flag(default=True),
+    }
+
+
+async def embed(request: Request) -> Response:
+    """Encode one text or several into a list of vectors; `prompt_name` "query" encodes queries, else documents.
+
+    At `/`, where Hugging Face's client sends everything, an object of `source_sentence` and `sentences` is compared.
+    """
+    server, ticket, given = await read_json(request)
+    if request.url.path == "/" and isinstance(given.get("inputs"), dict):
+        return await similarity(request, given)
+    asked = requests.take_fields(given, embed_fields(server.limits))
+    if not asked["normalize"]:
+        raise ConfigError("normalize=False: vectors of this server have unit length; leave it out")
+    check_dimensions(asked.get("dimensions"), server.indexes.needed_model().dim)
+    written, _ = await encode(server, asked["inputs"], asked["prompt_name"], ticket, _write_rows)
+    return json_answer(b"[" + written + b"]")
+
+
+async def similarity(request: Request, given: dict[str, Any] | None = None) -> Response:
+    """Compare one text with others: cosines of their vectors."""
+    if given is None:
+        _, _, given = await read_json(request)
+    server, ticket = context(request), request.state.ticket
+    asked = requests.take_fields(given, similarity_fields(server.limits))
+    inputs = asked["inputs"]
+    kept: list[FloatArray] = []
+
+    def keep(rows: FloatArray) -> bytes:
+        kept.append(rows)
+        return b""
+
+    await encode(
+        server, [inputs["source_sentence"], *inputs["sentences"]], asked["parameters"]["prompt_name"], ticket, keep
+    )
+    first, *others = np.concatenate(kept)
+    return json_answer(to_json([float(first @ other) for other in others]))
+
+
+async def tei_rerank(request: Request) -> Response:
+    """Order texts by late interaction with a query: the mean over its tokens of the best cosine with a text's token."""
+    server, ticket, given = await read_json(request)
+    asked = requests.take_fields(given, tei_rerank_fields(server.limits))
+    found = asked["texts"]
+    scores = await score(server, asked["query"], found, ticket)
+    ranked: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in ranking(scores)]
+    if asked["return_text"]:
+        ranked = [{**each, "text": found[each["index"]]} for each in ranked]
+    return json_answer(to_json(ranked))
+
+
+async def tokenize(request: Request) -> Response:
+    """Cut texts into the tokens that the model reads, without a prompt."""
+    server, ticket, given = await read_json(request)
+    model = server.indexes.needed_model().model
+    asked = requests.take_fields(given, tokenize_fields(server.limits))
+
+    def work(part: Sequence[str]) -> bytes:
+        rows = []
+        for each in part:
+            cut = (array.tolist() for array in model.tokens(each, special=asked["add_special_tokens"]))
+            rows.append(
+                [
+                    {"id": number, "text": each[start:stop], "special": special, "start": start, "stop": stop}
+                    for number, (start, stop), special in zip(*cut, strict=True)
+                ]
+            )
+        return to_json(rows)[1:-1]
+
+    written: list[bytes] = []
+    async for found in server.encoding.each(work, parts(asked["inputs"], MAX_BATCH), ticket):
+        ticket.answer(len(found))
+        written.append(found)
+    return json_answer(joined(written))
+
+
+async def info(request: Request) -> JSONResponse:
+    """Describe the model and the limits."""
+    server = context(request)
+    model, limits = server.indexes.needed_model(), server.limits
+    return JSONResponse(
+        {
+            "model_id": Path(model.model_name).name,
+            "model_sha": model.fingerprint,
+            "model_dtype": getattr(model.model, "precision", "float32"),
+            "model_type": {"embedding": {"pooling": "mean"}},
+            "max_concurrent_requests": limits.threads + limits.max_waiting,
+            # a text is read whole; it has no more tokens than bytes, of which a character has at most 4
+            "max_input_length": model.model.max_tokens or 4 * limits.max_text,
+            "max_batch_tokens": limits.max_body,
+            "max_client_batch_size": limits.max_batch,
+            "auto_truncate": False,
+            "version": package_version(),
+        }
+    )
+
+
+def ranking(scores: Sequence[float]) -> list[int]:
+    """Return the places of scores, best first."""
+    order: list[int] = np.argsort(-np.asarray(scores), kind="stable").tolist()
+    return order
+
+
+def _write_rows(vectors: FloatArray) -> bytes:
+    return to_json(vectors.tolist())[1:-1]
+
+
+_STARTED = int(time.time())
+
+
+@cache
+def embeddings_fields(limits: Limits) -> Fields:
+    """The fields of `/v1/embeddings`."""
+    return {
+        "input": text_or_texts(limits.max_batch, limits.max_text),
+        "model": word(),
+        "encoding_format": choice("float", "base64"),
+        "dimensions": DIMENSIONS,
+        "user": word(),
+    }
+
+
+async def embeddings(request: Request) -> Response:
+    """Encode one text or several."""
+    server, ticket, given = await read_json(request)
+    model = server.indexes.needed_model()
+    _refuse_tokens(given.get("input"))
+    asked = take_fields(given, embeddings_fields(server.limits))
+    names = _model_names(model.model_name)
+    name = asked["model"] or next(iter(names))
+    if name not in names:
+        raise _no_model(name, names)
+    check_dimensions(asked.get("dimensions"), model.dim)
+    numbers = count()
+
+    def write(vectors: FloatArray) -> bytes:
+        """Write items of a list, without its brackets."""
+        rows: list[Any] = vectors.tolist()
+        if asked["encoding_format"] == "base64":
+            rows = [base64.b64encode(row.tobytes()).decode("ascii") for row in np.asarray(vectors, dtype="<f4")]
+        return to_json([{"object": "embedding", "index": next(numbers), "embedding": row} for row in rows])[1:-1]
+
+    written, n_tokens = await encode(server, asked["input"], names[name], ticket, write)
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    head = to_json({"object": "list", "model": name, "usage": usage})
+    return json_answer(head[:-1] + b',"data":[' + written + b"]}")
+
+
+async def models(request: Request) -> JSONResponse:
+    """List the names of the model."""
+    model = context(request).indexes.model
+    names = _model_names(model.model_name) if model else {}
+    return JSONResponse({"object": "list", "data": [_described(name) for name in names]})
+
+
+async def model(request: Request) -> JSONResponse:
+    """Describe one of the names."""
+    names = _model_names(context(request).indexes.needed_model().model_name)
+    name = request.path_params["name"]
+    if name not in names:
+        raise _no_model(name, names)
+    return JSONResponse(_described(name))
+
+
+def _model_names(loaded: str) -> dict[str, str]:
+    """Return the names that a model has here, each with the prompt that it stands for."""
+    name = Path(loaded).name
+    return {name: DOCUMENT, f"{name}:{QUERY}": QUERY}
+
+
+def _described(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "aveyb-retrieval"}
+
+
+def _no_model(name: str, names: dict[str, str]) -> Refusal:
+    known = ", ".join(map(repr, names))
+    return Refusal(404, f"model={name!r}: no such model; there are {known}", code="model_not_found")
+
+
+def _refuse_tokens(value: Any) -> None:
+    """Raise InputError for ids of tokens, which are those of another model's tokenizer."""
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, int):
+        raise InputError(
+            "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
+            "OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
+
+
+_MANY = 1 << 40
+_GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")  # texts are read whole, and in turn
+
+
+@cache
+def cohere_rerank_fields(limits: Limits) -> Fields:
+    """The fields of a request."""
+    documents = texts(limits.max_batch, limits.max_rerank_text)
+    one = documents.schema["items"]
+    as_object = {"type": "object", "properties": {"text": one}, "required": ["text"]}
+
+    def take(name: str, value: Any) -> Any:
+        if isinstance(value, list):  # both servers also take objects with a field `text`
+            value = [each.get("text") if isinstance(each, dict) else each for each in value]
+        return documents.take(name, value)
+
+    return {
+        "query": requests.text(limits.max_query),
+        "documents": Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
+        "model": word(),
+        "top_n": whole(1, _MANY, None, or_null=True),
+        "return_documents": flag(default=False),
+        **{name: whole(0, _MANY, None, or_null=True) for name in _GRANTED},
+    }
+
+
+async def cohere_rerank(request: Request) -> Response:
+    """Order documents by late interaction with a query."""
+    server, ticket, given = await read_json(request)
+    model = server.indexes.needed_model()
+    asked = take_fields(given, cohere_rerank_fields(server.limits))
+    found = asked["documents"]
+    scores = await score(server, asked["query"], found, ticket)
+    best = ranking(scores)[: asked["top_n"]]
+    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
+    if asked["return_documents"]:
+        results = [{**each, "document": {"text": found[each["index"]]}} for each in results]
+    name = Path(model.model_name).name
+    return json_answer(to_json({"id": str(uuid.uuid4()), "model": name, "results": results}))
