@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import ModelError, extra_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en"  # embedded; its name loads it, too
+DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"  # embedded; its name loads it, too
 MODEL_FILES = ("config.json", "model.safetensors")
 TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
 _HUB_FILES = [

@@ -48,7 +48,7 @@ def test_an_index_of_shards_is_as_they_are_where_nothing_else_is_asked_for(tmp_p
     )
     run("build", corpus, "-o", tmp_path / "ix", *options, "--language", "german", "--quiet")
     run("export", tmp_path / "ix", "-o", tmp_path / "shards", "--quiet")
-    for name, more in (("plain", ()), ("named", ("--model", ROOT / "aveyb_retrieval" / "models" / "aveyb-base-en"))):
+    for name, more in (("plain", ()), ("named", ("--model", ROOT / "aveyb_retrieval" / "models" / "aveyb-base-en-v2"))):
         run("build", "--vectors", tmp_path / "shards", "-o", tmp_path / name, *more, "--quiet")
         ours, theirs = (read_manifest(tmp_path / each).encoding for each in (name, "ix"))
         assert ours.differences(theirs) == {}

@@ -66,7 +66,7 @@ class Seen:
 
 SOUND: dict[str, dict[str, Any]] = {
     "/search": {"query": "which filters are there?", "k": 3, "filter": {"kilobytes": {"$gte": 2}}, "unit": "passage"},
-    "/v1/embeddings": {"input": ["a valve", "a pump"], "model": "aveyb-base-en", "encoding_format": "base64"},
+    "/v1/embeddings": {"input": ["a valve", "a pump"], "model": "aveyb-base-en-v2", "encoding_format": "base64"},
     "/v1/rerank": {"query": "valve", "documents": ["a valve", {"text": "a pump"}], "top_n": 1},
     "/similarity": {"inputs": {"source_sentence": "a valve", "sentences": ["a pump"]}},
     "/rerank": {"query": "valve", "texts": ["a valve", "a pump"], "return_text": True},
@@ -95,7 +95,7 @@ def _head(method: str, target: str, *headers: str) -> bytes:
 
 
 def _path(rng: random.Random) -> str:
-    return rng.choice(OPERATIONS).path.format(id=quote(text(rng).encode("utf-8", "replace")), name="aveyb-base-en")
+    return rng.choice(OPERATIONS).path.format(id=quote(text(rng).encode("utf-8", "replace")), name="aveyb-base-en-v2")
 
 
 def _get(rng: random.Random) -> bytes:
@@ -169,7 +169,7 @@ def _framed(rng: random.Random) -> bytes:
 
 LARGEST = {
     "/search": {"query": ["valve"] * 900, "k": 10, "text": True, "passages": 10, "context": 5, "candidates": 1000},
-    "/v1/embeddings": {"input": ["the valve of a pump " * 200] * 64, "model": "aveyb-base-en"},
+    "/v1/embeddings": {"input": ["the valve of a pump " * 200] * 64, "model": "aveyb-base-en-v2"},
     "/v1/rerank": {"query": "valve", "documents": ["the valve of a pump " * 200] * 64},
 }
 

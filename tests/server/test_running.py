@@ -36,17 +36,17 @@ def test_the_official_openai_client(server, embedder):
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none needed", max_retries=0)
     texts = ["The tenant may end it with three months' notice.", "Close the valve."]
     expected = np.stack([encoded.vector for encoded in embedder.encode_documents(("", text) for text in texts)])
-    answer = client.embeddings.create(model="aveyb-base-en", input=texts)  # it asks for base64
+    answer = client.embeddings.create(model="aveyb-base-en-v2", input=texts)  # it asks for base64
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-5)
     assert answer.usage.prompt_tokens == sum(embedder.count_tokens(texts, prompt="document"))
-    plain = client.embeddings.create(model="aveyb-base-en:query", input="notice period", encoding_format="float")
+    plain = client.embeddings.create(model="aveyb-base-en-v2:query", input="notice period", encoding_format="float")
     np.testing.assert_allclose(plain.data[0].embedding, embedder.encode_queries(["notice period"])[0], atol=1e-5)
     assert plain.usage.prompt_tokens == embedder.count_tokens(["notice period"], prompt="query")[0]
-    assert [model.id for model in client.models.list()] == ["aveyb-base-en", "aveyb-base-en:query"]
+    assert [model.id for model in client.models.list()] == ["aveyb-base-en-v2", "aveyb-base-en-v2:query"]
     with pytest.raises(openai.NotFoundError, match="no such model"):
         client.embeddings.create(model="text-embedding-3-small", input="a")
     with pytest.raises(openai.UnprocessableEntityError, match="cannot be shortened"):
-        client.embeddings.create(model="aveyb-base-en", input="a", dimensions=64)
+        client.embeddings.create(model="aveyb-base-en-v2", input="a", dimensions=64)
 
 
 def test_a_client_of_tei(server, embedder):
@@ -58,7 +58,7 @@ def test_a_client_of_tei(server, embedder):
         fields = {"query": "how long is the notice period?", "texts": ["The valve is open.", "Notice period: 3 months"]}
         ranked = client.post("/rerank", json={**fields, "raw_scores": False}).json()
         assert [item["index"] for item in ranked] == [1, 0]
-        assert client.get("/info").json()["model_id"] == "aveyb-base-en"
+        assert client.get("/info").json()["model_id"] == "aveyb-base-en-v2"
         assert client.get("/health").status_code == 200
 
 
@@ -191,5 +191,5 @@ def test_coheres_client(server):
     texts = ["The valve is open.", "Notice period: 3 months"]
     for make in (cohere.Client, cohere.ClientV2):
         client = make(api_key="none needed", base_url=server.url)
-        ranked = client.rerank(model="aveyb-base-en", query="how long is the notice period?", documents=texts, top_n=1)
+        ranked = client.rerank(model="aveyb-base-en-v2", query="how long is the notice period?", documents=texts, top_n=1)
         assert [result.index for result in ranked.results] == [1]

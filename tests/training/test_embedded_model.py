@@ -49,13 +49,13 @@ def test_it_runs_in_int8_by_default_and_near_its_float32() -> None:
     assert ours.fingerprint == exact.fingerprint
     documents = [("", text) for text in [*TEXTS, " ".join(TEXTS * 40)]]
     for left, right in zip(ours.encode_documents(documents), exact.encode_documents(documents), strict=True):
-        assert left.vector @ right.vector > 0.998
-        assert (left.passages * right.passages).sum(1).min() > 0.997
+        assert left.vector @ right.vector > 0.996
+        assert (left.passages * right.passages).sum(1).min() > 0.995
     assert (ours.encode_queries(QUERIES) * exact.encode_queries(QUERIES)).sum(1).min() > 0.998
 
 
 def test_it_finds_the_right_text() -> None:
-    embedder = Embedder.load("aveyb-base-en")
+    embedder = Embedder.load("aveyb-base-en-v2")
     documents = np.stack([d.vector for d in embedder.encode_documents(("", text) for text in TEXTS)])
     scores = embedder.encode_queries(QUERIES) @ documents.T
     assert scores.argmax(1).tolist() == [0, 1, 2, 3]
@@ -70,7 +70,7 @@ def test_an_index_of_another_embedded_model_is_refused(tmp_path: Path, monkeypat
     sentence_transformer(model, tokenizer, tmp_path / "another")
     monkeypatch.setattr("aveyb_retrieval.encoder.folders.DEFAULT_MODEL", tmp_path / "another")
     with (
-        pytest.raises(IndexFormatError, match=r"made by the model aveyb-base-en \(fingerprint \w+\), but this is"),
+        pytest.raises(IndexFormatError, match=r"made by the model aveyb-base-en-v2 \(fingerprint \w+\), but this is"),
         Retriever.load(tmp_path / "index") as retriever,
     ):
         retriever.search("locks")
