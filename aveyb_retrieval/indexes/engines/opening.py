@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.collection import Collection
 
 GROUP = "aveyb_retrieval.engines"
-_OURS = dict.fromkeys(("postgresql", "postgres"), "postgres.collection:PostgresCollection")
-_OURS["milvus"] = "milvus.collection:MilvusCollection"
+_OURS = dict.fromkeys(("postgresql", "postgres"), "postgres:PostgresCollection")
+_OURS["milvus"] = "milvus:MilvusCollection"
 
 
 def register_engine(scheme: str, engine: Any) -> None:
