@@ -1,6 +1,6 @@
 """An engine of another package, in under 200 lines: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
 
-    python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client; the suite of aveyb_retrieval.conformance
+    python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client
 
 `register_engine("qdrant", QdrantCollection)` makes its addresses known in one process, an entry point in all
 (docs/engines.md).

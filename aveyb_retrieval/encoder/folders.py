@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ModelError, extra_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"  # embedded; its name loads it, too
 MODEL_FILES = ("config.json", "model.safetensors")
@@ -88,22 +89,22 @@ def fingerprint(folder: Path, names: Iterable[str], settings: Mapping[str, str])
     for name in names:
         path = folder / name
         if path.is_file():
-            digest.update(name.encode())
-            for block in _blocks(path):
-                digest.update(block)
+            digest.update(f"{name}={file_digest(path)}\n".encode())
     for name, value in sorted(settings.items()):
         digest.update(f"{name}={value}\n".encode())
     return digest.hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 (hex) of a file."""
+    """SHA-256 (hex) of a file, which is read once as long as it does not change."""
+    about = path.stat()
+    return _digest(path, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, _state: tuple[int, ...]) -> str:
     digest = hashlib.sha256()
-    for block in _blocks(path):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        yield from iter(lambda: file.read(1 << 20), b"")
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

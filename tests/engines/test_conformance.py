@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.conformance import EngineConformance
+from tests.engines.conformance import EngineConformance
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from tests.engines.stands import MilvusLiteStand, PostgresStand

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aveyb_retrieval.conformance import EngineConformance
+from tests.engines.conformance import EngineConformance
 from aveyb_retrieval.indexes.engines.opening import register_engine
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")

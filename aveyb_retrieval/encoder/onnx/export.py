@@ -517,7 +517,7 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
     folder = model_folder(model)
     encoder = InferenceModel.load(folder)
     weights = folder / WEIGHTS
-    table = EmbeddingTable(weights, encoder.config.vocab_size, encoder.config.hidden_size)
+    table = EmbeddingTable(weights)
     content = onnx_bytes(encoder, precision, file_digest(weights), str(folder), table)
     path = folder / FILES[precision]
     path.parent.mkdir(exist_ok=True)

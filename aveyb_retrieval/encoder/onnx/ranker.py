@@ -155,15 +155,11 @@ class EmbeddingTable:
         place: bytes from the start of the file to the rows.
     """
 
-    def __init__(self, path: Path, rows: int, dim: int) -> None:
+    def __init__(self, path: Path) -> None:
         """Map the embedding of a safetensors file.
 
-        Args:
-            path: the file.
-            rows: V, and dim: D, as the file must say.
-
         Raises:
-            ModelError: the file is damaged or cut short, or holds an embedding of another shape or type.
+            ModelError: the file is damaged or cut short, or holds no embedding, or one of another type.
         """
         try:
             with path.open("rb") as file:
@@ -174,18 +170,19 @@ class EmbeddingTable:
             (name,) = (name for name in tensors if f".{name}".endswith(f".{TABLE}"))
             entry, scale = tensors[name], tensors.get(name.removesuffix(TABLE) + TABLE_SCALE)
             dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + int(entry["data_offsets"][0])
-            shape = entry["shape"]
+            rows, dim = map(int, entry["shape"])
             scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
             scale_place = 8 + size + int(scale["data_offsets"][0]) if scale is not None else 0
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(
                 f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy it again"
             ) from error
-        if dtype is None or shape != [rows, dim] or (dtype is np.int8) != scaled:
+        if dtype is None or (dtype is np.int8) != scaled:
             raise ModelError(
-                f"{path}: no embedding of {rows} x {dim} in float32, float16, bfloat16 or int8 with scales: weights "
-                "and ONNX file belong to different models; export it again"
+                f"{path}: its embedding is not in float32, float16, bfloat16 or int8 with scales; copy it again"
             )
+        if min(rows, dim) < 1:
+            raise ModelError(f"{path}: an embedding of {rows} x {dim}; copy it again")
         spans = [(self.place, rows * dim * np.dtype(dtype).itemsize), (scale_place, rows * 4 if scaled else 0)]
         if any(not 0 <= begin <= end - size for begin, size in spans) or end > path.stat().st_size:
             raise ModelError(f"{path}: cut short; copy or download it again")

@@ -1,8 +1,8 @@
 """What a search needs of the place where vectors and words live, as protocols.
 
 Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a database server is
-another, and other packages bring theirs (`opening`), tested by `aveyb_retrieval.conformance`. Fusion, passages,
-thresholds and reranking are ours and work on any engine. What an engine has to do is small: name documents by numbers,
+another, and other packages bring theirs (`opening`). Fusion, passages, thresholds and reranking are ours and work on
+any engine. What an engine has to do is small: name documents by numbers,
 find the nearest vectors and the best matches by words, and give back what is stored under a number.
 
 Numbers are those of `aveyb_retrieval.indexes.store.numbering`: a document has one number as long as it is stored, and

@@ -6,7 +6,8 @@ How well passages answer a query: vectors and words together, on a scale that is
     s(p) = r(p) + NEIGHBOR * max(r(p - 1), r(p + 1))         neighbors in the same document
     confidence(p) = 1 / (1 + exp(-(SLOPE * s(p) + OFFSET)))
 
-    with rerank="maxsim":  s(p) + MAXSIM_CONFIDENCE * maxsim(p)    maxsim: the mean over the query's tokens of the highest cosine
+    with rerank="maxsim":  s(p) + MAXSIM_CONFIDENCE * maxsim(p)
+                           maxsim: the mean over the query's tokens of the highest cosine
 
     best(d) = max over p in d of  2 * (weight * COSINE * (cos(p) - background) + (1 - weight) * coverage(p))
 

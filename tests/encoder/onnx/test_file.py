@@ -1,4 +1,4 @@
-"""An ONNX file that is cut, foreign or dangerous is refused in one line before ONNX Runtime sees it."""
+"""An ONNX file that is cut, damaged or of another model is refused in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.onnx import model as file
@@ -17,7 +17,6 @@ from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.model import METADATA
 from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.onnx.forms import save_model, store_table_in_int8
-from tests.encoder.test_switches import SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +29,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy; ONNX Runtime must not be reached."""
+def folder(saved: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "model"
     shutil.copytree(saved, copy)
-    monkeypatch.setattr("aveyb_retrieval.encoder.onnx.model._session", lambda *_: pytest.fail("was given to run"))
     return copy
 
 
@@ -129,13 +126,14 @@ def test_one_with_data_in_another_file(folder: Path) -> None:
         tensor.external_data.add(key="location", value="/etc/passwd")
 
     change(folder, edit)
-    assert "holds data in another file, which our export never writes" in refusal(folder)
+    assert "ONNX Runtime cannot read it" in refusal(folder)
 
 
 @pytest.mark.parametrize("said", ["location", "offset", "name"])
-def test_one_whose_embeddings_are_elsewhere_than_in_its_checkpoint(said: str, folder: Path) -> None:
+def test_embeddings_come_from_the_checkpoint_whatever_the_file_says(said: str, folder: Path) -> None:
     store_table_in_int8(folder)
     export_onnx(folder)
+    before = Embedder.load(folder).encode_queries(["some words"])
 
     def edit(model: Any) -> None:
         (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == "embedding")
@@ -148,28 +146,10 @@ def test_one_whose_embeddings_are_elsewhere_than_in_its_checkpoint(said: str, fo
             tensor.name = "embedding_scale"
 
     change(folder, edit)
-    wanted = "its embeddings are not where model.safetensors has them" if said == "offset" else "data in another file"
-    assert wanted in refusal(folder)
-
-
-def test_one_with_an_operator_that_is_not_ours(folder: Path) -> None:
-    change(folder, lambda model: model.graph.node.append(helper.make_node("Loop", ["ids"], ["x"])))
-    assert "holds the operator 'Loop'" in refusal(folder)
-
-
-def test_one_with_a_graph_or_tensor_inside(folder: Path) -> None:
-    inner = helper.make_graph([], "inner", [], [])
-    change(folder, lambda model: model.graph.node.append(helper.make_node("Abs", ["ids"], ["x"], body=inner)))
-    assert "a graph or tensor inside an operator" in refusal(folder)
-    value = numpy_helper.from_array(np.zeros(2, np.float32))
-    change(folder, lambda model: model.graph.node.append(helper.make_node("Abs", ["ids"], ["x"], value=value)))
-    assert "a graph or tensor inside an operator" in refusal(folder)
-
-
-def test_one_with_functions(folder: Path) -> None:
-    function = helper.make_function("own", "F", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [])
-    change(folder, lambda model: model.functions.append(function))
-    assert "functions of its own" in refusal(folder)
+    if said == "name":
+        assert "ONNX Runtime cannot read it" in refusal(folder)
+    else:
+        np.testing.assert_array_equal(Embedder.load(folder).encode_queries(["some words"]), before)
 
 
 def test_one_that_is_larger_than_its_weights_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,16 +164,6 @@ def test_one_that_onnx_runtime_refuses(saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved, folder)
     change(folder, lambda model: model.graph.node[0].ClearField("input"))
     assert "ONNX Runtime cannot read it" in refusal(folder)
-
-
-@pytest.mark.parametrize("switch", [name for name in SWITCHES if "funnel" not in name])
-def test_the_operators_of_every_variant_are_known(switch: str, tmp_path: Path) -> None:
-    used = set()
-    for preset in ("paper", "released"):
-        folder = save_model(tmp_path / preset, preset, **SWITCHES[switch])
-        for path in (folder / "onnx").iterdir():
-            used |= {node.op_type for node in onnx.load(path).graph.node}
-    assert used <= file.OPERATORS
 
 
 def test_a_graph_is_a_valid_one(saved: Path) -> None:

@@ -1,6 +1,4 @@
-"""What an engine must do, as tests: inherit from `EngineConformance` in a test file of yours, and pytest runs them.
-
-    from aveyb_retrieval.conformance import EngineConformance
+"""What an engine must do, as tests: inherit from `EngineConformance`, and pytest runs them.
 
     class TestMine(EngineConformance):
         lacks = frozenset({"our-statistics"})  # what it does otherwise, of `LACKS`
@@ -9,7 +7,7 @@
             return f"mine://localhost/{name}"  # nothing is there yet
 
 Everything goes the way of users: documents are published, searched, updated and removed by address, and compared with
-an index directory of the same documents. Needs pytest.
+an index directory of the same documents.
 """
 
 from __future__ import annotations
