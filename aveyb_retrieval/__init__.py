@@ -39,14 +39,12 @@ if TYPE_CHECKING:
         upsert_documents,
     )
     from aveyb_retrieval.indexes.changes.verify import verify_index
+    from aveyb_retrieval.indexes.cluster import build_on_ray
     from aveyb_retrieval.indexes.index import Index
-    from aveyb_retrieval.indexes.search.export import export_index
     from aveyb_retrieval.indexes.search.hits import Hit, Passage, hits_to_prompt
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
     from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.shards.encode import encode_corpus
-    from aveyb_retrieval.indexes.shards.ray_cluster import RayCluster
 
     __version__: str
 
@@ -73,15 +71,13 @@ __all__ = [
     "ModelError",
     "OptionalDependencyError",
     "Passage",
-    "RayCluster",
     "Retriever",
     "__version__",
     "add_documents",
     "build_index",
+    "build_on_ray",
     "compact_index",
     "delete_documents",
-    "encode_corpus",
-    "export_index",
     "hits_to_prompt",
     "publish_index",
     "sync_index",
@@ -107,14 +103,12 @@ _HOME = {
     "Index": "indexes.index",
     "hits_to_prompt": "indexes.search.hits",
     "Passage": "indexes.search.hits",
-    "RayCluster": "indexes.shards.ray_cluster",
     "Retriever": "indexes.search.retriever",
     "add_documents": "indexes.changes.update",
     "build_index": "indexes.changes.build",
+    "build_on_ray": "indexes.cluster",
     "compact_index": "indexes.changes.change",
     "delete_documents": "indexes.changes.update",
-    "encode_corpus": "indexes.shards.encode",
-    "export_index": "indexes.search.export",
     "publish_index": "indexes.search.publish",
     "sync_index": "indexes.changes.sync",
     "tune_index": "indexes.changes.change",

@@ -209,7 +209,7 @@ EXTRAS = {
     "haystack": "the adapters for Haystack",
     "pgvector": "PostgreSQL with pgvector as an engine",
     "milvus": "Milvus or milvus-lite as an engine",
-    "ray": "`aveyb-index encode --ray`",
+    "ray": "`aveyb-index build --ray`",
     "eval": "metrics of `aveyb-eval`",
     "bm25": "BM25 by bm25s as a system of `aveyb-eval`",
     "hub": "data sets of the Hugging Face hub",
@@ -513,98 +513,6 @@ def scale() -> str:
     return tables
 
 
-def processor_seconds(steps: Any, name: str) -> float:
-    """Return what a step of ray_encode.json took to encode; steps with Ray also compare shards at their end."""
-    compares = "largest_difference" in steps[name]
-    return float(steps[name]["cpu_seconds"] - compares * steps["comparison"]["comparing_cpu_seconds"])
-
-
-def ray() -> str:
-    """Return the tables of ray_encode.json: what each way costs, and what is encoded twice when something dies."""
-    measured_here = results("ray_encode.json")
-    steps, about = measured_here["steps"], measured_here["machine"]
-    ways = {
-        "`build_index`, one process (and the index)": "local_build",
-        "`encode --shard i/4`, four processes": "four_processes",
-        "`encode --of 8`, one process": "one_process",
-        "Ray, one actor": "ray_one_actor",
-        "Ray, two actors on two nodes": "ray_two_actors",
-    }
-    base = steps["one_process"]["cpu_seconds"]
-    costs = []
-    for label, name in ways.items():
-        step = steps[name]
-        first = f"{step['seconds_to_first_document']:.0f}" if "seconds_to_first_document" in step else ""
-        seconds = processor_seconds(steps, name)
-        cells = [
-            f"{seconds:.0f}",
-            f"{seconds / base:.2f}",
-            f"{step['wall_seconds']:.0f}",
-            first,
-        ]
-        costs.append([label, *cells, f"{step['load_before']:.1f}"])
-    faults = {
-        "Ray, nothing dies": "ray_two_actors",
-        "one of two actors killed": "actor_killed",
-        "one of two nodes removed": "node_removed",
-        "the driver killed, started again": "driver_killed",
-    }
-    rows = [
-        [
-            label,
-            f"{steps[name]['documents']:,}",
-            f"{steps[name]['encoded_twice']:,}",
-            f"{steps[name]['files_equal']} of {steps[name]['files']}",
-            f"{steps[name]['largest_difference']:.0e}" if steps[name]["largest_difference"] else "0",
-        ]
-        for label, name in faults.items()
-        if name in steps
-    ]
-    searches = steps["searches"]
-    found = [searches[name] for name in ("four processes", "ray, two nodes")]
-    same = {mode: min(one[mode]["same_ids"] for one in found) for mode in ("dense", "hybrid")}
-    largest = {mode: max(one[mode]["largest_difference_of_scores"] for one in found) for mode in same}
-    one, two = steps["ray_one_actor"], steps["ray_two_actors"]
-    start, work = one["seconds_to_first_document"], base
-    shares = [start + work, start + work / 2]
-    batch = 16384 * one["documents"] / steps["one_process"]["tokens"]
-    busy = max(one["load_before"], two["load_before"]) > IDLE
-    encoding = [step["seconds"] - step["seconds_to_first_document"] for step in (one, two)]
-    if busy:
-        measured = "Other work kept the machine busy, so wall times say little, and no speed of two actors is given."
-    else:
-        measured = (
-            f"After the first document one actor took {encoding[0]:.0f} s and two {encoding[1]:.0f} s: "
-            f"{encoding[0] / encoding[1]:.2f} times as fast."
-        )
-    head = ["way", "processor s", "of one process", "wall s", "to the first document, s", "load before"]
-    return "\n".join(
-        [
-            f"{about['documents']:,} documents of 60 to 100 words, {about['cores']} cores, one thread each "
-            f"(`benchmarks/cpu/ray_encode.py`, Ray {about['ray']}):",
-            "",
-            table(head, costs),
-            "",
-            measured,
-            f"*An estimate* for actors that do not share processors, start + work / actors: one takes {start:.0f} + "
-            f"{work:.0f} = {shares[0]:.0f} s, two {start:.0f} + {work / 2:.0f} = {shares[1]:.0f} s,",
-            f"{shares[0] / shares[1]:.2f} times as fast; the larger the corpus, the nearer to 2. The model's work is",
-            "that of a plain process; the rest of Ray's processor time is starting, and what its daemons and the",
-            "command take as long as a step lasts.",
-            "",
-            f"A batch of 16,384 tokens is about {batch:.0f} of these documents, a part up to 4,096.",
-            "",
-            table(["", "documents", "encoded twice", "files equal to one process's", "largest difference"], rows),
-            "",
-            "Indexes of the shards of four processes and of two nodes, beside the index that one process built, for "
-            f"{searches['queries']} queries:",
-            f"dense searches gave the same ids in the same order for {same['dense']:.0%}, with scores that differ by",
-            f"at most {largest['dense']:.0e}; hybrid ones for {same['hybrid']:.0%} and by at most "
-            f"{largest['hybrid']:.0e}.",
-        ]
-    )
-
-
 BLOCKS: dict[str, Callable[[], str]] = {
     "quality-sentence": quality_sentence,
     "quality-summary": quality_summary,
@@ -623,7 +531,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "precision": precision,
     "passages": passages,
     "scale": scale,
-    "ray": ray,
 }
 
 

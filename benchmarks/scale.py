@@ -65,9 +65,9 @@ def cpu_speeds() -> dict[str, float]:
 
 
 def pipeline() -> dict[str, float]:
-    """Return what ray_encode.json says of one process that writes shards, on one core.
+    """Return what ray_encode.json says of one process that encodes and writes what it encoded, on one core.
 
-    `encode`: tokens a second, from a document that is read to a shard that is written, the start of the process
+    `encode`: tokens a second, from a document that is read to a vector that is written, the start of the process
     included; `read`, `write`: documents a second; `cut`: tokens a second into tokens and passages, without the model.
     """
     found = results("ray_encode.json")
@@ -83,7 +83,6 @@ def pipeline() -> dict[str, float]:
         "flops": parts["flops_per_token"],
         "layers": parts["layers"],
         "dim": parts["dim"],
-        "shard_bytes": parts["shard_bytes_per_document"],
         "index_bytes": steps["searches"]["index_bytes"] / documents,
     }
 
@@ -128,7 +127,6 @@ def bytes_table(tokens: int) -> str:
             f"{pipeline()['index_bytes']:,.0f}, measured",
             "",
         ],
-        ["the same as a shard", f"{pipeline()['shard_bytes']:,.0f}, measured", ""],
     ]
     return table([f"bytes of a passage (d = {dim})", "", "recall@10"], rows)
 
@@ -204,7 +202,6 @@ def plan_table(given: argparse.Namespace) -> str:
             "encoding on GPUs, GPU-hours": f"{tokens / gpu / 3600:,.1f}"
             if gpu
             else f"{UNMEASURED}; more than {fed:,.1f}",
-            "shards, GB": f"{size * found['shard_bytes'] / 1e9:,.0f}",
             "indexes, GB on disk": f"{disk:,.0f} x {given.copies}",
             "HNSW32 in memory, GB": f"{memory:,.0f} x {given.copies}",
             "IVF-PQ in memory, GB": f"{size * (index['dim'] / 4 + 8) / 1e9:,.1f} x {given.copies}",

@@ -22,8 +22,8 @@ ROOMS = {
         "folders", "device", "config", "text", "network", "avey", "onnx", "embedders",
     ],
     "indexes": [
-        "types", "encoding", "precomputed", "store", "model", "nearest", "shards", "engines", "changes", "search",
-        "index",
+        "types", "encoding", "precomputed", "store", "model", "shards", "nearest", "engines", "changes", "cluster",
+        "search", "index",
     ],
 }  # fmt: skip
 APART = {("search", "changes")}

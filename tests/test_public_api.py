@@ -24,14 +24,12 @@ PUBLIC = [
     "Hit",
     "Index",
     "Passage",
-    "RayCluster",
     "Retriever",
     "add_documents",
     "build_index",
+    "build_on_ray",
     "compact_index",
     "delete_documents",
-    "encode_corpus",
-    "export_index",
     "hits_to_prompt",
     "publish_index",
     "sync_index",
@@ -73,7 +71,7 @@ def signatures() -> str:
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif name in ("Document", "Embedder", "Hit", "Index", "Passage", "RayCluster", "Retriever"):
+        elif name in ("Document", "Embedder", "Hit", "Index", "Passage", "Retriever"):
             lines.append(f"{name}{inspect.signature(value)}")
             methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
             lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]

@@ -330,8 +330,8 @@ WRITING = together(
     click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
-VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, or a folder or URL of shards.")
-# No defaults: what is not given is as in the model, or the shards, that an index is made of.
+VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
+# No defaults: what is not given is as in the model, or the indexes, that an index is made of.
 CUTTING = together(
     click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
     click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
@@ -342,7 +342,7 @@ CUTTING = together(
 )  # fmt: skip
 MAKING = together(
     granularity("Vectors to make and to search."),
-    click.option("--index", default="auto", help="auto (chosen by size) or a FAISS factory string."),
+    click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS factory string."),
     click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
     storage_dtype("Type of the vectors on disk."),
     click.option(

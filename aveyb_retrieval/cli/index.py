@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli import shards
 from aveyb_retrieval.cli.common import (
     CONTEXT,
     ENCODING,
@@ -47,6 +47,15 @@ if TYPE_CHECKING:
 _NAMED = 20  # lines or files that a summary names
 
 
+def _share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: write it as I/N, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
 @click.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
@@ -57,10 +66,20 @@ _NAMED = 20  # lines or files that a summary names
     "--funnel", type=int, metavar="N", help="Pool tokens of documents in pairs behind the model's first N layers."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
+@click.option("--share", metavar="I/N", callback=_share, help="Take only share I of N of CORPUS: a shard.")
+@click.option(
+    "--ray",
+    "address",
+    metavar="ADDRESS",
+    help="Build by tasks of Ray: local (this machine), auto (the cluster that runs here), or HOST:PORT of a head.",
+)
+@click.option("--of", type=int, metavar="N", help="With --ray: how many shards, several for each task at once.")
+@click.option("--cpus", type=float, metavar="N", help="With --ray: processors of a task.  [default: 1]")
+@click.option("--gpus", type=float, metavar="N", help="With --ray: GPUs of a task.  [default: 0]")
 @READING
 @VERBOSE
 @WRITING
-def build(out: Path, **arguments: Any) -> None:
+def build(out: Path, address: str | None, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
     CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files of many documents
@@ -68,8 +87,19 @@ def build(out: Path, **arguments: Any) -> None:
     Hugging Face hub, or - for JSON on standard input. If it is interrupted, run the same command again to continue.
     """
     from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.cluster import build_on_ray
 
-    _insert(build_index, out, **arguments)
+    task = {name: value for name in ("of", "cpus", "gpus") if (value := arguments.pop(name)) is not None}
+    if address is None:
+        if task:
+            raise click.UsageError(f"--{next(iter(task))} is for tasks of Ray: give --ray ADDRESS too")
+        _insert(build_index, out, **arguments)
+        return
+    if arguments.pop("share") is not None:
+        raise click.UsageError("give --share I/N or --ray, whose tasks build all shards, not both")
+    if "of" not in task:
+        raise click.UsageError("with --ray give --of N, the number of shards: several for each task at once")
+    _insert(partial(build_on_ray, address=address, **task), out, **arguments)
 
 
 @click.command()
@@ -346,10 +376,49 @@ def main() -> None:
     """Build an index directory from documents and search it."""
 
 
+@click.command()
+@click.argument("source")
+@click.option(
+    "--to",
+    required=True,
+    metavar="URL",
+    help="Collection: postgresql://USER@HOST:PORT/DATABASE/NAME, milvus://USER@HOST:PORT/NAME or "
+    "milvus:///FOLDER/FILE.db/NAME.",
+)
+@click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
+@click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
+    """Put the documents of SOURCE, an index or shards, with their vectors into a database server.
+
+    Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
+    """
+    from aveyb_retrieval.indexes.search.publish import publish_index
+
+    with progress_bar(not quiet) as progress:
+        report = publish_index(source, to, progress=progress, **arguments)
+    click.echo(
+        f"{report.name}: {report.documents:,} documents ({report.written:,} written now), "
+        f"{report.passages:,} passages in {report.seconds:,.1f} s"
+    )
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@click.option("--to", required=True, metavar="URL", help="Collection.")
+@filter_option("Remove the documents that match this condition on the metadata.")
+@click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
+def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
+    """Remove documents from a collection by IDS or by a filter."""
+    from aveyb_retrieval.indexes.search.publish import unpublish_documents
+
+    removed = unpublish_documents(to, ids, **options)
+    click.echo(f"removed: {removed:,} documents")
+
+
 for command in (
     build, init, add, upsert, delete, sync,
-    get, list_documents, count, update_metadata, shards.encode, shards.export,
-    shards.publish, shards.unpublish,
+    get, list_documents, count, update_metadata, publish, unpublish,
 ):  # fmt: skip
     main.add_command(command)
 

@@ -1,5 +1,5 @@
 """Keep documents and their vectors on disk, and find them again.
 
-`input/` reads corpora, `store/` is everything on disk, `nearest/` finds nearest vectors, `changes/` changes an index,
-`search/` answers queries, `shards/` encodes on many machines, and `engines/` searches in PostgreSQL and Milvus.
+`store/` is everything on disk, `nearest/` finds nearest vectors, `changes/` changes an index, `search/` answers
+queries, `shards.py` reads indexes as documents with vectors, and `engines/` searches in PostgreSQL and Milvus.
 """

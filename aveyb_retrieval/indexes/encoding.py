@@ -1,6 +1,6 @@
 """`Encoding`: everything that says how the vectors and words of a collection were made, in one place.
 
-An index, an interrupted change, shards and a published collection all keep one; whether two of them go together is
+An index, an interrupted change and a published collection all keep one; whether two of them go together is
 asked of `differences` and nowhere else.
 """
 

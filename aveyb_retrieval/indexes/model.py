@@ -193,8 +193,8 @@ def check_loaded(
 
 
 Given = TypeVar("Given", bound="Mapping[str, Any]")
-Vectors = str | Path | npt.NDArray[np.floating]
-"""Ready-made vectors: a `.npy` or Parquet file, an array, or a folder or URL of shards."""
+Vectors = str | Path | npt.NDArray[np.floating] | list[str | Path]
+"""Ready-made vectors: a `.npy` or Parquet file, an array, an index, a folder of indexes, or several indexes."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -225,7 +225,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class EncodeOptions(TypedDict, total=False):
-    """How documents are encoded, where an index or shards are made; later changes take it from the index.
+    """How documents are encoded, where an index is made; later changes take it from the index.
 
     Attributes:
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
@@ -267,9 +267,12 @@ class BuildOptions(ReadOptions, EncodeOptions, total=False):
     """Options of `build_index`: those of reading and encoding, and these.
 
     Attributes:
-        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or the
-            folder or URL of shards that `encode_corpus` made, which hold the documents, too: `corpus` is None then.
-        index: "auto" (by size; default) or a FAISS factory string such as "HNSW32" or "IVF4096,Flat".
+        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or an
+            index, a folder of indexes (the shards of a corpus), or a list of these, which hold the documents, too:
+            `corpus` is None then.
+        share: Take only this share of the corpus, as (1, 4) for the first of four: a shard, for `vectors`.
+        index: "auto" (by size; default), "none" (every search is exact), or a FAISS factory string such as "HNSW32" or
+            "IVF4096,Flat".
         recall: Tune the search settings until this share of exact results is found, and keep the measured curve.
         token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
             `rerank="maxsim"` encodes nothing again; None does not.
@@ -280,6 +283,7 @@ class BuildOptions(ReadOptions, EncodeOptions, total=False):
     """
 
     vectors: Vectors | None
+    share: tuple[int, int]
     index: str
     recall: float | None
     token_vectors: str | None

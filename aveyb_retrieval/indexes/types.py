@@ -13,7 +13,7 @@ from aveyb_retrieval.errors import IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
     from aveyb_retrieval.encoder.text.passages import PassageSize
 
 FloatArray = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ class Encoded(Protocol):
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """An encoded document as shards and indexes keep it, or as its vector was given.
+    """An encoded document as an index keeps it, or as its vector was given.
 
     Attributes:
         vector: float32 `[d]`.
@@ -63,6 +63,7 @@ class EncodedRow:
         spans: int64 `[n, 2]`.
         norms: float32 `[n]`; None where the model gave none.
         headings: One for each passage.
+        tokens: Codes of its tokens; None where they are not kept.
     """
 
     vector: FloatArray
@@ -72,6 +73,7 @@ class EncodedRow:
     headings: tuple[str, ...] = ()
     n_tokens: int = 0
     n_cut: int = 0
+    tokens: TokenCodes | None = None
 
 
 def unusable(encoded: Encoded, dim: int) -> str | None:

@@ -28,7 +28,6 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, In
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.types import EncodedRow
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def make_documents(count: int, *, first: int = 0) -> list[dict[str, Any]]:
     """Documents of random words, with a year and tags; every tenth has no text."""
     made = []
     for i in range(first, first + count):
-        rng = random.Random(i)  # noqa: S311  # the same documents every time
+        rng = random.Random(i)  # the same documents every time
         text = "" if i % 10 == 9 else " ".join(f"word{rng.randrange(300)}" for _ in range(rng.randint(1, 60)))
         about = {"year": 2000 + i % 20, "tags": [rng.choice("abc"), rng.choice("def")]}
         made.append({"_id": f"doc-{i}", "title": f"Title {i}" if i % 3 else "", "text": text, "metadata": about})
@@ -259,7 +258,7 @@ class EngineConformance:
     def test_an_interrupted_publication(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """It shows nothing, and goes on where it was."""
         monkeypatch.setattr("aveyb_retrieval.indexes.search.publish.BATCH_DOCUMENTS", 10)
-        encode_corpus(make_documents(40), tmp_path, model=MODEL)
+        build_index(make_documents(40), tmp_path / "made", model=MODEL)
         address = self.fresh()
 
         def stop(stage: str, done: int, total: int | None, tokens: int) -> None:
@@ -295,14 +294,14 @@ class EngineConformance:
         """The address of a collection of these documents."""
         address = address or self.fresh()
         with tempfile.TemporaryDirectory() as folder:
-            encode_corpus(rows, folder, model=MODEL)
+            build_index(rows, folder, model=MODEL)
             publish_index(folder, address)
         return address
 
     def update(self, address: str, rows: list[dict[str, Any]]) -> None:
         """Upsert documents."""
         with tempfile.TemporaryDirectory() as folder:
-            encode_corpus(rows, folder, model=MODEL)
+            build_index(rows, folder, model=MODEL)
             publish_index(folder, address, update=True)
 
     def needs(self, name: str) -> None:

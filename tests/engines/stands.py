@@ -13,7 +13,6 @@ from aveyb_retrieval import (
     Retriever,
     build_index,
     delete_documents,
-    encode_corpus,
     publish_index,
     unpublish_documents,
     upsert_documents,
@@ -106,12 +105,12 @@ class PublishedCollection:
 
     def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            encode_corpus(documents, folder, model=embedder, granularity=granularity)
+            build_index(documents, folder, model=embedder, granularity=granularity)
             publish_index(folder, self.address)
 
     def upsert(self, documents: Documents) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            encode_corpus(documents, folder, model=EMBEDDER)
+            build_index(documents, folder, model=EMBEDDER)
             publish_index(folder, self.address, update=True)
 
     def delete(self, ids: Sequence[str]) -> None:

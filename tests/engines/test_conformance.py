@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engines.conformance import EngineConformance
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
+from tests.engines.conformance import EngineConformance
 from tests.engines.stands import MilvusLiteStand, PostgresStand
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import encode_corpus, publish_index
+from aveyb_retrieval import build_index, publish_index
 from aveyb_retrieval.errors import IndexFormatError
 from tests.engines.stands import EMBEDDER
 from tests.indexes.conftest import make_documents
@@ -64,7 +64,7 @@ def check(retriever: Retriever, rows: Documents) -> None:
 
 def test_a_publication_that_is_killed_goes_on(one: PublishedCollection, tmp_path: Path) -> None:
     rows = make_documents(COUNT)
-    encode_corpus(rows, tmp_path, model=EMBEDDER)
+    build_index(rows, tmp_path / "made", model=EMBEDDER)
     done = killed(tmp_path, one.address, "publish")
     with pytest.raises(IndexFormatError, match="only in part; run the same"):
         one.load()
@@ -77,7 +77,7 @@ def test_a_publication_that_is_killed_goes_on(one: PublishedCollection, tmp_path
 def test_an_update_that_is_killed_keeps_what_it_acknowledged(one: PublishedCollection, tmp_path: Path) -> None:
     rows = make_documents(COUNT)
     one.publish(make_documents(COUNT, seed=9))
-    encode_corpus(rows, tmp_path, model=EMBEDDER)
+    build_index(rows, tmp_path / "made", model=EMBEDDER)
     done = killed(tmp_path, one.address, "update")
     with one.load() as retriever:
         held = {document.id: document.text for document in retriever.documents()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Retriever, encode_corpus, publish_index
+from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.engines.milvus import FILTERS, MilvusCollection
@@ -52,7 +52,7 @@ def test_publishing_continues_and_shows_nothing_before_its_end(
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 10)
     rows = make_documents(60)
-    encode_corpus(rows, tmp_path / "shards", model=EMBEDDER)
+    build_index(rows, tmp_path / "shards", model=EMBEDDER)
 
     def stop(stage: str, done: int, total: int | None, tokens: int) -> None:
         if done >= 30:
@@ -74,7 +74,7 @@ def test_another_publication_does_not_continue_an_interrupted_one(
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 5)
     one.publish(make_documents(3, first=900))
-    encode_corpus(make_documents(20), tmp_path / "a", model=EMBEDDER)
+    build_index(make_documents(20), tmp_path / "a", model=EMBEDDER)
 
     def stop(stage: str, done: int, total: int | None, tokens: int) -> None:
         raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_documents_of_another_model_or_width_are_refused(one: PublishedCollectio
     one.publish(make_documents(3))
     for number, other in enumerate((FakeEmbedder(seed="b"), FakeEmbedder(dim=24))):
         folder = tmp_path / str(number)
-        encode_corpus(make_documents(2), folder, model=other)
+        build_index(make_documents(2), folder, model=other)
         with pytest.raises(ConfigError, match=r"dimension|model"):
             publish_index(folder, one.address, update=True)
         with pytest.raises(IndexFormatError):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.conformance import EngineConformance
 from aveyb_retrieval.indexes.engines.opening import register_engine
+from tests.engines.conformance import EngineConformance
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
 pytestmark = pytest.mark.engine

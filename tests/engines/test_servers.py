@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Retriever, encode_corpus, export_index, publish_index, unpublish_documents
+from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.engines.opening import open_writer
 from aveyb_retrieval.indexes.search import publish
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import encoded_of
+from aveyb_retrieval.indexes.shards import StoredShards, encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents
@@ -95,8 +94,8 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
 ) -> None:
     rows = make_documents(400)
     one.publish(rows[:1])
-    encode_corpus(rows, tmp_path, model=EMBEDDER)
-    shards = EncodedShards(tmp_path)
+    build_index(rows, tmp_path / "made", model=EMBEDDER)
+    shards = StoredShards(tmp_path)
     batches = [[(record, encoded_of(record)) for record in shards.documents()][i : i + 5] for i in range(0, 400, 5)]
     acknowledged, failures = list[str](), list[EngineError]()
 
@@ -141,7 +140,7 @@ def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 10)
     rows = make_documents(200)
-    encode_corpus(rows, tmp_path / "shards", model=EMBEDDER)
+    build_index(rows, tmp_path / "shards", model=EMBEDDER)
 
     def kill(stage: str, done: int, total: int | None, tokens: int) -> None:
         if done >= 80:
@@ -165,7 +164,7 @@ def test_another_publication_does_not_continue_an_interrupted_one(
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 5)
     one.publish(make_documents(3, first=900))
-    encode_corpus(make_documents(60), tmp_path / "a", model=EMBEDDER)
+    build_index(make_documents(60), tmp_path / "a", model=EMBEDDER)
 
     def stop(stage: str, done: int, total: int | None, tokens: int) -> None:
         raise KeyboardInterrupt
@@ -239,7 +238,7 @@ def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_p
 def test_errors_say_where_and_never_show_the_password(
     server: PostgresServer, name: str, one: PublishedCollection, tmp_path: Path
 ) -> None:
-    encode_corpus(make_documents(3), tmp_path, model=EMBEDDER)
+    build_index(make_documents(3), tmp_path / "made", model=EMBEDDER)
     wrong = server.url(name, password="secret word")
     nobody = f"postgresql://ann:hidden@127.0.0.1:1/company/{name}"
     no_database = one.address.replace("/company/", "/elsewhere/")
@@ -264,7 +263,7 @@ def test_documents_of_another_model_or_width_are_refused(one: PublishedCollectio
     one.publish(make_documents(3))
     for number, other in enumerate((FakeEmbedder(seed="b"), FakeEmbedder(dim=24))):
         folder = tmp_path / str(number)
-        encode_corpus(make_documents(2), folder, model=other)
+        build_index(make_documents(2), folder, model=other)
         with pytest.raises(ConfigError, match=r"dimension|model"):
             publish_index(folder, one.address, update=True)
         with pytest.raises(IndexFormatError):
@@ -283,8 +282,6 @@ def test_what_postgresql_cannot_hold_is_named_and_nothing_is_visible(one: Publis
 def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCollection, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not the address of an engine"):
         publish_index(tmp_path, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
-        export_index(one.address, tmp_path)
     one.publish(make_documents(2))
     for options in ({"verify": True}, {"mapped": False}):
         with pytest.raises(ConfigError):

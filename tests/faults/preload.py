@@ -11,7 +11,6 @@ import pyarrow.compute  # noqa: E402
 import pyarrow.parquet  # noqa: E402, F401
 
 import aveyb_retrieval.indexes.changes.sync  # noqa: E402
-import aveyb_retrieval.indexes.index  # noqa: E402
-import aveyb_retrieval.indexes.shards.encode  # noqa: E402, F401
+import aveyb_retrieval.indexes.index  # noqa: E402, F401
 import tests.indexes.conftest  # noqa: E402
 import tests.indexes.fake  # noqa: E402, F401

@@ -13,7 +13,6 @@ from aveyb_retrieval import Index, Retriever, build_index, delete_documents, fil
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store import dataset as session
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, read_manifest
@@ -57,13 +56,6 @@ def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pyte
             batch.upsert(make_documents(12, first=10))
         index.delete(["doc-3"])
         assert len(index) == 21
-
-
-def test_a_full_disk_under_shards_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was a bare OSError."""
-    monkeypatch.setattr(files, "fsync", full)
-    with pytest.raises(AveyBError, match="the same command again"):
-        encode_corpus(make_documents(10), tmp_path / "shards", model=FakeEmbedder())
 
 
 @pytest.mark.parametrize("name", ["hash_file", "read_bounded"])

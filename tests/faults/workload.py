@@ -13,7 +13,6 @@ from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.changes.update import update_metadata
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.shards.encode import encode_corpus
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store import dataset as session
 from tests.indexes.fake import FakeEmbedder
@@ -83,6 +82,12 @@ class Command:
     def _shards(self, root: Path) -> Path:
         return root.parent / f"shards-{self.number}"
 
+    def _build_shards(self, rows: list[dict[str, Any]], root: Path) -> Path:
+        for number in (1, 2):
+            shard = self._shards(root) / str(number)
+            build_index(rows, shard, model=FakeEmbedder(), share=(number, 2), index="none", overwrite=True)
+        return self._shards(root)
+
     def run(self, root: Path, *, done: bool = False) -> None:
         """Make the call; `done`: it may have been made before, of which some kinds complain."""
         model, rows = FakeEmbedder(), [each.row(name) for name, each in self.given.items()]
@@ -102,8 +107,7 @@ class Command:
             case "sync":
                 sync_index(root.parent / "folder", root, model=model)
             case "shards":
-                encode_corpus(rows, self._shards(root), of=2, model=model)
-                self._add(done, None, root, vectors=self._shards(root))
+                self._add(done, None, root, vectors=self._build_shards(rows, root))
             case "batch":
                 with Index.open(root, model=model) as index, index.batch() as batch:
                     batch.upsert(rows)

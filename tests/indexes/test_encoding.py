@@ -13,8 +13,6 @@ from aveyb_retrieval import (
     Retriever,
     add_documents,
     build_index,
-    encode_corpus,
-    export_index,
     upsert_documents,
     verify_index,
 )
@@ -22,7 +20,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.shards import StoredShards
 from aveyb_retrieval.indexes.store.manifest import describe
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -142,51 +140,48 @@ def test_a_later_change_keeps_the_funnel(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-# --- export and back --------------------------------------------------------------------------------------------------
+# --- an index as vectors of another -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_index_of_every_kind_is_exported_and_built_again(tmp_path: Path, granularity: str, dtype: str) -> None:
+def test_an_index_of_every_kind_is_built_again(tmp_path: Path, granularity: str, dtype: str) -> None:
     chosen: dict[str, Any] = {"granularity": granularity, "storage_dtype": dtype}
     build_index(make_documents(40), tmp_path / "ix", model=FakeEmbedder(), **chosen)
-    export_index(tmp_path / "ix", tmp_path / "shards", of=2)
-    build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
+    build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     one, other = describe(tmp_path / "ix"), describe(tmp_path / "again")
     fields = [field.name for field in dataclasses.fields(Encoding)]
     assert {name: one[name] for name in fields} == {name: other[name] for name in fields}
     assert verify_index(tmp_path / "again", deep=True).problems == []
 
 
-def test_an_index_of_ready_made_vectors_is_exported(tmp_path: Path) -> None:
+def test_an_index_of_ready_made_vectors_is_built_again(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
     build_index(None, tmp_path / "ix", vectors=vectors, granularity="document")
-    export_index(tmp_path / "ix", tmp_path / "shards")
-    build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
+    build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     with Retriever.load(tmp_path / "again") as retriever:
         assert [hits[0].id for hits in retriever.search_vectors(vectors, k=1)] == [str(i) for i in range(20)]
 
 
-def test_an_export_keeps_the_language(tmp_path: Path) -> None:
+def test_the_language_is_kept_or_changed(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "Die H\u00e4user der Stadt"}, {"_id": "b", "text": "the running houses"}]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="german")
-    export_index(tmp_path / "ix", tmp_path / "shards")
-    assert EncodedShards(tmp_path / "shards").encoding.language == "german"
-    build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
-    build_index(None, tmp_path / "plain", vectors=tmp_path / "shards", language="none")
+    assert StoredShards(tmp_path / "ix").encoding.language == "german"
+    build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
+    build_index(None, tmp_path / "plain", vectors=tmp_path / "ix", language="none")
     assert [describe(tmp_path / name)["language"] for name in ("again", "plain")] == ["german", "none"]
     with Retriever.load(tmp_path / "again") as german, Retriever.load(tmp_path / "plain") as plain:
         assert [hit.id for hit in german.search("das Haus", mode="lexical")] == ["a"]
         assert plain.search("Haus", mode="lexical") == []
 
 
-def test_token_vectors_are_not_exported(tmp_path: Path) -> None:
+def test_token_vectors_are_needed_where_they_are_kept(tmp_path: Path) -> None:
     build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), token_vectors="int8")
-    export_index(tmp_path / "ix", tmp_path / "shards")
-    build_index(None, tmp_path / "again", vectors=tmp_path / "shards")
-    assert describe(tmp_path / "again")["token_vectors"] is None
+    build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
+    assert describe(tmp_path / "again")["token_vectors"] == "int8"
+    build_index(make_documents(2, first=50), tmp_path / "without", model=FakeEmbedder())
     with pytest.raises(ConfigError, match=r"without the token vectors \(int8\)"):
-        upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "shards")
+        upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "without")
 
 
 # --- passages of another size -----------------------------------------------------------------------------------------
@@ -198,17 +193,17 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
     model = Embedder.load()
     build_index([{"_id": "a", "text": TEXT}], tmp_path / "ix", model=model, passage_tokens=64)
     for tokens in (32, 64):
-        encode_corpus([{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens)
+        build_index([{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens)
     for change in (add_documents, upsert_documents):
         with pytest.raises(ConfigError, match=r"passage_tokens is 32, of .*ix 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
     assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
-    with pytest.raises(InputError, match="shard 1 and shard 2 were encoded differently: passage_tokens is 32 and 64"):
+    with pytest.raises(InputError, match=r"1 and .*2 were encoded differently: passage_tokens is 32 and 64"):
         encode_two_ways(model, tmp_path / "mixed")
 
 
 def encode_two_ways(model: Embedder, place: Path) -> None:
     for shard, tokens in ((1, 32), (2, 64)):
         rows = [{"_id": f"{i}", "text": TEXT} for i in range(4)]
-        encode_corpus(rows, place, model=model, passage_tokens=tokens, shard=shard, of=2)
-    EncodedShards(place)
+        build_index(rows, place / str(shard), model=model, passage_tokens=tokens, share=(shard, 2))
+    StoredShards(place)

@@ -14,7 +14,6 @@ from aveyb_retrieval import (
     build_index,
     compact_index,
     delete_documents,
-    encode_corpus,
     upsert_documents,
 )
 from aveyb_retrieval.indexes.search import snapshot
@@ -69,7 +68,7 @@ def test_hybrid_scores_do_not_depend_on_the_order_of_documents(tmp_path: Path, e
     build_index(shuffled, tmp_path / "shuffled", model=embedder)
     assert hybrid(tmp_path / "shuffled", embedder) == wanted
     for shard in (1, 2, 3):
-        encode_corpus(shuffled, tmp_path / "shards", shard=shard, of=3, model=embedder)
+        build_index(shuffled, tmp_path / "shards" / str(shard), share=(shard, 3), model=embedder)
     build_index(None, tmp_path / "of shards", vectors=tmp_path / "shards")
     assert hybrid(tmp_path / "of shards", embedder) == wanted
 

@@ -11,8 +11,6 @@ from aveyb_retrieval import (
     Retriever,
     build_index,
     delete_documents,
-    encode_corpus,
-    export_index,
     hits_to_prompt,
     sync_index,
 )
@@ -165,11 +163,11 @@ def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
 
 
 def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
-    encode_corpus(folder, tmp_path / "shards", of=2, model=FakeEmbedder())
+    for number in (1, 2):
+        build_index(folder, tmp_path / "shards" / str(number), share=(number, 2), model=FakeEmbedder())
     build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
     assert_like_a_new_build(tmp_path / "ix", folder, tmp_path)
-    export_index(tmp_path / "ix", tmp_path / "exported")
-    build_index(None, tmp_path / "again", vectors=tmp_path / "exported")
+    build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
     with Retriever.load(tmp_path / "again", model=FakeEmbedder()) as retriever:
         assert retriever.search("dates brown", k=1)[0].page == 2

@@ -14,8 +14,8 @@ from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, Preco
 from aveyb_retrieval.indexes.changes.transaction import State
 from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
 from aveyb_retrieval.indexes.model import BuildOptions, check_options, keeping_tokens, load_as_asked, reading_of
-from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, create
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
+from aveyb_retrieval.indexes.shards import StoredShards, check_share
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import silent
@@ -61,11 +61,14 @@ def build_index(
     _check_target(index_dir, overwrite)
     index, progress = options.get("index", AUTO), options.get("progress", silent)
     source, encoding, documents = _open_source(corpus, out, options)
-    if index != AUTO:
+    if index not in (AUTO, NONE):
         create(index, encoding.dim)  # a factory string that FAISS does not know fails now, not after the encoding
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     job |= {"index": index, "recall": options.get("recall")}
+    share = check_share(options["share"]) if "share" in options else None
+    if share is not None:
+        job["share"] = list(share)
 
     def work(transaction: Transaction) -> FinishOptions:
         _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
@@ -77,6 +80,7 @@ def build_index(
             mode="add",
             on_error=on_error,
             allow_empty=options.get("allow_empty", False),
+            share=share,
             progress=progress,
         )
         return FinishOptions(notices=notices)
@@ -102,7 +106,7 @@ def _open_source(
             f"vectors of dimension {ready.dim}, but the model {named.model and named.model['name']} makes {named.dim}; "
             "give the model that made them, or none"
         )
-    if isinstance(ready, EncodedShards):
+    if isinstance(ready, StoredShards):
         encoding = _encoding_of_shards(ready, named, options)
         encoding.check_takes(ready.encoding, out, ready.name)
     elif granularity != "document":
@@ -116,17 +120,22 @@ def _open_source(
     return PrecomputedSource(ready), encoding, ready.documents() if corpus is None else corpus
 
 
-def _encoding_of_shards(shards: EncodedShards, named: Encoding | None, options: Mapping[str, Any]) -> Encoding:
-    """What an index of shards says of its vectors: what they say, and what was asked for where there is a choice."""
+def _encoding_of_shards(shards: StoredShards, named: Encoding | None, options: Mapping[str, Any]) -> Encoding:
+    """What an index of stored documents says of its vectors: what they say, and what was asked for where it may be."""
     made = shards.encoding
     for name in ("passage_tokens", "passage_overlap", "late", "max_tokens", "funnel"):
         asked = options.get(name)
         if asked is not None and asked != getattr(made, name):
             raise ConfigError(
-                f"{name}={asked!r}: the shards at {shards.name} were encoded with {getattr(made, name)!r}; leave "
-                "it out, or encode them again"
+                f"{name}={asked!r}: the documents of {shards.name} were encoded with {getattr(made, name)!r}; leave "
+                "it out, or build that again"
             )
     chosen = {name: options[name] for name in ("granularity", "storage_dtype") if name in options}
+    if made.token_vectors is not None and chosen.get("granularity", made.granularity) != made.granularity:
+        raise ConfigError(
+            f"granularity={chosen['granularity']!r}: {shards.name} keeps token vectors with granularity "
+            f"{made.granularity!r}; leave it out"
+        )
     if "language" in options:
         chosen["language"] = language(options["language"]).name
     if named is not None:
@@ -166,8 +175,9 @@ def ingest_corpus(
     on_error: OnError,
     progress: Progress,
     allow_empty: bool = False,
+    share: tuple[int, int] | None = None,
 ) -> tuple[Notice, ...]:
-    """Read a corpus into a transaction: every document with its vectors, committed batch by batch.
+    """Read a corpus into a transaction: every document (of a share) with its vectors, committed batch by batch.
 
     Returns what is to be reported of the corpus.
 
@@ -176,11 +186,13 @@ def ingest_corpus(
             `source` does not match it.
     """
     total = None if progress is silent else count_items(corpus)
-    ingestion = Ingestion(transaction, source, mode=mode, on_error=on_error, progress=progress, total=total)
+    ingestion = Ingestion(
+        transaction, source, mode=mode, on_error=on_error, share=share, progress=progress, total=total
+    )
     items, rejected = ingestion.run(read_corpus(corpus, reading)), ingestion.first_rejected
     if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
-    if transaction.state.counts.documents == 0 and not allow_empty:
+    if transaction.state.counts.documents == 0 and not allow_empty and share is None:
         first = "" if rejected is None else f"; the first: {rejected.location}: {rejected.reason}"
         raise InputError(f"none of the {items:,} items of the input is a document{first}")
     source.check_all_used(items)

@@ -22,9 +22,7 @@ import pyarrow as pa
 from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import encoded_of
-from aveyb_retrieval.indexes.shards.place import is_url
+from aveyb_retrieval.indexes.shards import StoredShards, encoded_of, shard_of
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
@@ -147,18 +145,18 @@ TELL_SECONDS = 0.2
 LOOK_AHEAD = 256  # items whose ids are looked up together
 
 
-Action = Literal["encode", "grow", "metadata", "reject"]
+Action = Literal["encode", "grow", "metadata", "reject", "pass"]
 
 
 @dataclass(frozen=True)
 class Step:
     """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done.
 
-    "grow" encodes a document from the first passage that differs from those of `doc`, which is stored, after
-    `unchanged` passages.
+    "pass" is for an item of another share, which is not kept. "grow" encodes a document from the first passage that
+    differs from those of `doc`, which is stored, after `unchanged` passages.
     """
 
-    item: Record | Rejected
+    item: Record | Rejected | None
     position: int
     digest: str
     action: Action
@@ -197,10 +195,11 @@ class Ingestion:
         *,
         mode: Literal["add", "upsert"],
         on_error: OnError,
+        share: tuple[int, int] | None = None,
         progress: Progress = silent,
         total: int | None = None,
     ) -> None:
-        self.transaction = transaction
+        self.transaction, self._share = transaction, share
         self._encoding = transaction.state.encoding
         self._source = source
         self._mode = mode
@@ -252,11 +251,24 @@ class Ingestion:
             self._ids.look_up(item.id for item in some if isinstance(item, Record))
             for item in some:
                 position, digest = position + 1, chain_digest(digest, item)
-                if position > consumed:
+                if position > consumed and not self._is_mine(item, position):
+                    yield Step(None, position, digest, "pass")
+                elif position > consumed:
                     yield self._step(item, position, digest)
                 elif position == consumed:
                     self._check_same_input(digest == expected, consumed)
         self._check_same_input(position >= consumed, consumed)
+
+    def _is_mine(self, item: Record | Rejected, position: int) -> bool:
+        """Whether an item is of the share; what is no document is counted by one of them."""
+        if self._share is None:
+            return True
+        number, of = self._share
+        if isinstance(item, Record):
+            return shard_of(item.id, of) == number
+        if item.stops(self._on_error):
+            raise item.error()
+        return position % of + 1 == number
 
     def _without_notices(self, items: Iterable[Item]) -> Iterator[Record | Rejected]:
         for item in items:
@@ -389,7 +401,7 @@ class Ingestion:
         if wrong is None and len(encoded.spans) >= MAX_PASSAGES:
             wrong = f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
         if wrong is not None:
-            raise InputError(f"{step.item.location}: document {step.record.id!r}: {wrong}")
+            raise InputError(f"{step.record.location}: document {step.record.id!r}: {wrong}")
 
 
 class _Ids:
@@ -484,20 +496,20 @@ class ModelSource(VectorSource):
 
 
 class PrecomputedSource(VectorSource):
-    """Takes the vectors that documents of shards bring along, or those of a file at their position in the corpus."""
+    """Takes the vectors that documents of an index bring along, or those of a file at their place in the corpus."""
 
-    def __init__(self, vectors: PrecomputedVectors | EncodedShards) -> None:
+    def __init__(self, vectors: PrecomputedVectors | StoredShards) -> None:
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Take the row of each document."""
-        if isinstance(self.vectors, EncodedShards):
+        if isinstance(self.vectors, StoredShards):
             return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise ConfigError where the index has another dimension, other passages, another model, or tokens."""
-        if isinstance(self.vectors, EncodedShards):
+        if isinstance(self.vectors, StoredShards):
             encoding.check_takes(self.vectors.encoding, where, self.vectors.name)
             return
         if encoding.token_vectors is not None:
@@ -524,20 +536,19 @@ class PrecomputedSource(VectorSource):
         return self.vectors.describe()
 
 
-def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | EncodedShards | None:
-    """Open ready-made vectors: an array, a file of them, or a folder or URL of shards; None where none are given.
+def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | StoredShards | None:
+    """Open ready-made vectors: an array, a file of them, an index, or several; None where none are given.
 
     Raises:
         InputError: they are not usable.
-        ConfigError: a corpus is given beside shards, which hold the documents themselves, or neither is given.
+        ConfigError: a corpus is given beside indexes, which hold the documents themselves, or neither is given.
     """
     if vectors is None:
         if corpus is None:
             raise ConfigError("no corpus and no vectors: give at least one of them")
         return None
-    if not (is_url(vectors) or (isinstance(vectors, (str, Path)) and Path(vectors).is_dir())):
+    if isinstance(vectors, np.ndarray) or (isinstance(vectors, (str, Path)) and not Path(vectors).is_dir()):
         return PrecomputedVectors.open(vectors)
-    assert not isinstance(vectors, np.ndarray)  # neither of the two
     if corpus is not None:
-        raise ConfigError(f"{vectors}: shards hold the documents with their vectors; leave the corpus out")
-    return EncodedShards(vectors)
+        raise ConfigError(f"{vectors}: indexes hold the documents with their vectors; leave the corpus out")
+    return StoredShards(vectors)

@@ -119,6 +119,7 @@ class State:
             tiers=self.tiers,
             files=listed,
             job=self.job,
+            corpus=self.digest,
         )
 
 

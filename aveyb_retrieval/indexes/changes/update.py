@@ -180,7 +180,7 @@ def add_documents(
 ) -> Report:
     """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
 
-    `corpus` may be None where `vectors` are shards, which hold the documents.
+    `corpus` may be None where `vectors` are an index or several, which hold the documents.
 
     Raises:
         InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.

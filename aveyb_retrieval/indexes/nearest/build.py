@@ -49,10 +49,13 @@ def plan(
         kind: The kind of vectors.
         next_doc: The number that the next document gets.
         live: How many vectors are stored.
-        index: "auto", or the FAISS factory string that was asked for: a first file of it is made however few there are.
+        index: "auto", "none", or the FAISS factory string that was asked for: a first file of it is made however few
+            there are.
         dim: Their width.
         rebuild: Make all files again; what is returned is then all that there should be.
     """
+    if index == faiss_file.NONE:
+        return []
     limit = faiss_file.exact_limit(dim)
     if rebuild or not any(tier.kind == kind for tier in tiers):
         due = live > limit or (live > 0 and index != faiss_file.AUTO)

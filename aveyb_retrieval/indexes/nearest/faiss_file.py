@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
-AUTO = "auto"
+AUTO, NONE = "auto", "none"  # by the number of vectors; never
 # Measured by benchmarks/cpu/nearest.py on passages of real text: one bit a dimension (RaBitQ) with 400 candidates
 # scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32 (.99) takes 1,300 and fifteen times
 # longer to build. Lists would have to be searched by the quarter for the same recall, so they only pay in large files.

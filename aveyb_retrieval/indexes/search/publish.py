@@ -1,11 +1,11 @@
-"""`publish_index`: the documents of an index or of shards, with their vectors, into a database server."""
+"""`publish_index`: the documents of an index, or of shards, with their vectors, into a database server."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,20 +13,13 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
-from aveyb_retrieval.indexes.search.export import stored_documents
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.shards.encoded_shards import EncodedShards
-from aveyb_retrieval.indexes.shards.parts import encoded_of
-from aveyb_retrieval.indexes.shards.place import is_url
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.shards import StoredShards, encoded_of
 from aveyb_retrieval.indexes.types import EncodedRow, Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
 
 BATCH_DOCUMENTS = 256
@@ -59,20 +52,18 @@ def publish_index(
     *,
     update: bool = False,
     restart: bool = False,
-    language: str | None = None,
     progress: Progress = silent,
 ) -> PublishReport:
-    """Put the documents of an index directory or of shards into a collection, which `Retriever.load` opens.
+    """Put the documents of an index directory, or of shards, into a collection, which `Retriever.load` opens.
 
     Without `update` they take the place of all documents that are there: readers see the old ones until everything is
     written, and then, by one switch, the new ones. An interrupted call continues when it is made again.
 
     Args:
-        source: An index directory, or a folder or URL of shards.
+        source: An index directory, or a folder of shards.
         to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
-        language: Another language for the words of shards (an index keeps its own).
         progress: Called as work goes on.
 
     Raises:
@@ -83,9 +74,10 @@ def publish_index(
     """
     started = time.monotonic()
     _check_address(to)
-    with _open(source, language) as documents, closing(open_writer(to)) as writer:
+    documents = StoredShards(source)
+    with closing(open_writer(to)) as writer:
         made = CollectionSettings(documents.encoding, "")
-        identity = json.dumps([documents.identity, made.to_json()], sort_keys=True)
+        identity = json.dumps([documents.describe(), made.to_json()], sort_keys=True)
         settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
         if update:
             writer.version.settings.check_same(settings, writer.name)
@@ -94,20 +86,20 @@ def publish_index(
         for batch in _batches(documents, done):
             (writer.upsert if update else writer.add)(batch)
             written += len(batch)
-            progress("publishing", done + written, documents.documents, 0)
+            progress("publishing", done + written, len(documents), 0)
         if not update:
             progress("indexing", 0, 1, 0)
             writer.finish()
             progress("indexing", 1, 1, 0)
             writer.switch()
-        return PublishReport(writer.name, documents.documents, documents.passages, written, time.monotonic() - started)
+        return PublishReport(writer.name, len(documents), documents.passages, written, time.monotonic() - started)
 
 
-def _batches(documents: _Source, done: int) -> Iterator[list[Row]]:
+def _batches(documents: StoredShards, done: int) -> Iterator[list[Row]]:
     """Documents in batches, without the first `done` of them."""
     waiting: list[Row] = []
     passages = 0
-    for record in documents.rows(done):
+    for record in documents.documents(done):
         row = encoded_of(record)
         waiting.append((record, row))
         passages += len(row.spans)
@@ -149,40 +141,3 @@ def _check_address(to: str) -> None:
             f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME "
             "or milvus://USER@HOST/NAME"
         )
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Documents with vectors.
-
-    Attributes:
-        encoding: What made them.
-        identity: Tells these contents from others.
-        documents, passages: How many there are.
-        rows: All documents but so many first ones, each time in the same order.
-    """
-
-    encoding: Encoding
-    identity: str
-    documents: int
-    passages: int
-    rows: Callable[[int], Iterator[Record]]
-
-
-@contextmanager
-def _open(source: str | Path, words: str | None) -> Iterator[_Source]:
-    """Open an index directory, or shards; `words` is another language for these."""
-    if is_url(source) or IndexDirectory(source).current() is None:
-        shards = EncodedShards(source)
-        encoding = shards.encoding if words is None else replace(shards.encoding, language=language(words).name)
-        yield _Source(encoding, shards.describe(), len(shards), shards.passages, shards.documents)
-        return
-    with closing(Snapshot.open(source)) as snapshot:
-        manifest, own = snapshot.manifest, snapshot.language.name
-        if words not in (None, own):
-            raise ConfigError(f"language={words!r}: {source} has the language {own!r}")
-
-        def rows(start: int) -> Iterator[Record]:
-            return stored_documents(snapshot, snapshot.tables.numbers("document")[start:])
-
-        yield _Source(manifest.encoding, manifest.name, manifest.counts.documents, manifest.counts.passages, rows)

@@ -338,13 +338,14 @@ class Manifest:
         number: Counts the versions of an index, from 1.
         build: Identifies the index: given by chance when it is built, kept by all its changes.
         encoding: How its vectors and words were made.
-        index: The FAISS factory string that was asked for, or "auto".
+        index: The FAISS factory string that was asked for, "auto", or "none".
         recall: What its search settings are tuned for; None: not tuned.
         next_doc: The number that the next document gets.
         tables: The version of each Lance dataset.
         tiers: The FAISS files; vectors of later documents are searched exactly beside them.
         files: Size and hash of every file, by its name inside the index directory.
         job: Identifies the change that made this version.
+        corpus: Hash of all that this change read, whatever it took of it; "" where it read nothing.
     """
 
     number: int
@@ -361,7 +362,14 @@ class Manifest:
     tiers: list[Tier]
     files: dict[str, FileInfo]
     job: dict[str, Any]
+    corpus: str = ""
     format: int = FORMAT
+
+    @property
+    def share(self) -> tuple[int, int] | None:
+        """Which share of a corpus it was built of, from 1, and of how many; None: of all of it, or it was changed."""
+        number, of = self.job.get("share") or (0, 0)
+        return (number, of) if of else None
 
     @property
     def name(self) -> str:
