@@ -12,7 +12,7 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, language
+from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -172,11 +172,12 @@ def test_a_query_gives_each_word_once_without_stop_words() -> None:
         "书面",
         "面通",
         "通知",
+        "zurich",
         "zürich",
     ]
     assert rules.words("the of") == ["the", "of"]
     assert rules.words("?! ...") == []
-    assert rules.stored("a 书面b") == " a 书 面 书面 b "
+    assert rules.stored("a 书面通b") == " a 书面 面通 b 书 面 通 "
 
 
 def test_made_up_words_do_not_fill_the_memory() -> None:
@@ -203,7 +204,8 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
         "snake_case a-b 3.14\x1ccut\x0bhere",
         "..._",
     ):
-        assert rules.stored(f"{text} ü").removesuffix("ü ") == (rules.stored(text) or " ")
+        ascii, mixed = rules.split(text), rules.split(f"{text} Ω")
+        assert (mixed.words.removesuffix("ω").strip(), mixed.beside) == ascii
 
 
 @pytest.mark.parametrize("name", ["english", "greek", "none"])
@@ -216,7 +218,8 @@ def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> 
         text = "".join(rng.choice(drawn) + rng.choice(["", " ", " ", "\n"]) for _ in range(rng.randrange(12)))
         edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
         spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
-        whole, parts = rules.stored_in_parts(text, spans)
+        of_text, of_spans = rules.stored_in_parts(text, spans)
+        whole, parts = joined([of_text]), [joined([each]) for each in of_spans]
         assert whole == rules.stored(text)
         assert parts == [rules.stored(text[start:stop]) for start, stop in spans], (text, spans)
 
@@ -224,8 +227,9 @@ def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> 
 def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping passages that begin and end beside blanks: each piece between two cuts is split into words once."""
     rules, seen = language("english"), list[str]()
-    split = type(rules).stored
-    monkeypatch.setattr(type(rules), "stored", lambda self, text: seen.append(text) or split(self, text))
+    split = type(rules).split
+    monkeypatch.setattr(type(rules), "split", lambda self, text: seen.append(text) or split(self, text))
     text = "one two three four five"
-    assert rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1] == [" one two three ", " three four ", " five "]
+    parts = rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1]
+    assert [joined([each]) for each in parts] == [" one two three ", " three four ", " five "]
     assert "".join(seen) == text

@@ -37,8 +37,11 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
             dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
     if new or options.reindex:
         progress("indexing words", 0, None, 0)
-        for dataset, column in ((tables.documents, "id"), (tables.texts, WORDS), (tables.passages, WORDS)):
-            dataset.index(column)
+        tables.documents.index("id")
+        for dataset in (tables.texts, tables.passages):
+            dataset.index(WORDS)
+        if tables.forms != WORDS:
+            tables.texts.index(tables.forms)
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
     if options.retune and state.recall is not None:

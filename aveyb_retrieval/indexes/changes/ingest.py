@@ -23,7 +23,7 @@ from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected,
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
 from aveyb_retrieval.indexes.shards import StoredShards, encoded_of, shard_of
-from aveyb_retrieval.indexes.store.dataset import WORDS
+from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, StoredTokens, fixed_lists, schemas
@@ -66,7 +66,8 @@ def origin_columns(origin: FileOrigin | None) -> dict[str, str | None]:
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
     """Return the rows of documents numbered from `first_doc`, by dataset, and what they add to the counts."""
     documents: list[dict[str, Any]] = []
-    texts: dict[str, list[Any]] = {"doc": [], "text": [], WORDS: []}
+    shaped = schemas(encoding)
+    texts: dict[str, list[Any]] = {name: [] for name in ("doc", "text", WORDS, FORMS) if name in shaped["texts"].names}
     passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
     codes: list[bytes] = []
     rules = language(encoding.language)
@@ -76,7 +77,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         headings = (getattr(encoded, "headings", None) or [""] * len(spans))[: len(spans)]  # not every model finds them
         norms = getattr(encoded, "norms", None)  # not every model tells
         of_text, of_spans = rules.stored_in_parts(record.text, spans.tolist())
-        words = [joined([rules.stored(head), each]) for head, each in zip(headings, of_spans, strict=True)]
+        words = [joined([rules.split(head), each]) for head, each in zip(headings, of_spans, strict=True)]
         documents.append(
             {
                 "doc": doc,
@@ -95,7 +96,9 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         )
         texts["doc"].append(doc)
         texts["text"].append(record.text)
-        texts[WORDS].append(joined([rules.stored(record.title), of_text]))
+        texts[WORDS].append(joined([rules.split(record.title), of_text]))
+        if FORMS in texts:
+            texts[FORMS].append(rules.forms(f"{record.title}\n{record.text}"))
         passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))
         passages["start"] += spans[:, 0].tolist()
         passages["stop"] += spans[:, 1].tolist()
@@ -110,7 +113,6 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
     columns: dict[str, dict[str, Any]] = {"texts": texts, "passages": passages}
     if encoding.token_codec is not None:
         columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
-    shaped = schemas(encoding)
     if made and "document" in encoding.kinds:
         texts[VECTOR] = fixed_lists(np.stack([e.vector for _, e, _ in made]), shaped["texts"].field(VECTOR).type)
     if made and with_passages:

@@ -69,11 +69,11 @@ def _all(tables: Tables, manifest: Manifest) -> Iterator[str]:
 
 
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
-    stored = language(manifest.encoding.language).stored
+    rules, forms = language(manifest.encoding.language), tables.forms
     numbers = np.array(docs, dtype=np.int64)
     columns = ["id", "title", "metadata", "rank", "digest", "characters", "words", "passages"]
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
-    texts = {row["doc"]: row for row in tables.texts.take(numbers, ["text", WORDS]).to_pylist()}
+    texts = {row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()}
     found = tables.read_documents(docs)
     by_id = tables.find(row["id"] for row in about.values())
     if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
@@ -93,11 +93,12 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
             yield f"{where}: its text is not the one that was encoded"
         if not _is_object(row["metadata"]) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
-        if text[WORDS] != stored(f"{row['title']}\n{text['text']}"):
+        whole = f"{row['title']}\n{text['text']}"
+        if text[WORDS] != rules.stored(whole) or (forms != WORDS and text[forms] != rules.forms(whole)):
             yield f"{where}: its stored words are not those of its text"
         if pages and pages.starts[-1] > len(text["text"]):
             yield f"{where}: a page begins behind the end of its text"
-        for problem in _passage_problems(mine, text["text"], row, stored):
+        for problem in _passage_problems(mine, text["text"], row, rules.stored):
             yield f"{where}: {problem}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
 from aveyb_retrieval.indexes.store.tables import StoredTokens, StoredVectors, Tables, count_values
-from aveyb_retrieval.indexes.store.words import Language, RememberedWords, language
+from aveyb_retrieval.indexes.store.words import Language, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
-WORDS_KEPT = 10_000
-CHANGED = 0.01  # share of the passages that may come and go before their words are counted again
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
 MOST_AMONG = 20_000
 
@@ -79,13 +77,6 @@ class Snapshot:
         old = before if before is not None and before.manifest.build == manifest.build else None
         check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
         self.tables: Tables = Tables.open(root, manifest.tables, old.tables if old else None)
-        mean_words = manifest.counts.words / max(manifest.counts.passages, 1)
-        # how many passages hold a word; of the dataset alone, as what holds the snapshot would keep it open
-        self._holding = RememberedWords(partial(self.tables.passages.holding, lengths=mean_words), WORDS_KEPT)
-        self._counted = manifest
-        if old and self._came_and_went(old._counted) <= CHANGED * old._counted.counts.passages:
-            self._holding.update(old._holding)
-            self._counted = old._counted
         codec = encoding.token_codec
         self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
         self._nearest: dict[Kind, Nearest] = {
@@ -129,12 +120,6 @@ class Snapshot:
                 if isinstance(error, IndexFormatError):
                     raise
                 raise IndexFormatError(f"{root}: cannot be read ({error})") from error
-
-    def _came_and_went(self, before: Manifest) -> int:
-        """How many passages were added and removed since a version."""
-        docs, counts = self.tables.documents.held
-        added = int(counts[np.searchsorted(docs, before.next_doc) :].sum())
-        return before.counts.passages - self.manifest.counts.passages + 2 * added
 
     def close(self) -> None:
         """Let go of the version's files."""
@@ -268,7 +253,8 @@ class Snapshot:
 
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each of some words."""
-        return [self._holding[word] for word in words]
+        total = self.manifest.counts.passages  # what was deleted may still be counted
+        return [min(count, total) for count in self.tables.passages.vocabulary().counts(words)]
 
     @property
     def mean_passage_length(self) -> float:

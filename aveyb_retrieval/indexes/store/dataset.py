@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +28,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.store.words import K1, B
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _unlike(path: Path) -> IndexFormatError:
 
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 
-WORDS, VECTOR = "words", "vector"
+WORDS, FORMS, VECTOR = "words", "forms", "vector"
 HELD = "passages"  # a column of integers that is kept in memory, where a dataset has it
 
 FILES: Final = "2.2"  # the version of Lance's file format
@@ -193,6 +194,8 @@ class Dataset:
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
+        self._word_sets: dict[str, WordSet] = {} if before is None else dict(before._word_sets)  # by their files
+        self._vocabularies: dict[str, Vocabulary] = {}
 
     @classmethod
     def open(cls, path: Path, version: int, key: str, before: Dataset | None = None) -> Dataset:
@@ -332,27 +335,44 @@ class Dataset:
         order = np.lexsort((numbers, -scores))
         return numbers[order], scores[order]
 
-    def holding(self, word: str, lengths: float) -> int:
-        """How many rows hold a word, taken from the score of the best one; `lengths`: the mean number of words of rows.
+    def holding(self, *phrases: Sequence[str], column: str = WORDS) -> IntArray:
+        """Numbers `[n]`, ascending, of all rows that hold any of some phrases: words one after another, or one alone."""
+        from lance.query import MatchQuery, PhraseQuery
 
-        Counting them costs in proportion to their number, and the score of a row by one word says it just as well:
-
-            score = idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / lengths))
-            idf   = ln(1 + (N - n + .5) / (n + .5))
-        """
-        from lance.query import MatchQuery
-
+        found = [np.empty(0, np.int64)]
+        alone = " ".join(dict.fromkeys(phrase[0] for phrase in phrases if len(phrase) == 1))
+        queries: list[Any] = [MatchQuery(alone, column)] if alone else []
+        queries += [PhraseQuery(" ".join(phrase), column) for phrase in phrases if len(phrase) > 1]
         with damage(self.path):
-            found = self._lance.scanner(
-                columns=[WORDS, "_score"], full_text_query=MatchQuery(word, WORDS), limit=1
-            ).to_table()
-        if not found.num_rows:
-            return 0
-        words = found[WORDS][0].as_py().split()
-        tf = words.count(word)
-        share = tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / max(lengths, 1e-9)))
-        ratio = float(np.expm1(min(found["_score"][0].as_py() / share, 700.0)))  # a count that lies makes it endless
-        return max(1, round((len(self) + 0.5 - 0.5 * ratio) / (ratio + 1)))
+            for query in queries if len(self) else ():
+                scanner = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query)
+                found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
+        return np.unique(np.concatenate(found))
+
+    def vocabulary(self, column: str = WORDS) -> Vocabulary:
+        """The words of a column that is indexed by words, read when they are first asked for."""
+        if column not in self._vocabularies:
+            with damage(self.path):
+                self._vocabularies[column] = self._read_vocabulary(column)
+        return self._vocabularies[column]
+
+    def _read_vocabulary(self, column: str) -> Vocabulary:
+        parts, covered = list[WordSet](), set[int]()
+        for described in self._lance.describe_indices():
+            for segment in described.segments if described.field_names == [column] else ():
+                covered.update(map(int, segment.fragment_ids))
+                folder = self.path / "_indices" / str(segment.uuid)
+                for file in sorted(folder.glob("part_*_tokens.lance")):
+                    name = str(file)
+                    if name not in self._word_sets:
+                        self._word_sets[name] = WordSet.read(folder, file.name.removesuffix("_tokens.lance"))
+                    parts.append(self._word_sets[name])
+        fresh = [each for each in self._lance.get_fragments() if each.fragment_id not in covered]
+        counted: Counter[str] = Counter()
+        if fresh:
+            for text in self._lance.scanner(columns=[column], fragments=fresh).to_table()[column].to_pylist():
+                counted.update(set(text.split()))
+        return Vocabulary(parts, counted)
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
@@ -425,8 +445,9 @@ class Dataset:
 
     def index(self, column: str) -> None:
         """Make the index of a column: of words, or of values that are looked up."""
-        if column == WORDS:
-            self._lance.create_scalar_index(column, "INVERTED", **_WORDS_AS_THEY_ARE)
+        if column in (WORDS, FORMS):
+            with_position = column == WORDS  # for phrases
+            self._lance.create_scalar_index(column, "INVERTED", with_position=with_position, **_WORDS_AS_THEY_ARE)
         else:
             self._lance.create_scalar_index(column, "BTREE")
         self._moved(self._lance)
@@ -484,6 +505,7 @@ class Dataset:
     def _moved(self, opened: lance.LanceDataset) -> None:
         """Take over what a write made of the dataset."""
         self._lance = opened
+        self._vocabularies = {}
         for name in ("_fragments", "held"):
             self.__dict__.pop(name, None)
 
@@ -543,7 +565,6 @@ _WORDS_AS_THEY_ARE: dict[str, Any] = {
     "stem": False,
     "remove_stop_words": False,
     "ascii_folding": False,
-    "with_position": False,
     "max_token_length": None,
 }
 

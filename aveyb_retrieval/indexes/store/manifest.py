@@ -250,7 +250,7 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT = 4
+FORMAT = 5
 TABLES = ("documents", "texts", "passages")
 
 _TRIES = 10  # to open what is visible, while writers replace it

@@ -3,7 +3,8 @@
     documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and text),
                 passages, tokens, cut_tokens, characters, words (counts; the last two of its passages),
                 file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own)
-    texts       doc, text, words (of title and text), vector, codes
+    texts       doc, text, words (of title and text), forms (these as they are written, where they are stemmed),
+                vector, codes
     passages    passage, start, stop (characters of the text), heading, norm, words (of heading and text), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
@@ -26,10 +27,11 @@ from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.documents.records import FileOrigin
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.store.dataset import LAYOUT, VECTOR, WORDS, Dataset
+from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset
 from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.numbering import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.store.words import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,6 +118,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("doc", pa.int64()),
                 pa.field("text", pa.large_string()),
                 pa.field(WORDS, pa.large_string()),
+                *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
                 *of["document"],
             ]
         ),
@@ -276,6 +279,13 @@ class Tables:
         rows = self.passages.take(np.array(numbers, dtype=np.int64), ["start", "stop", *texts])
         places = (rows[column].to_numpy().tolist() for column in ("passage", "start", "stop"))
         return stored_passages(words, *places, *(rows[column].to_pylist() for column in texts))
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    @property
+    def forms(self) -> str:
+        """The column of texts that has words as they are written."""
+        return FORMS if FORMS in self.texts.schema.names else WORDS
 
     # --- vectors -----------------------------------------------------------------------------------------------------
 

@@ -1,27 +1,27 @@
 """How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
 
-A text becomes a list of words: runs of letters and digits in lower case (accents put together with their letters
-first), stemmed by Snowball's rules for the language; runs of Chinese, Japanese and Korean characters, which have no
-spaces between their words, become their characters and all pairs of neighbors. Engines store the words with spaces
-between them and look for words as they are, so all of them find the same.
+A text becomes a list of words (`letters` says where they begin and how letters are compared), stemmed by Snowball's
+rules for the language, then without accents. Runs of a script that writes no spaces become all pairs of neighbors.
+Engines store the words with spaces between them and look for words as they are, so all of them find the same.
+
+Behind the words in their order stands what they are found by besides, so that phrases stay phrases: the letters of
+unspaced runs, the parts of camelCase, and of a word with accents the stems with them and of the word without them.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH
+from aveyb_retrieval.indexes.store.letters import LETTER, UNSPACED, WORD, cleaned, folded, letters_written, runs_of, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 V = TypeVar("V")
 
@@ -50,21 +50,27 @@ what which who whom whose when where why how not no only just very too also ever
 t s d ll m re ve don doesn didn isn aren wasn weren haven hasn hadn won wouldn shouldn couldn
 """
 
-_WORD = re.compile(r"[^\W_]+")
-_BLANKS = {code: " " for code in range(128) if not chr(code).isalnum()}
-# Hiragana, Katakana, Chinese characters (with their rarer blocks) and Korean syllables.
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+_HUMP = re.compile(r"(?<=[^\W\d_])(?=[A-Z][a-z]{2})|(?<=[a-z])(?=[A-Z])")
+_BESIDE = re.compile(r"\n([^ \n]+)")
 
 
 class Found(NamedTuple):
-    """A word in a text: its characters `[start, stop)`, and how it is stored."""
+    """A word in a text: its characters `[start, stop)`, how it is stored, and its form as it is written."""
 
     start: int
     stop: int
     word: str
+    form: str = ""
 
 
 Finder: TypeAlias = "Callable[[str], list[Found]]"
+
+
+class Stored(NamedTuple):
+    """The words of a text, in order, and what it is found by besides: each with a space between two."""
+
+    words: str
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,70 +81,157 @@ class Language:
         name: One of `LANGUAGES`.
         stop: Words of a query that are not looked up, unless there are no others.
         stem: Makes one form of each of some words' forms; None leaves words as they are written.
+        accents: Whether a word is found without its accents, too.
+        protected: Words, as `form` gives them, that are not stemmed.
     """
 
     name: str
     stop: frozenset[str]
-    stem: Callable[[list[str]], list[str]] | None = None
+    stem: Callable[[str], str] | None = None
+    accents: bool = True
+    protected: frozenset[str] = frozenset()
 
     def stored(self, text: str) -> str:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
-        normal = _normal(text)
-        if normal.isascii():  # most texts are, and this is much of a build's work
-            words = normal.translate(_BLANKS).split()
-        else:
-            words = list(_split(_WORD.findall(normal), stored=True))
-        if self.stem is not None:
-            words = self.stem(words)
-        return f" {' '.join(words)} " if words else ""
+        return joined([self.split(text)])
 
-    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
-        """Return what `stored` gives for a text and for the characters of each span `[start, stop)` in it.
+    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[Stored, list[Stored]]:
+        """Return the words of a text and of the characters of each span `[start, stop)` in it, for `joined`.
 
         No character is looked at twice where every span begins and ends beside a blank.
         """
         cuts = sorted({0, len(text), *chain.from_iterable(spans)})
         if not all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
-            return self.stored(text), [self.stored(text[slice(*span)]) for span in spans]
-        pieces = [self.stored(text[slice(*piece)]) for piece in pairwise(cuts)]
+            return self.split(text), [self.split(text[slice(*span)]) for span in spans]
+        pieces = [self.split(text[slice(*piece)]) for piece in pairwise(cuts)]
         number = {cut: place for place, cut in enumerate(cuts)}
-        return joined(pieces), [joined(pieces[number[start] : number[stop]]) for start, stop in spans]
+        return _chained(pieces), [_chained(pieces[number[start] : number[stop]]) for start, stop in spans]
+
+    def forms(self, text: str) -> str:
+        """Return the different words of a text as they are written, without case and accents, as `stored` does."""
+        runs = dict.fromkeys(runs_of(text))
+        forms = dict.fromkeys(chain.from_iterable(map(self._forms.__getitem__, runs)))
+        return f" {' '.join(forms)} " if forms else ""
 
     def words(self, query: str) -> list[str]:
         """Return the words to look up for a query, in order, each once; stop words only if there are no others."""
-        found = _WORD.findall(_normal(query))
-        found = [word for word in found if word not in self.stop] or found
-        words = list(_split(found, stored=False))
-        if self.stem is not None:
-            words = self.stem(words)
-        return list(dict.fromkeys(words))
+        runs = runs_of(query)
+        runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
+        found = (piece for run in runs for piece in self._pieces(run) if piece.asked)
+        return list(dict.fromkeys(piece.word for piece in found))
 
-    def finder(self, words: Collection[str]) -> Finder:
-        """Make what finds words, as `words` gives them, in texts: wherever `stored` has them, in order."""
+    def in_order(self, text: str) -> list[str]:
+        """Return the words of a text in order, stop words too, without what is found besides."""
+        return self.split(text).words.split()
+
+    def form(self, word: str) -> str:
+        """Return a word as `forms` has it."""
+        return "".join(map(self._written, runs_of(word)))
+
+    def finder(self, words: Collection[str], forms: Collection[str] = ()) -> Finder:
+        """Make what finds words, as `words` or `forms` give them, in texts: wherever `stored` has them, in order."""
 
         def find(text: str) -> list[Found]:
-            normal = _normal(text)
-            starts, stops = _written(text)
+            letters, written = cleaned(text), letters_written(text)
+            starts, stops = written or (range(len(text)), range(1, len(text) + 1))
             return [
-                Found(starts[run.start() + start], stops[run.start() + stop - 1], word)
-                for run in _WORD.finditer(normal)
-                for start, stop, word in self._parts[run.group()]
-                if word in words
+                Found(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
+                for run in WORD.finditer(letters)
+                for start, stop, word, form in self._found[run.group()]
+                if word in words or form in forms
             ]
 
         return find
 
+    # --- one run of letters ------------------------------------------------------------------------------------------
+
+    @property
+    def _turkish(self) -> bool:
+        return self.name == "turkish"
+
+    def split(self, text: str) -> Stored:
+        """Return the words of a text, for `joined`."""
+        words = " ".join(map(self._kept.__getitem__, runs_of(text)))
+        if "\n" not in words:  # as in most texts
+            return Stored(words)
+        return Stored(_BESIDE.sub("", words), " ".join(_BESIDE.findall(words)))
+
     @cached_property
-    def _parts(self) -> RememberedWords[list[Found]]:
-        """The words that letters between blanks are made of, as `stored` has them."""
+    def _kept(self) -> RememberedWords[str]:
+        """What is stored of runs of letters: their words, and each that they are found by besides behind a line end."""
 
-        def parts(letters: str) -> list[Found]:
-            places = list(_pieces(letters, stored=True))
-            pieces = [letters[start:stop] for start, stop in places]
-            stems = pieces if self.stem is None else self.stem(pieces)
-            return [Found(*place, stem) for place, stem in zip(places, stems, strict=True)]
+        def kept(run: str) -> str:
+            pieces = self._pieces(run)
+            words = " ".join(piece.word for piece in pieces if piece.in_order)
+            return words + "".join(f"\n{piece.word}" for piece in pieces if not piece.in_order)
 
-        return RememberedWords(parts, STEMS_KEPT)
+        return RememberedWords(kept, STEMS_KEPT)
+
+    @cached_property
+    def _forms(self) -> RememberedWords[tuple[str, ...]]:
+        def forms(run: str) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(piece.form for piece in self._pieces(run) if piece.form))
+
+        return RememberedWords(forms, STEMS_KEPT)
+
+    @cached_property
+    def _found(self) -> RememberedWords[list[Found]]:
+        def found(run: str) -> list[Found]:
+            return [Found(piece.start, piece.stop, piece.word, piece.form) for piece in self._pieces(run)]
+
+        return RememberedWords(found, STEMS_KEPT)
+
+    def _pieces(self, run: str) -> list[_Piece]:
+        """The words that a run of letters is stored and looked up as."""
+        pieces, end = list[_Piece](), 0
+        for unspaced in () if run.isascii() else UNSPACED.finditer(run):
+            pieces += self._spaced(run, end, unspaced.start())
+            pieces += _pairs(run, *unspaced.span())
+            end = unspaced.end()
+        return [*pieces, *self._spaced(run, end, len(run))]
+
+    def _spaced(self, run: str, start: int, stop: int) -> Iterator[_Piece]:
+        """A word of a script with spaces, its stems with accents and of the word without them, its parts."""
+        if start == stop:
+            return
+        written = run[start:stop]
+        for place, word in enumerate(self._stems(written)):
+            yield _Piece(start, stop, word, "" if place else self._written(written), in_order=not place)
+        if not written.islower() and len(cuts := _humps(written)) > 1:
+            for first, last in cuts:
+                part = written[first:last]
+                yield _Piece(
+                    start + first, start + last, self._stems(part)[0], self._written(part), in_order=False, asked=False
+                )
+
+    def _stems(self, written: str) -> list[str]:
+        """What a word is found by: without accents, then with them, then as it would be stemmed without them."""
+        word = spelled(written, turkish=self._turkish)
+        if word.isascii() or not self.accents:
+            return [self._stem(word)]
+        accented, plain = self._stem(word), folded(word)
+        return list(dict.fromkeys([folded(accented), accented, folded(self._stem(plain))]))
+
+    def _stem(self, word: str) -> str:
+        return word if self.stem is None or folded(word) in self.protected else self.stem(word)
+
+    def _written(self, run: str) -> str:
+        word = spelled(run, turkish=self._turkish)
+        return folded(word) if self.accents else word
+
+
+class _Piece(NamedTuple):
+    """A word of a run of letters: where it is in it, how it is stored, and its form, "" where another piece has it.
+
+    `in_order` is false of what is stored behind the words, `asked` of what is not looked up for a query.
+    """
+
+    start: int
+    stop: int
+    word: str
+    form: str
+    in_order: bool = True
+    asked: bool = True
 
 
 @cache
@@ -154,8 +247,7 @@ def language(name: str) -> Language:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
     import Stemmer
 
-    stems = RememberedWords(Stemmer.Stemmer(name, 0).stemWord, STEMS_KEPT)
-    return Language(name, _stop_words(name), lambda words: list(map(stems.__getitem__, words)))
+    return Language(name, _stop_words(name), Stemmer.Stemmer(name, 0).stemWord)
 
 
 class RememberedWords(dict[str, V]):
@@ -175,10 +267,14 @@ class RememberedWords(dict[str, V]):
         return made
 
 
-def joined(stored: Iterable[str]) -> str:
-    """The words of several texts, one after the other, as they are stored."""
-    words = "".join(each[:-1] for each in stored)
-    return f"{words} " if words else ""
+def joined(parts: Sequence[Stored]) -> str:
+    """The words of several texts, one after the other, as they are stored: with a space before and after each."""
+    words = " ".join(filter(None, _chained(parts)))
+    return f" {words} " if words else ""
+
+
+def _chained(parts: Sequence[Stored]) -> Stored:
+    return Stored(*(" ".join(part[half] for part in parts if part[half]) for half in (0, 1)))
 
 
 def _stop_words(name: str) -> frozenset[str]:
@@ -189,40 +285,17 @@ def _stop_words(name: str) -> frozenset[str]:
     return frozenset(get_stop_words(name))
 
 
-def _normal(text: str) -> str:
-    return (text if text.isascii() else unicodedata.normalize("NFC", text)).lower()
+def _pairs(run: str, start: int, stop: int) -> Iterator[_Piece]:
+    """Pairs of neighboring letters, and each letter by itself."""
+    edges = [start, *(letter.end() for letter in LETTER.finditer(run, start, stop))]
+    alone = len(edges) == 2
+    for first, last in pairwise(edges):
+        yield _Piece(first, last, run[first:last], "", in_order=alone, asked=alone)
+    for first, last in zip(edges, edges[2:], strict=False):
+        yield _Piece(first, last, run[first:last], "")
 
 
-def _written(text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Where the characters of a text that each of its normal form was made of begin and end."""
-    if text.isascii() or (len(text.lower()) == len(text) and unicodedata.is_normalized("NFC", text)):
-        return range(len(text)), range(1, len(text) + 1)
-    # nothing is put together across the beginning of a letter; a mark, and a part of a Korean syllable, begins none
-    letters = [at for at, c in enumerate(text) if unicodedata.category(c)[0] != "M" and not "\u1160" <= c <= "\u11ff"]
-    starts, stops = [0, *letters[1:]], [*letters[1:], len(text)]
-    counts = [len(_normal(text[start:stop])) for start, stop in zip(starts, stops, strict=True)]
-    return np.repeat(starts, counts).tolist(), np.repeat(stops, counts).tolist()
-
-
-def _split(words: Iterable[str], *, stored: bool) -> Iterator[str]:
-    """Split words at unspaced characters."""
-    for word in words:
-        if word.isascii() or _UNSPACED.search(word) is None:
-            yield word
-        else:
-            yield from (word[start:stop] for start, stop in _pieces(word, stored=stored))
-
-
-def _pieces(word: str, *, stored: bool) -> Iterator[tuple[int, int]]:
-    """Where the parts of a word are: unspaced characters, if alone or stored, and their pairs, and what is between."""
-    end = 0
-    for run in () if word.isascii() else _UNSPACED.finditer(word):
-        first, stop = run.span()
-        if end < first:
-            yield end, first
-        if stored or stop - first == 1:
-            yield from ((at, at + 1) for at in range(first, stop))
-        yield from ((at, at + 2) for at in range(first, stop - 1))
-        end = stop
-    if end < len(word):
-        yield end, len(word)
+def _humps(word: str) -> list[tuple[int, int]]:
+    """The parts of camelCase, of two letters at least."""
+    edges = [0, *(hump.start() for hump in _HUMP.finditer(word)), len(word)]
+    return [(first, last) for first, last in pairwise(edges) if last - first > 1 and last - first < len(word)]
