@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.encoding import Encoding
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
+    from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -114,7 +116,18 @@ class EngineView(Protocol):
         """
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages hold each of some words."""
+        """How many passages (documents, where there are none) hold each of some words."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The words of all documents, as `language.forms` gives them; None where the engine keeps no list of them."""
+
+    def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
+        """The part of a selection, or of everything, whose documents or passages fulfill conditions.
+
+        Raises:
+            ConfigError: the engine cannot look for one of them.
+        """
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""

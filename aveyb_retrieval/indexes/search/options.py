@@ -61,6 +61,8 @@ class SearchOptions(TypedDict, total=False):
         candidates: How many documents or passages each ranking, by vectors and by words, gives to fusion and reranking;
             at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
         exact: Score every vector instead of asking the index. Default False.
+        operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin* and typo~, as
+            `aveyb_retrieval.indexes.search.operators` says. Default False: they are text.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
             `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
     """
@@ -82,6 +84,7 @@ class SearchOptions(TypedDict, total=False):
     context: int | None
     candidates: int
     exact: bool
+    operators: bool
     boost: Mapping[str, Any] | None
 
 
@@ -124,6 +127,7 @@ class Options:
     context: int | None = None
     candidates: int = CANDIDATES
     exact: bool = False
+    operators: bool = False
     boost: Mapping[str, Any] | None = None
     kinds: tuple[Kind, ...] = field(init=False, default=())
 

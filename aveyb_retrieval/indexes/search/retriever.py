@@ -348,7 +348,7 @@ class Retriever:
             search = self._prepare(view, k, options)
             if search.needs_text:
                 raise ConfigError(
-                    "search_vectors: lexical search, fusion and reranking need queries of text; use search"
+                    "search_vectors: lexical search, fusion, reranking and operators need queries of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
             return [search.hits(ranked) for ranked in search.rank_vectors(unit)]

@@ -14,6 +14,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
 from aveyb_retrieval.indexes.search.hits import Chosen, make_hit
+from aveyb_retrieval.indexes.search.operators import ask
 from aveyb_retrieval.indexes.search.scoring import (
     NO_COSINES,
     Cosines,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engines.base import EngineView
     from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.words import Finder, Language
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
 
 REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
@@ -52,16 +55,34 @@ class Query:
     """A query, and what was read for it.
 
     Attributes:
-        text: As it was given, "" where only a vector was.
+        text: As it was given (with operators: the question), "" where only a vector was.
         words: Those of the text that are looked up.
         vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
         passages: The passages that were read, with which of the words they hold (not in dense mode), by number.
+        conditions: What must be there, and what must not.
+        unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
     """
 
     text: str
     words: Sequence[str]
     vector: FloatArray
     passages: dict[int, StoredPassage] = field(default_factory=dict)
+    conditions: Sequence[Sought] = ()
+    unmet: Sequence[str] = ()
+
+    @property
+    def sought(self) -> list[str]:
+        """The words that candidates are found by: of the question, and of what must be there."""
+        more = (word for each in self.conditions if each.condition.must for phrase in each.phrases for word in phrase)
+        return list(dict.fromkeys([*self.words, *more]))
+
+    def finder(self, rules: Language) -> Finder:
+        """Make what finds in texts the words of the question, and those that fulfilled a condition."""
+        must = [each for each in self.conditions if each.condition.must]
+        alone = {word for each in must if not each.forms for phrase in each.phrases for word in phrase}
+        forms = {form for each in must for form in each.forms}
+        stems = {word for each in must if each.forms for phrase in each.phrases for word in phrase}
+        return rules.finder({*(set(self.words) - stems), *alone}, forms)
 
 
 @dataclass(frozen=True)
@@ -98,7 +119,7 @@ class Search(ABC):
         self._options = options
         self._model = model
         self._device = device
-        self._selection = view.select(options.where)
+        self._among = self._selection = view.select(options.where)
         self._documents: dict[int, StoredDocument] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
@@ -109,10 +130,13 @@ class Search(ABC):
     @property
     def needs_text(self) -> bool:
         """Whether vectors alone cannot be searched for."""
-        return self._options.mode != "dense" or self._options.rerank is not None
+        options = self._options
+        return options.mode != "dense" or options.rerank is not None or options.operators
 
     def rank_texts(self, texts: Sequence[str]) -> Iterator[Ranked]:
         """Rank documents or passages for each text; where there are none, without the model."""
+        if self._options.operators:
+            return (self._rank_asked(text) for text in texts)
         asked = [(text, self._view.language.words(text)) for text in texts]
         if not self._view.count("document", self._selection):
             return (Ranked(Query(*each, NO_VECTOR), [], {}) for each in asked)
@@ -121,6 +145,22 @@ class Search(ABC):
         vectors = unit_queries(self._model().encode_queries(texts), self._view.info.dim)
         found = zip(asked, vectors, self._nearest(vectors), strict=True)
         return (self._rank(Query(*each, vector), near) for each, vector, near in found)
+
+    def _rank_asked(self, text: str) -> Ranked:
+        """Rank for one query with operators: among what fulfills its conditions."""
+        view, mode = self._view, self._options.mode
+        question, conditions = ask(text, view)
+        query = Query(question, view.language.words(question), NO_VECTOR, conditions=conditions)
+        unit = self._options.unit
+        self._selection = view.narrow(self._among, unit, conditions) if conditions else self._among
+        if not view.count(unit, self._selection):
+            must = [each for each in conditions if each.condition.must]
+            unmet = [each.condition.written for each in must if not view.count(unit, view.narrow(None, unit, [each]))]
+            return Ranked(replace(query, unmet=unmet), [], {})
+        if mode == "lexical":
+            return self._rank(query, [])
+        query = replace(query, vector=unit_queries(self._model().encode_queries([question]), view.info.dim)[0])
+        return self._rank(query, self._nearest(query.vector[None])[0])
 
     def rank_vectors(self, vectors: FloatArray) -> Iterator[Ranked]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
@@ -271,7 +311,7 @@ class DocumentSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         best = self._best_passages(self._with_passages(ranked))
         contexts = self._contexts(ranked.query, (chosen[0].number for chosen in best.values()))
-        hits, find = [], self._view.language.finder(ranked.query.words)
+        hits, find = [], ranked.query.finder(self._view.language)
         for match in ranked.matches:
             chosen = best.get(match.doc, [])
             hits.append(
@@ -313,7 +353,7 @@ class DocumentSearch(Search):
         dense = {match.doc: match.score for match in near}
         if options.mode == "dense":
             return Ranked(query, near, {"dense": dense})
-        found = view.by_words("document", query.words, options.depth, self._selection)
+        found = view.by_words("document", query.sought, options.depth, self._selection)
         words = dict(found)
         if options.mode == "lexical":
             return Ranked(query, [Match(doc, score) for doc, score in found], {"lexical": words})
@@ -434,7 +474,7 @@ class PassageSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(ranked.query, (match.passage for match in ranked.matches))
         contexts = self._contexts(ranked.query, (match.passage for match in ranked.matches))
-        hits, find = [], self._view.language.finder(ranked.query.words)
+        hits, find = [], ranked.query.finder(self._view.language)
         for match in ranked.matches:
             scores = ranked.scores_of(match.passage)
             hits.append(
@@ -497,7 +537,7 @@ class PassageSearch(Search):
         mode, view = self._options.mode, self._view
         if mode == "dense":
             return Ranked(query, near, {"dense": {match.passage: match.score for match in near}})
-        found = view.by_words("passage", query.words, depth, self._selection)
+        found = view.by_words("passage", query.sought, depth, self._selection)
         if mode == "lexical":
             matches = [Match(i >> PASSAGE_BITS, score, i) for i, score in found]
             return Ranked(query, matches, {"lexical": dict(found)})

@@ -7,6 +7,7 @@ multiplied by the weight that the query's words have among all passages, over wh
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,11 +20,13 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
 from aveyb_retrieval.indexes.search.scoring import word_weights
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, Selection, VectorEngine
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
@@ -150,6 +153,20 @@ class SeveralView:
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages of all hold each of some words."""
         return [sum(counts) for counts in zip(*(view.holding(words) for view in self.views), strict=True)]
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """The words of all of them, where each keeps a list."""
+        every = [view.vocabulary for view in self.views]
+        if any(each is None for each in every):
+            return None
+        lists = [each for each in every if each is not None]
+        fresh = sum((Counter(each.fresh) for each in lists), Counter[str]())
+        return Vocabulary([part for each in lists for part in each.parts], fresh)
+
+    def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
+        """The part of each whose documents or passages fulfill conditions."""
+        return [view.narrow(own, kind, conditions) for _, view, own in self._own(selection)]
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Refuse to: several may have a document of one id."""

@@ -14,8 +14,10 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
+from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, language
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
@@ -252,9 +256,50 @@ class Snapshot:
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages hold each of some words."""
-        total = self.manifest.counts.passages  # what was deleted may still be counted
-        return [min(count, total) for count in self.tables.passages.vocabulary().counts(words)]
+        """How many passages (documents, where there are none) hold each of some words."""
+        kind: Kind = "passage" if "passage" in self.kinds else "document"
+        total = self.manifest.counts.of(kind)  # what was deleted may still be counted
+        return [min(count, total) for count in self.tables.of(kind).vocabulary().counts(words)]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of all documents as they are written."""
+        return self.tables.texts.vocabulary(self.tables.forms)
+
+    def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
+        """The part of a selection, or of everything, whose documents or passages fulfill conditions."""
+        numbers = None if selection is None else self._ids(selection, kind)
+        for sought in sorted(conditions, key=lambda each: not each.condition.must):
+            found = self._fulfilling(kind, sought)
+            if sought.condition.must:
+                numbers = found if numbers is None else np.intersect1d(numbers, found, assume_unique=True)
+            else:
+                numbers = self.tables.numbers(kind) if numbers is None else numbers
+                numbers = np.setdiff1d(numbers, found, assume_unique=True)
+        numbers = self.tables.numbers(kind) if numbers is None else numbers
+        if kind == "document":
+            return Allowed(numbers)
+        narrowed = Allowed(np.unique(numbers >> PASSAGE_BITS))
+        narrowed.ids["passage"] = numbers
+        return narrowed
+
+    def _fulfilling(self, kind: Kind, sought: Sought) -> IntArray:
+        """Numbers of all documents or passages that fulfill one condition, ascending.
+
+        Passages have no list of words as they are written where these are stemmed: a passage holds a word that begins
+        so, or nearly, if its document does and it holds a form of that word.
+        """
+        tables, phrases = self.tables, sought.phrases
+        if not sought.forms:
+            return tables.of(kind).holding(*phrases)
+        written, column = [(form,) for form in sought.forms], tables.forms
+        if kind == "passage" and column == WORDS:
+            return tables.passages.holding(*written)
+        docs = tables.texts.holding(*written, column=column)
+        if kind == "document":
+            return docs
+        passages = tables.passages.holding(*phrases)
+        return passages[np.isin(passages >> PASSAGE_BITS, docs)]
 
     @property
     def mean_passage_length(self) -> float:

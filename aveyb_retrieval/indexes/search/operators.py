@@ -1,0 +1,173 @@
+"""Words that must be there, or must not: what the signs of a query ask for, where operators are switched on.
+
+    "a phrase"    these words, one after the other, each in any of its forms
+    +word         the word, in any of its forms
+    begin*        a word that begins with these letters, as it is written
+    typo~         a word one edit away, from four letters on, or two, from eight on (a letter added, left out or
+                  replaced; two neighbors that changed places)
+    -             before any of these, or a word: it must not be there
+
+These are conditions on the documents (the passages, with `unit="passage"`) that any mode finds. All else, and the words
+of the conditions that must be there, is the question. Signs inside words and by themselves mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.store.letters import UNSPACED
+from aveyb_retrieval.indexes.store.vocabulary import within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.store.words import Language
+
+MOST = 100  # conditions of a query
+MOST_WORDS = 1024  # that a beginning or a typo stands for
+SUGGESTED = 3  # words in place of one that no document has
+_ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
+_PART = re.compile(r'(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")')
+_FIELD = re.compile(r"[^\W\d]\w*:(?!//)")
+
+
+class Condition(NamedTuple):
+    """One condition: as it was written, what kind it is of, its words, and whether they must be there or must not."""
+
+    written: str
+    kind: Literal["words", "beginning", "typo"]
+    text: str
+    must: bool
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A condition, and what fulfills it in an index.
+
+    Attributes:
+        condition: The condition.
+        phrases: Words as they are stored, one after another: any of these.
+        forms: Of a beginning or a typo, the words as they are written, with how many documents hold each.
+    """
+
+    condition: Condition
+    phrases: tuple[tuple[str, ...], ...]
+    forms: Mapping[str, int] = field(default_factory=dict)
+
+
+class Asked(NamedTuple):
+    """A query without its signs: the question, and the conditions."""
+
+    question: str
+    conditions: tuple[Sought, ...]
+
+
+def ask(query: str, view: EngineView) -> Asked:
+    """Read the signs of a query, and look up in an index what its conditions stand for.
+
+    Raises:
+        ConfigError: a sign means nothing here, or a condition stands for too much.
+        InputError: all that is asked for is what must not be there.
+    """
+    plain, conditions = list[str](), list[Sought]()
+    for part in parse(query, view.language):
+        if isinstance(part, str):
+            plain.append(part)
+            continue
+        sought = _seek(part, view)
+        conditions.append(sought)
+        if part.must:
+            plain.append(max(sought.forms, key=sought.forms.__getitem__, default=part.text))
+    if not plain:
+        raise InputError(f"{query!r} only says what must not be there; add what is looked for")
+    return Asked(" ".join(plain), tuple(conditions))
+
+
+def parse(query: str, rules: Language) -> list[str | Condition]:
+    """Read the signs of a query: plain text and conditions, in order.
+
+    Raises:
+        ConfigError: a quote does not close, a field is named, or there are too many conditions.
+    """
+    parts, found = list[str | Condition](), 0
+    for match in _PART.finditer(query.translate(_ALIKE)):
+        if match["quote"] or match["open"]:
+            raise ConfigError(f"operators: the quote at character {match.end()} of {_short(query)} does not close")
+        part = _part(match, rules)
+        parts.append(part)
+        found += not isinstance(part, str)
+    if found > MOST:
+        raise ConfigError(f"operators: {found:,} conditions in one query; at most {MOST} are looked up")
+    return parts
+
+
+def _part(match: re.Match[str], rules: Language) -> str | Condition:
+    """Read a phrase or a word with its signs."""
+    if (phrase := match["phrase"]) is not None:
+        if match["after"].strip(".,;:!?)"):
+            raise ConfigError(f"operators: {match['after']!r} behind a phrase means nothing; put a space between them")
+        return Condition(match[0], "words", phrase, match["sign"] != "-") if rules.in_order(phrase) else phrase
+    written = match["word"]
+    sign, word = (written[0], written[1:]) if written[0] in "+-" else ("", written)
+    if not rules.in_order(word):
+        return written
+    if _FIELD.match(word):
+        raise ConfigError(
+            f"operators: {written!r}: fields are not known; give a filter, or put the text in quotes to look for it"
+        )
+    if word[-1] in "*~":
+        text = word[:-1]
+        unspaced = UNSPACED.search(text) is not None  # found in the middle of a run in any case
+        if not unspaced and len(rules.in_order(text)) > 1:
+            raise ConfigError(f"operators: {written!r}: a beginning or a typo is of one word; ask for a phrase")
+        kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
+        return Condition(written, "words" if unspaced else kind, text, sign != "-")
+    return Condition(written, "words", word, sign == "+") if sign else written
+
+
+def _short(query: str) -> str:
+    return repr(query if len(query) <= 80 else f"{query[:79]}\u2026")
+
+
+def _seek(condition: Condition, view: EngineView) -> Sought:
+    rules, vocabulary = view.language, view.vocabulary
+    if condition.kind == "words":
+        return Sought(condition, (tuple(rules.in_order(condition.text)),))
+    form = rules.form(condition.text)
+    if vocabulary is None:
+        raise ConfigError(
+            f"{view.info.name}: {condition.written!r}: no list of words is kept here; look for beginnings and typos in "
+            "an index directory"
+        )
+    found = vocabulary.beginning(form) if condition.kind == "beginning" else vocabulary.near(form, edits(form))
+    if len(found) > MOST_WORDS:
+        raise ConfigError(
+            f"operators: {condition.written!r} stands for {len(found):,} words; at most {MOST_WORDS:,}: give more letters"
+        )
+    stems = dict.fromkeys(word for each in found for word in rules.in_order(each))
+    return Sought(condition, tuple((word,) for word in stems), found)
+
+
+def edits(word: str) -> int:
+    """How many edits a typo of a word may have."""
+    return (len(word) >= 4) + (len(word) >= 8)
+
+
+def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
+    """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
+    rules, vocabulary = view.language, view.vocabulary
+    suggested = {}
+    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
+        form, stored = rules.form(word), rules.in_order(word)
+        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
+            continue
+        assert vocabulary is not None  # else there are no words to go through
+        near = vocabulary.near(form, edits(form))
+        order = sorted(near, key=lambda each: (not within(form, each, 1), -near[each], each))
+        if order:
+            suggested[word] = tuple(order[:SUGGESTED])
+    return suggested
