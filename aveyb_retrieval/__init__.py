@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hits import Hit, Passage, hits_to_prompt
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
+    from aveyb_retrieval.indexes.search.result import Result
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
     __version__: str
@@ -71,6 +72,7 @@ __all__ = [
     "ModelError",
     "OptionalDependencyError",
     "Passage",
+    "Result",
     "Retriever",
     "__version__",
     "add_documents",
@@ -103,6 +105,7 @@ _HOME = {
     "Index": "indexes.index",
     "hits_to_prompt": "indexes.search.hits",
     "Passage": "indexes.search.hits",
+    "Result": "indexes.search.result",
     "Retriever": "indexes.search.retriever",
     "add_documents": "indexes.changes.update",
     "build_index": "indexes.changes.build",

@@ -459,6 +459,7 @@ for command in (
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--boost", metavar="JSON", callback=parse_json, help='Weights of fields, such as {"stars": 0.1}.')
+@click.option("--operators", is_flag=True, help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.')
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
@@ -485,13 +486,15 @@ def search(
     with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
-    for number, hit in enumerate(hits, start=1 + arguments["offset"]):
-        if as_json:
-            click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
-        else:
-            _print_hit(number, hit)
+        for number, hit in enumerate(hits, start=1 + arguments["offset"]):
+            if as_json:
+                click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
+            else:
+                _print_hit(number, hit)
+        for word, meant in () if as_json else hits.suggestions.items():
+            click.echo(f"no document has {word!r}; did you mean {' or '.join(map(repr, meant))}?", err=True)
     if not hits and not as_json:
-        click.echo("nothing found", err=True)
+        click.echo(f"nothing found{'; nothing has ' + ' or '.join(hits.unmet) if hits.unmet else ''}", err=True)
 
 
 @main.command()

@@ -243,6 +243,8 @@ def _schemas() -> dict[str, Schema]:
     result = {
         "query": _TEXT,
         "words": _list(_TEXT),
+        "unmet": _list(_TEXT),
+        "suggestions": {**_OBJECT, "additionalProperties": _list(_TEXT)},
         "hits": _list(_reference("Hit")),
         "next": maybe_number,
     }

@@ -25,8 +25,8 @@ from aveyb_retrieval.server.requests import read_json, read_parameters
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.result import Result
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.ticket import Ticket
 
@@ -68,6 +68,7 @@ def search_fields(limits: Limits) -> requests.Fields:
         "context": requests.whole(0, limits.max_context, requests.ABSENT, or_null=True),
         "candidates": requests.whole(1, limits.max_candidates, requests.ABSENT),
         "exact": requests.flag(requests.ABSENT),
+        "operators": requests.flag(requests.ABSENT),
         "boost": requests.passed_on({"type": ["object", "null"]}),
     }
 
@@ -132,7 +133,7 @@ async def search(request: Request) -> Response:
 
     def work(part: list[str]) -> list[bytes]:
         found = zip(part, retriever.search(part, wanted, **options), strict=True)
-        return [_result(query, retriever.words(query), hits, offset, k, with_text, ticket) for query, hits in found]
+        return [_result(query, result, offset, k, with_text, ticket) for query, result in found]
 
     results: list[bytes] = []
     at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
@@ -156,17 +157,16 @@ def _queries_at_once(wanted: int, options: SearchOptions) -> int:
     return max(1, min(QUERIES_AT_ONCE, HITS_AT_ONCE // (wanted * passages)))
 
 
-def _result(
-    query: str, words: list[str], hits: list[Hit], offset: int, k: int, with_text: bool, ticket: Ticket
-) -> bytes:
+def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ticket: Ticket) -> bytes:
     """Write what was found for a query, as an object."""
     written: list[bytes] = []
     size = 0
-    for hit in hits[:k]:
+    for hit in result[:k]:
         written.append(to_json(hit.to_dict(text=with_text)))
         size += len(written[-1])
         ticket.check_answer(size)
-    head = to_json({"query": query, "words": words, "next": offset + k if len(hits) > k else None})
+    told = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions}
+    head = to_json({"query": query, **told, "next": offset + k if len(result) > k else None})
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from aveyb_retrieval.documents.records import Record
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.tables import StoredPassage
     from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, IntArray, Kind
 
@@ -105,7 +106,7 @@ class CollectionView(ABC):
     Rows are those of `DocumentRow` and `PassageRow`; `stored` may be one string or several.
     """
 
-    tokens = None
+    tokens, vocabulary = None, None
     remedy = "publish it again with `aveyb-index publish`"
 
     def __init__(self, collection: Any, version: Version) -> None:
@@ -150,6 +151,13 @@ class CollectionView(ABC):
     def mean_passage_length(self) -> float:
         """The mean length of the passages of these documents, in characters."""
         return float(self.remembered("mean length", self._mean_length))
+
+    def narrow(self, selection: Any, kind: Kind, conditions: Sequence[Sought]) -> Any:
+        """Refuse to, where an engine does not say how."""
+        raise ConfigError(
+            f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of {kind}s are not looked "
+            "up here; search an index directory, or without operators"
+        )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
@@ -225,7 +233,7 @@ def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", nu
     return StoredDocument(number, name, title, text, json.loads(metadata), origin)
 
 
-FORMAT = 7
+FORMAT = 8
 NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 

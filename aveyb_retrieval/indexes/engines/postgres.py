@@ -19,7 +19,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError, extra_for
 from aveyb_retrieval.indexes.engines.collection import Collection, CollectionView
 from aveyb_retrieval.indexes.engines.facts import FactFilters
-from aveyb_retrieval.indexes.engines.words import POSTING, bm25, pack_postings, word_key
+from aveyb_retrieval.indexes.engines.words import POSTING, ascii_word, bm25, pack_postings, word_key
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.wording import first_line
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engines.collection import Address, CollectionSettings, Rows, Version
+    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -68,7 +69,19 @@ class PostgresView(CollectionView):
         if where is None:
             return None
         sql, given = FILTERS.compile(where)
-        parameters = list(map(str, given))
+        return self._selected(sql, list(map(str, given)))
+
+    def narrow(self, selection: Selected | None, kind: Kind, conditions: Sequence[Sought]) -> Selected:
+        """The documents of a selection, or of all, in whose stored words phrases stand, or not."""
+        if kind == "passage":
+            return super().narrow(selection, kind, conditions)
+        sql, parameters = ("true", []) if selection is None else (f"({selection.sql})", list(selection.parameters))
+        for sought in conditions:
+            sql += f" AND {'' if sought.condition.must else 'NOT '}position(%s IN words) > 0"
+            parameters.append(f" {' '.join(map(ascii_word, sought.phrases[0]))} ")
+        return self._selected(sql, parameters)
+
+    def _selected(self, sql: str, parameters: list[str]) -> Selected:
         ((found,),) = self._db.execute(
             "SELECT string_agg(int8send(number) || int8send(passages), ''::bytea ORDER BY number) "
             f"FROM {self._schema}.documents WHERE {sql}",

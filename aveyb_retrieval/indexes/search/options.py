@@ -142,6 +142,8 @@ class Options:
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
         options._check(built)
+        if not isinstance(options.operators, bool):
+            raise ConfigError(f"operators={options.operators!r}: must be True or False")
         read_boost({} if options.boost is None else options.boost)  # only for its errors
         options._check_unit(built)
         object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])

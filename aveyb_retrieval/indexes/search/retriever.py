@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.result import Result
     from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
@@ -293,14 +293,16 @@ class Retriever:
     @overload
     def search(  # type: ignore[overload-overlap]
         self, query: str, k: int = ..., **options: Unpack[SearchOptions]
-    ) -> list[Hit]: ...
+    ) -> Result: ...
     @overload
-    def search(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[list[Hit]]: ...
+    def search(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[Result]: ...
 
     def search(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Hit] | list[list[Hit]]:
-        """Find the `k` best documents or passages for a query, or for each query of a list (then a list of lists).
+    ) -> Result | list[Result]:
+        """Find the `k` best documents or passages for a query, or for each query of a list (then a list of results).
+
+        A `Result` is a list of hits that also says which conditions nothing fulfilled, and which words may be meant.
 
         Args:
             query: Text, or several.
@@ -316,27 +318,25 @@ class Retriever:
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [search.hits(ranked) for ranked in search.rank_texts(texts)]
+            hits = [search.result(ranked) for ranked in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
     async def asearch(  # type: ignore[overload-overlap]
         self, query: str, k: int = ..., **options: Unpack[SearchOptions]
-    ) -> list[Hit]: ...
+    ) -> Result: ...
     @overload
-    async def asearch(
-        self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]
-    ) -> list[list[Hit]]: ...
+    async def asearch(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[Result]: ...
 
     async def asearch(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Hit] | list[list[Hit]]:
+    ) -> Result | list[Result]:
         """Run `search` in a thread, for asynchronous programs; the work is done outside of Python."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
 
     def search_vectors(
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[list[Hit]]:
+    ) -> list[Result]:
         """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
 
         Raises:
@@ -351,7 +351,7 @@ class Retriever:
                     "search_vectors: lexical search, fusion, reranking and operators need queries of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
-            return [search.hits(ranked) for ranked in search.rank_vectors(unit)]
+            return [search.result(ranked) for ranked in search.rank_vectors(unit)]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]

@@ -6,6 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +15,8 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
 from aveyb_retrieval.indexes.search.hits import Chosen, make_hit
-from aveyb_retrieval.indexes.search.operators import ask
+from aveyb_retrieval.indexes.search.operators import ask, suggest
+from aveyb_retrieval.indexes.search.result import Result
 from aveyb_retrieval.indexes.search.scoring import (
     NO_COSINES,
     Cosines,
@@ -166,6 +168,11 @@ class Search(ABC):
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
         found = zip(vectors, self._nearest(vectors), strict=True)
         return (self._rank(Query("", (), vector), near) for vector, near in found)
+
+    def result(self, ranked: Ranked) -> Result:
+        """Fetch what was found, with what is to be said beside it."""
+        query = ranked.query
+        return Result(self.hits(ranked), query.words, query.unmet, partial(suggest, query.text, self._view))
 
     @abstractmethod
     def hits(self, ranked: Ranked) -> list[Hit]:

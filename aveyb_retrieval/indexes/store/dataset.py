@@ -336,7 +336,7 @@ class Dataset:
         return numbers[order], scores[order]
 
     def holding(self, *phrases: Sequence[str], column: str = WORDS) -> IntArray:
-        """Numbers `[n]`, ascending, of all rows that hold any of some phrases: words one after another, or one alone."""
+        """Numbers `[n]`, ascending, of all rows that hold any of some phrases: words one after another."""
         from lance.query import MatchQuery, PhraseQuery
 
         found = [np.empty(0, np.int64)]

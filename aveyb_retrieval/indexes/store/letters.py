@@ -30,8 +30,8 @@ _PLAIN = re.compile(
 )
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*+")
-# Scripts that do not write spaces between their words: Hiragana, Katakana and Chinese characters, with Korean syllables;
-# Thai, Lao, Burmese, Khmer. Marks belong to the letter before them.
+# Scripts that write no spaces between their words: Hiragana, Katakana, Chinese characters, Thai, Lao, Burmese, Khmer;
+# and Korean syllables, whose endings spaces do not part. Marks belong to the letter before them.
 UNSPACED = regex.compile(
     r"(?:[\u3041-\u30ff\u31f0-\u31ff\p{Han}\uac00-\ud7af"
     r"\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}--[\p{N}\p{P}]]\p{M}*+)++",
@@ -41,7 +41,11 @@ LETTER = regex.compile(r"\P{M}\p{M}*+|\p{M}++")  # with its marks; marks without
 # what begins a part of a text that is normalized by itself: no mark, no later part of a Korean syllable, nothing unseen
 _BEGINS = regex.compile(r"[^\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3099\u309a\uff9e\uff9f]")
 _TURKISH = {ord("I"): "\u0131", ord("\u0130"): "i"}
-_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ", "odlhtidei", strict=True)) | {"æ": "ae", "œ": "oe", "þ": "th", "ё": "е"}
+_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {
+    "æ": "ae",
+    "œ": "oe",
+    "þ": "th",
+}
 
 
 def runs_of(text: str) -> list[str]:
@@ -78,12 +82,10 @@ class _Accents(dict[int, str]):
     def __missing__(self, code: int) -> str:
         letter = chr(code)
         base, *marks = unicodedata.normalize("NFD", letter)
-        if 0x300 <= code < 0x370:  # an accent that is not put together with its letter
-            made = ""
-        else:
-            made = _NO_DECOMPOSITION.get(letter, base if marks and base < "\u0400" else letter)
-        self[code] = made
-        return made
+        alone = 0x300 <= code < 0x370  # an accent that is not put together with its letter
+        plain = "" if alone else base if marks and base < "\u0400" else letter
+        self[code] = _NO_DECOMPOSITION.get(letter, plain)
+        return self[code]
 
 
 _ACCENTS = _Accents()

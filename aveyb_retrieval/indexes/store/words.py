@@ -11,14 +11,23 @@ unspaced runs, the parts of camelCase, and of a word with accents the stems with
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import ENGLISH
-from aveyb_retrieval.indexes.store.letters import LETTER, UNSPACED, WORD, cleaned, folded, letters_written, runs_of, spelled
+from aveyb_retrieval.indexes.store.letters import (
+    LETTER,
+    UNSPACED,
+    WORD,
+    cleaned,
+    folded,
+    letters_written,
+    runs_of,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -11,7 +11,7 @@ const HITS = 10;
 const PASSAGES = 3; // of each document
 // Of 10 questions about this project's pages the best hits had 0.24 to 0.71, of 7 about other things 0.10 to 0.19.
 const BANDS = [[0.5, "fits well"], [0.2, "may fit"], [0, "fits poorly"]];
-const OWN_ARROWS = "select, #text, #filter-editor, [type=radio]"; // where arrows have a meaning already
+const OWN_ARROWS = "select, #text, #filter-editor, [type=radio], [type=checkbox]"; // where arrows have a meaning already
 const byId = (id) => document.getElementById(id);
 
 const NO_DOCUMENT = { doc: null, at: null, of: null };
@@ -51,6 +51,7 @@ function goSearch() {
     index: server.indexes.length > 1 ? byId("index").value : null,
     unit: document.querySelector("[name=unit]:checked").value === "passage" ? "passage" : null,
     mode: byId("mode").value === "hybrid" ? null : byId("mode").value,
+    operators: byId("operators").checked ? "true" : null,
     filter: filter ? JSON.stringify(filter) : null,
     offset: null,
     ...NO_DOCUMENT,
@@ -78,6 +79,7 @@ function fieldsOf(wanted) {
     ...chosenIndex(wanted).scope,
     unit,
     mode: wanted.get("mode") ?? "hybrid",
+    operators: wanted.get("operators") === "true",
     filter: readFilter(wanted.get("filter")),
     offset: Number(wanted.get("offset") ?? 0),
     k: HITS,
@@ -110,6 +112,7 @@ function fillForm() {
   byId("size").textContent = `${count} ${chosen.documents === 1 ? "document" : "documents"}`;
   byId("query").value = wanted.get("query") ?? "";
   byId("mode").value = wanted.get("mode") ?? "hybrid";
+  byId("operators").checked = wanted.get("operators") === "true";
   const unit = wanted.get("unit") === "passage" ? "passage" : "document";
   document.querySelector(`[name=unit][value=${unit}]`).checked = true;
   document.body.classList.toggle("fresh", !wanted.get("query") && wanted.get("doc") === null);
@@ -124,6 +127,7 @@ async function showHits() {
   if (!wanted.get("query")) {
     answer = null;
     byId("unsure").hidden = true;
+    byId("meant").hidden = true;
     asked = "";
     byId("summary").textContent = "";
     byId("hits").replaceChildren();
@@ -156,12 +160,29 @@ function drawHits(fields, milliseconds) {
   const best = hits[0]?.confidence ?? 1;
   byId("unsure").hidden = fields.offset > 0 || best >= BANDS[1][0];
   byId("unsure").textContent = "Nothing fits well. These come nearest.";
+  drawMeant(fields.query);
   byId("hits").start = fields.offset + 1;
   byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit)));
   byId("pages").hidden = fields.offset === 0 && next === null;
   byId("previous").disabled = fields.offset === 0;
   byId("next").disabled = next === null;
   byId("page-number").textContent = `Page ${Math.floor(fields.offset / HITS) + 1}`;
+}
+
+// What nothing fulfills, and words that may be meant in place of those that no document has: each a search of its own.
+function drawMeant(query) {
+  const parts = answer.unmet.map((condition) => `Nothing has ${condition}. `);
+  for (const [word, meant] of Object.entries(answer.suggestions)) {
+    parts.push(`No document has “${word}”. Did you mean `);
+    for (const [place, other] of meant.entries()) {
+      const link = element("a", "", other);
+      link.href = written({ query: query.replaceAll(word, () => other), offset: null, ...NO_DOCUMENT });
+      parts.push(place ? " or " : "", link);
+    }
+    parts.push("? ");
+  }
+  byId("meant").hidden = parts.length === 0;
+  byId("meant").replaceChildren(...parts);
 }
 
 function drawHit(hit) {
@@ -295,7 +316,7 @@ byId("form").addEventListener("submit", (event) => {
   goSearch();
   byId("query").blur();
 });
-for (const choice of document.querySelectorAll("#index, #mode, [name=unit]")) {
+for (const choice of document.querySelectorAll("#index, #mode, #operators, [name=unit]")) {
   choice.addEventListener("change", goSearch);
 }
 onFilterChange(goSearch);
