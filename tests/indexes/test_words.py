@@ -173,8 +173,8 @@ def test_a_query_gives_each_word_once_without_stop_words() -> None:
         "面通",
         "通知",
         "zurich",
-        "zürich",
     ]
+    assert rules.beside("the 书面通知 of Zürich ZÜRICH") == ["zürich"]
     assert rules.words("the of") == ["the", "of"]
     assert rules.words("?! ...") == []
     assert rules.stored("a 书面通b") == " a 书面 面通 b 书 面 通 "
@@ -233,3 +233,73 @@ def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch
     parts = rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1]
     assert [joined([each]) for each in parts] == [" one two three ", " three four ", " five "]
     assert "".join(seen) == text
+
+
+@pytest.mark.parametrize("name", ["english", "turkish", "none"])
+@pytest.mark.parametrize(
+    ("stored", "query"),
+    [
+        ("தமிழ் மொழி அழகானது", "மொழி"),
+        ("हिन्दी में लिखा", "हिन्दी"),
+        ("বাংলা ভাষার বই", "ভাষার"),
+        ("ܫܠܳܡܳܐ ܥܰܡܟ݂ܽܘܢ", "ܫܠܡܐ"),
+        ("שָׁלוֹם עֲלֵיכֶם", "שלום"),
+        ("שלום", "שָׁלוֹם"),
+        ("مُحَمَّدٌ يقرأ", "محمد"),
+        ("\ufee3\ufea4\ufee4\ufeaa", "محمد"),
+        ("كتـــاب", "كتاب"),
+        ("ភាសាខ្មែរជាភាសាផ្លូវការ", "ខ្មែរ"),
+        ("ພາສາລາວເປັນພາສາ", "ລາວ"),
+        ("မြန်မာဘာသာစကား", "ဘာသာ"),
+        ("ภาษาไทย\u200bเป็นภาษาราชการ", "ไทยเป็น"),
+        ("Ｔｅｎａｎｔ １２３", "tenant"),
+        ("ｶﾞｲﾄﾞﾌﾞｯｸ", "ガイドブック"),
+        (unicodedata.normalize("NFD", "Tiếng Việt ở Đà Nẵng"), "Việt"),
+        ("Tiếng Việt ở Đà Nẵng", "da nang"),
+        ("Ver\u00adord\u00adnung", "Verordnung"),
+        ("e\ufb03cient", "efficient"),
+        ("Die Straße nach Gießen", "strasse"),
+        ("STRASSE", "straße"),
+        ("Łódź i Tromsø", "lodz tromso"),
+        ("kapı İZMİR ışık", "izmir"),
+        ("IŞIK", "ISIK"),
+        ("ΟΔΟΣ", "οδός"),
+        ("ещё", "еще"),
+        ("parseHTTPHeader", "header"),
+        ("camelCase", "case"),
+        ("camelCase", "CAMELCASE"),
+        ("10.1234/x-1E5", "1e5"),
+        ("10.1234/x", "1234"),
+        ("AB-C77", "c77"),
+        ("foo_bar", "foo_bar"),
+        ("می\u200cخواهم", "میخواهم"),
+    ],
+)
+def test_words_of_any_script_are_found_as_they_are_written(name: str, stored: str, query: str) -> None:
+    rules = language(name)
+    held = rules.stored(stored).split()
+    asked = [*rules.words(query), *rules.beside(query)]
+    assert set(asked) & set(held)
+    marked = rules.finder(set(asked))(stored)
+    assert marked
+    assert all(0 <= each.start < each.stop <= len(stored) for each in marked)
+
+
+def test_letters_with_other_marks_are_other_letters() -> None:
+    rules = language("none")
+    for one, other in (("йод", "иод"), ("が", "か"), ("हिन्दी", "दिन"), ("कि", "की"), ("ñandú x", "y")):
+        assert not set(rules.words(one)) & set(rules.stored(other).split())
+
+
+def test_turkish_has_two_letters_i() -> None:
+    assert language("turkish").words("KAPI") == language("turkish").words("kapı")
+    assert "ispanya" in language("turkish").stored("İSPANYA").split()
+
+
+@pytest.mark.parametrize("name", ["english", "french", "spanish", "german", "turkish", "none"])
+def test_a_word_is_found_without_its_accents_and_the_exact_one_first(tmp_path: Path, name: str) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), language=name) as index:
+        index.add([{"_id": "plain", "text": "un resume noir"}, {"_id": "accents", "text": "un résumé noir"}])
+        index.add([{"_id": "other", "text": "zzz qqq"}])
+        assert found(index, "résumé") == ["accents", "plain"]
+        assert found(index, "resume") == ["plain", "accents"]

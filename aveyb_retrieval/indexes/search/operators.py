@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.letters import UNSPACED
-from aveyb_retrieval.indexes.store.vocabulary import within
+from aveyb_retrieval.indexes.store.vocabulary import swaps, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,8 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
             continue
         assert vocabulary is not None  # else there are no words to go through
         near = vocabulary.near(form, edits(form))
-        order = sorted(near, key=lambda each: (not within(form, each, 1), -near[each], each))
+        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
+        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
         if order:
             suggested[word] = tuple(order[:SUGGESTED])
     return suggested

@@ -61,6 +61,7 @@ class Query:
         words: Those of the text that are looked up.
         vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
         passages: The passages that were read, with which of the words they hold (not in dense mode), by number.
+        beside: What the words are found by besides: with their accents, and without.
         conditions: What must be there, and what must not.
         unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
     """
@@ -69,6 +70,7 @@ class Query:
     words: Sequence[str]
     vector: FloatArray
     passages: dict[int, StoredPassage] = field(default_factory=dict)
+    beside: Sequence[str] = ()
     conditions: Sequence[Sought] = ()
     unmet: Sequence[str] = ()
 
@@ -76,7 +78,7 @@ class Query:
     def sought(self) -> list[str]:
         """The words that candidates are found by: of the question, and of what must be there."""
         more = (word for each in self.conditions if each.condition.must for phrase in each.phrases for word in phrase)
-        return list(dict.fromkeys([*self.words, *more]))
+        return list(dict.fromkeys([*self.words, *self.beside, *more]))
 
     def finder(self, rules: Language) -> Finder:
         """Make what finds in texts the words of the question, and those that fulfilled a condition."""
@@ -84,7 +86,7 @@ class Query:
         alone = {word for each in must if not each.forms for phrase in each.phrases for word in phrase}
         forms = {form for each in must for form in each.forms}
         stems = {word for each in must if each.forms for phrase in each.phrases for word in phrase}
-        return rules.finder({*(set(self.words) - stems), *alone}, forms)
+        return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
 
 
 @dataclass(frozen=True)
@@ -139,20 +141,24 @@ class Search(ABC):
         """Rank documents or passages for each text; where there are none, without the model."""
         if self._options.operators:
             return (self._rank_asked(text) for text in texts)
-        asked = [(text, self._view.language.words(text)) for text in texts]
+        asked = [self._query(text) for text in texts]
         if not self._view.count("document", self._selection):
-            return (Ranked(Query(*each, NO_VECTOR), [], {}) for each in asked)
+            return (Ranked(query, [], {}) for query in asked)
         if self._options.mode == "lexical":
-            return (self._rank(Query(*each, NO_VECTOR), []) for each in asked)
+            return (self._rank(query, []) for query in asked)
         vectors = unit_queries(self._model().encode_queries(texts), self._view.info.dim)
         found = zip(asked, vectors, self._nearest(vectors), strict=True)
-        return (self._rank(Query(*each, vector), near) for each, vector, near in found)
+        return (self._rank(replace(query, vector=vector), near) for query, vector, near in found)
+
+    def _query(self, text: str, conditions: Sequence[Sought] = ()) -> Query:
+        rules = self._view.language
+        return Query(text, rules.words(text), NO_VECTOR, beside=rules.beside(text), conditions=conditions)
 
     def _rank_asked(self, text: str) -> Ranked:
         """Rank for one query with operators: among what fulfills its conditions."""
         view, mode = self._view, self._options.mode
         question, conditions = ask(text, view)
-        query = Query(question, view.language.words(question), NO_VECTOR, conditions=conditions)
+        query = self._query(question, conditions)
         unit = self._options.unit
         self._selection = view.narrow(self._among, unit, conditions) if conditions else self._among
         if not view.count(unit, self._selection):

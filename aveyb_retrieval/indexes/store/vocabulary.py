@@ -173,7 +173,7 @@ class Vocabulary:
 
     def near(self, word: str, edits: int) -> dict[str, int]:
         """The words that some edits make of a word, with how many rows hold each; two neighbors may change places."""
-        swapped = {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)} - {word}
+        swapped = swaps(word) - {word}
         there = dict(zip(swapped, self.counts(swapped), strict=True))
         fresh = ((each, rows) for each, rows in self.fresh.items() if within(word, each, edits))
         found = _summed([part.near(word, edits) for part in self.parts], fresh)
@@ -186,6 +186,11 @@ def _summed(parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[st
         for word, rows in part:
             counted[word] += rows
     return dict(counted)
+
+
+def swaps(word: str) -> set[str]:
+    """What becomes of a word where two neighbors change places."""
+    return {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
 
 
 def within(word: str, other: str, edits: int) -> bool:

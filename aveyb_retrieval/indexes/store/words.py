@@ -126,8 +126,12 @@ class Language:
         """Return the words to look up for a query, in order, each once; stop words only if there are no others."""
         runs = runs_of(query)
         runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
-        found = (piece for run in runs for piece in self._pieces(run) if piece.asked)
-        return list(dict.fromkeys(piece.word for piece in found))
+        return list(dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked))
+
+    def beside(self, query: str) -> list[str]:
+        """Return what words of a query are found by besides, in order, each once: with their accents, and without."""
+        found = (word for run in runs_of(query) if not run.isascii() for word in self._kept[run].split("\n")[1:])
+        return list(dict.fromkeys(word for word in found if not UNSPACED.fullmatch(word)))
 
     def in_order(self, text: str) -> list[str]:
         """Return the words of a text in order, stop words too, without what is found besides."""
@@ -205,7 +209,7 @@ class Language:
             return
         written = run[start:stop]
         for place, word in enumerate(self._stems(written)):
-            yield _Piece(start, stop, word, "" if place else self._written(written), in_order=not place)
+            yield _Piece(start, stop, word, "" if place else self._written(written), not place, not place)
         if not written.islower() and len(cuts := _humps(written)) > 1:
             for first, last in cuts:
                 part = written[first:last]
@@ -218,8 +222,9 @@ class Language:
         word = spelled(written, turkish=self._turkish)
         if word.isascii() or not self.accents:
             return [self._stem(word)]
-        accented, plain = self._stem(word), folded(word)
-        return list(dict.fromkeys([folded(accented), accented, folded(self._stem(plain))]))
+        stem, plain = self._stem(word), folded(word)
+        accented = stem if folded(stem) != stem else word  # some stemmers take accents away
+        return list(dict.fromkeys([folded(stem), accented, folded(self._stem(plain))]))
 
     def _stem(self, word: str) -> str:
         return word if self.stem is None or folded(word) in self.protected else self.stem(word)
@@ -232,7 +237,7 @@ class Language:
 class _Piece(NamedTuple):
     """A word of a run of letters: where it is in it, how it is stored, and its form, "" where another piece has it.
 
-    `in_order` is false of what is stored behind the words, `asked` of what is not looked up for a query.
+    `in_order` is false of what is stored behind the words, `asked` of what is no word of a query by itself.
     """
 
     start: int
