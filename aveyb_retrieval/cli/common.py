@@ -349,6 +349,8 @@ MAKING = together(
         "--language",
         help="Language of the words: its stemmer and stop words, or none.  [default: english]",
     ),
+    click.option("--keep-accents", is_flag=True, default=None, help="Words with other accents are other words."),
+    click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,
     click.option(
         "--token-vectors",

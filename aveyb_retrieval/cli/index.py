@@ -460,6 +460,7 @@ for command in (
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--boost", metavar="JSON", callback=parse_json, help='Weights of fields, such as {"stars": 0.1}.')
 @click.option("--operators", is_flag=True, help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.')
+@click.option("--synonyms", metavar="FILE", help="File of more synonyms.")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")

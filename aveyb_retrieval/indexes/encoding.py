@@ -29,6 +29,7 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 }
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 ENGLISH = "english"
+WORD_RULES = ("language", "keep_accents", "synonyms")
 KEPT = ("storage_dtype", "token_vectors", "token_dim")  # how, and how much: what is searched does not depend on it
 
 
@@ -48,6 +49,8 @@ class Encoding:
         funnel: Layers before the tokens of documents are pooled in pairs; None: as the model does.
         token_vectors, token_dim: How the vectors of tokens are kept, and their width; None: they are not.
         language: The rules by which words are found.
+        keep_accents: Whether words with other accents are other words.
+        synonyms: Synonyms and protected words, as `aveyb_retrieval.indexes.store.synonyms` reads them.
     """
 
     model: dict[str, Any] | None
@@ -64,6 +67,8 @@ class Encoding:
     token_vectors: str | None = None
     token_dim: int | None = None
     language: str = ENGLISH
+    keep_accents: bool = False
+    synonyms: str = ""
 
     @classmethod
     def of_model(
@@ -76,9 +81,9 @@ class Encoding:
         max_tokens: int | None = None,
         funnel: int | None = None,
         token_vectors: str | None = None,
-        language: str = ENGLISH,
+        **words: Any,
     ) -> Encoding:
-        """Describe what a loaded model makes; `source` is what it was loaded by."""
+        """Describe what a loaded model makes; `source` is what it was loaded by, `words` how words are found."""
         size = getattr(embedder, "passage_size", None)
         return cls(
             model=model_description(embedder),
@@ -94,7 +99,7 @@ class Encoding:
             funnel=funnel,
             token_vectors=token_vectors,
             token_dim=token_width(embedder) if token_vectors is not None else None,
-            language=language,
+            **words,
         )
 
     @property
@@ -159,7 +164,7 @@ class Encoding:
                 f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both "
                 "have, or encode them again"
             )
-        but = {"granularity", "storage_dtype", "language", "token_vectors", "token_dim"}
+        but = {"granularity", "storage_dtype", *WORD_RULES, "token_vectors", "token_dim"}
         if self.granularity == "document":
             but |= {"passage_tokens", "passage_overlap", "late", "titled"}
         for name, (ours, theirs) in self.differences(other, but=but).items():

@@ -18,7 +18,8 @@ from aveyb_retrieval.documents.records import MAX_LINE, ON_ERROR, FieldNames, On
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.encoding import ENGLISH, GRANULARITIES, STORAGE_DTYPES, Encoding
+from aveyb_retrieval.indexes.encoding import GRANULARITIES, STORAGE_DTYPES, WORD_RULES, Encoding
+from aveyb_retrieval.indexes.store.synonyms import read_synonyms
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
 from aveyb_retrieval.wording import no_option
@@ -246,8 +247,11 @@ class EncodeOptions(TypedDict, total=False):
         funnel: Pool neighbouring tokens of documents in pairs behind the model's first N layers, to encode them in less
             time (see `Embedder.with_funnel`). None is what the model does.
         language: How words are found: "english" (default), another language of
-            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Chinese, Japanese
-            and Korean are found in all of them.
+            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Scripts without
+            spaces are found in all of them.
+        keep_accents: Whether words with other accents are other words. Default False: `cafe` finds `café`, too.
+        synonyms: The path of a small file of synonyms and protected words, or its lines: see
+            `aveyb_retrieval.indexes.store.synonyms`.
     """
 
     model: Model
@@ -261,6 +265,8 @@ class EncodeOptions(TypedDict, total=False):
     late: bool | None
     funnel: int | None
     language: str
+    keep_accents: bool
+    synonyms: str | Path | list[str] | tuple[str, ...] | None
 
 
 class BuildOptions(ReadOptions, EncodeOptions, total=False):
@@ -335,6 +341,21 @@ def check_recall(recall: float | None) -> None:
         raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 
 
+def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How the options that are given say that words are found; raises ConfigError or InputError where they say nothing.
+
+    A file of synonyms is read.
+    """
+    given = {name: options[name] for name in WORD_RULES if name in options}
+    if "language" in given:
+        given["language"] = language(given["language"]).name
+    if "synonyms" in given:
+        given["synonyms"] = read_synonyms(given["synonyms"])
+    if not isinstance(given.get("keep_accents", False), bool):
+        raise ConfigError(f"keep_accents={given['keep_accents']!r}: must be True or False")
+    return given
+
+
 def reading_of(options: Mapping[str, Any]) -> Reading:
     """How the options of reading say that a corpus is read."""
     names = FieldNames(options.get("id_field"), options.get("title_field", "title"), options.get("text_field", "text"))
@@ -375,6 +396,6 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
         max_tokens=options.get("max_tokens"),
         funnel=options.get("funnel"),
         token_vectors=options.get("token_vectors"),
-        language=language(options.get("language", ENGLISH)).name,
+        **word_rules(options),
     )
     return embedder, encoding

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 K = 10
 FACETS = 20  # fields whose values are counted, by a request
+SYNONYMS, LONGEST_SYNONYM = 100, 1_000  # lines of a request, and their characters
 LONGEST_FIELD = 200  # characters of the name of a field: twenty of them fit into a URL
 LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more are asked for
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
@@ -69,6 +70,7 @@ def search_fields(limits: Limits) -> requests.Fields:
         "candidates": requests.whole(1, limits.max_candidates, requests.ABSENT),
         "exact": requests.flag(requests.ABSENT),
         "operators": requests.flag(requests.ABSENT),
+        "synonyms": replace(requests.texts(SYNONYMS, LONGEST_SYNONYM), default=requests.ABSENT),
         "boost": requests.passed_on({"type": ["object", "null"]}),
     }
 

@@ -92,6 +92,29 @@ def test_search_options(run: Run, index: Path) -> None:
     assert run("search", index, "zzz", "--mode", "lexical").output == "nothing found\n"
 
 
+def test_exact_words_are_asked_for_and_what_may_be_meant_is_said(run: Run, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("fruit => bananas\ngrow\n")
+    assert run("build", corpus, "-o", tmp_path / "ix", "--synonyms", tmp_path / "words.txt", "--quiet").exit_code == 0
+    assert "synonyms     fruit => bananas" in run("info", tmp_path / "ix").output
+
+    def found(*asked: object) -> list[str]:
+        lines = run("search", tmp_path / "ix", *asked, "--mode", "lexical", "--json").output.splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    assert found("fruit") == ["b"]
+    assert found("apple* -bananas", "--operators") == ["a"]
+    told = run("search", tmp_path / "ix", "+aples", "--operators").output
+    assert told == "no document has 'aples'; did you mean 'apples'?\nnothing found; nothing has +aples\n"
+    assert "line 1: 'two words'" in _refused(run, tmp_path, "two words")
+
+
+def _refused(run: Run, folder: Path, line: str) -> str:
+    (folder / "wrong.txt").write_text(line)
+    result = run("search", folder / "ix", "grow", "--synonyms", folder / "wrong.txt")
+    assert result.exit_code == 1
+    return result.output
+
+
 def test_a_boost_moves_hits(run: Run, index: Path) -> None:
     plain, moved = (
         {hit["id"]: hit["score"] for hit in map(json.loads, run("search", index, "grow", *given).output.splitlines())}

@@ -34,7 +34,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Count
 
 def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> Vocabulary:
     def table(some: list[list[str]], first: int) -> pa.Table:
-        return pa.Table.from_arrays([range(first, first + len(some)), [f" {' '.join(row)} " for row in some]], schema=SCHEMA)
+        return pa.Table.from_arrays(
+            [range(first, first + len(some)), [f" {' '.join(row)} " for row in some]], schema=SCHEMA
+        )
 
     dataset = Dataset.create(place / "words.lance", SCHEMA, "number")
     dataset.append(table(rows, 0))

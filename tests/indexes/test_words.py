@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001
 """Words: in every language what is asked for is found however it is inflected, spaced, or written."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language
 from tests.indexes.fake import FakeEmbedder
 
@@ -303,3 +304,60 @@ def test_a_word_is_found_without_its_accents_and_the_exact_one_first(tmp_path: P
         index.add([{"_id": "other", "text": "zzz qqq"}])
         assert found(index, "résumé") == ["accents", "plain"]
         assert found(index, "resume") == ["plain", "accents"]
+
+
+RULES = ["car, automobile, motor car  # or c#, by others", "k8s => kubernetes, container cluster", "# said", "wings"]
+TEXTS = {
+    "auto": "An automobile is parked.",
+    "motor": "The motor car of the year.",
+    "car": "Two cars.",
+    "k8s": "A k8s of its own.",
+    "kube": "Kubernetes runs it.",
+    "cluster": "A container cluster.",
+    "wings": "The band Wings played.",
+    "wing": "The wing of a bird, winged.",
+}
+
+
+def test_synonyms_are_looked_for_and_protected_words_are_not_stemmed(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("\n".join(RULES), encoding="utf-8")
+    rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), synonyms=tmp_path / "words.txt") as index:
+        index.add(rows)
+        for query in ("cars", "an automobile", "the motor car"):
+            assert set(found(index, query)) == {"auto", "motor", "car"}, query
+        assert set(found(index, "k8s")) == {"kube", "cluster"}
+        assert found(index, "kubernetes") == ["kube"]
+        assert (found(index, "Wings"), found(index, "wing")) == (["wings"], ["wing"])
+        (hit,) = [hit for hit in index.search("car", mode="lexical") if hit.id == "auto"]
+        assert [hit.text[a:b] for a, b in hit.highlights] == ["automobile"]
+        assert set(found(index, "bird", synonyms=["bird, cars"])) == {"wing", "car", "motor"}
+        assert index.verify(deep=True).problems == []
+    build_index(rows, tmp_path / "plain", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "plain", model=FakeEmbedder()) as plain:
+        assert found(plain, "automobile") == ["auto"]
+        assert set(found(plain, "automobile", synonyms=RULES[:1])) == {"auto", "motor", "car"}
+        with pytest.raises(ConfigError, match="'wings' stands alone in a line"):
+            plain.search("wings", synonyms=tmp_path / "words.txt")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a => "], "line 1: 'a =>': write it as"),
+        (["car,", "x"], "line 1: 'car,': nothing stands before or behind a comma"),
+        (["a, b", "two words"], "line 2: 'two words': a protected word is one word"),
+        ("/no/such/file", "cannot be read"),
+        ([f"a{i}, b{i}" for i in range(10_001)], "at most 10,000"),
+    ],
+)
+def test_synonyms_that_say_nothing_are_named_by_their_line(tmp_path: Path, lines: list[str] | str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        build_index([{"_id": "a", "text": "b"}], tmp_path / "ix", model=FakeEmbedder(), synonyms=lines)
+
+
+def test_accents_can_be_kept_apart(tmp_path: Path) -> None:
+    rows = [{"_id": "plain", "text": "ma"}, {"_id": "accents", "text": "mạ"}]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="none", keep_accents=True)
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
+        assert (found(reader, "ma"), found(reader, unicodedata.normalize("NFD", "mạ"))) == (["plain"], ["accents"])

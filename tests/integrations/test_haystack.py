@@ -133,6 +133,7 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
     assert [each.id for each in merging.run("gate", filters=named)["documents"]] == ["memo"]
     assert retriever.run("gate", top_k=0)["documents"] == []
     (passage,) = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"}).run("gate")["documents"]
+    assert AveyBRetriever(store, search_options={"operators": True}).run("gate +nowhere")["documents"] == []
     assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == ("memo", "Memo", 2024)
     start, stop = passage.meta["span"]
     assert passage.id == f"memo#{start}-{stop}"

@@ -93,6 +93,15 @@ def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
     assert f"offset={first['start'] + 10}" in part["note"]
 
 
+def test_search_takes_operators_and_says_what_may_be_meant(server: Any) -> None:
+    found = call(server, "search", query='+valve -"north gate"', operators=True).structured_content
+    assert [each["id"] for each in found["results"]] == ["manual"]
+    nothing = call(server, "search", query="+submarine", operators=True).structured_content
+    assert (nothing["results"], nothing["note"]) == ([], "Nothing has +submarine.")
+    meant = call(server, "search", query="tennant").structured_content["note"]
+    assert "No document has 'tennant'; similar words are 'tenant'." in meant
+
+
 def test_search_filters_and_pages(server: Any) -> None:
     recent = call(server, "search", query="gate", filter={"year": {"$gte": 2023}}).structured_content
     assert {each["id"] for each in recent["results"]} == {"minutes", "memo"}

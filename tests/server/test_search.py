@@ -27,6 +27,7 @@ OPTIONS = [
     {"ids": ["doc-1", "doc-2", "doc-77", "nobody"]},
     {"offset": 3},
     {"boost": {"year": 0.5}},
+    {"synonyms": ["word1, word9"], "mode": "lexical"},
 ]
 
 
@@ -41,6 +42,21 @@ def test_search_gives_what_the_retriever_gives(client, folder, model, options):
     parameters = {name: v if isinstance(v, str) else json.dumps(v) for name, v in options.items()}
     got = client.get("/search", params={"query": "word1 word2 word3", "k": "7", **parameters})
     assert got.json() == posted.json()
+
+
+def test_operators_suggestions_and_what_nothing_fulfills_are_told(client):
+    asked = {"query": "+word1 -word2", "operators": True, "k": 100, "mode": "lexical"}
+    answer = client.post("/search", json=asked).json()
+    texts = [hit["passage"].split() for hit in client.post("/search", json={**asked, "unit": "passage"}).json()["hits"]]
+    assert answer["words"] == ["word1"]
+    assert texts
+    assert all("word1" in text and "word2" not in text for text in texts)
+    nothing = client.get("/search", params={"query": '+word1 "word1 nowhere"', "operators": "true"}).json()
+    assert (nothing["hits"], nothing["unmet"]) == ([], ['"word1 nowhere"'])
+    assert client.post("/search", json={"query": "wrod1"}).json()["suggestions"] == {"wrod1": ["word1"]}
+    refused = client.post("/search", json={"query": 'an "open quote', "operators": True})
+    assert refused.status_code == 400
+    assert "does not close" in refused.json()["error"]
 
 
 def test_several_queries_give_several_results(client):

@@ -12,12 +12,18 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.changes.transaction import State
-from aveyb_retrieval.indexes.encoding import ENGLISH, Encoding
-from aveyb_retrieval.indexes.model import BuildOptions, check_options, keeping_tokens, load_as_asked, reading_of
+from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.model import (
+    BuildOptions,
+    check_options,
+    keeping_tokens,
+    load_as_asked,
+    reading_of,
+    word_rules,
+)
 from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
 from aveyb_retrieval.indexes.shards import StoredShards, check_share
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
@@ -114,9 +120,8 @@ def _open_source(
             f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
         )
     else:
-        spoken = language(options.get("language", ENGLISH)).name
         dtype = options.get("storage_dtype", "float32")
-        encoding = named or Encoding(None, None, ready.dim, "document", storage_dtype=dtype, language=spoken)
+        encoding = named or Encoding(None, None, ready.dim, "document", storage_dtype=dtype, **word_rules(options))
     return PrecomputedSource(ready), encoding, ready.documents() if corpus is None else corpus
 
 
@@ -136,8 +141,7 @@ def _encoding_of_shards(shards: StoredShards, named: Encoding | None, options: M
             f"granularity={chosen['granularity']!r}: {shards.name} keeps token vectors with granularity "
             f"{made.granularity!r}; leave it out"
         )
-    if "language" in options:
-        chosen["language"] = language(options["language"]).name
+    chosen |= word_rules(options)
     if named is not None:
         chosen |= {"model": named.model, "model_source": named.model_source}
     return replace(made, **chosen)

@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, StoredTokens, fixed_lists, schemas
-from aveyb_retrieval.indexes.store.words import joined, language
+from aveyb_retrieval.indexes.store.words import joined, rules_of
 from aveyb_retrieval.indexes.types import (
     EmbedderLike,
     Encoded,
@@ -70,7 +70,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
     texts: dict[str, list[Any]] = {name: [] for name in ("doc", "text", WORDS, FORMS) if name in shaped["texts"].names}
     passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
     codes: list[bytes] = []
-    rules = language(encoding.language)
+    rules = rules_of(encoding)
     with_passages = "passage" in encoding.kinds
     for doc, (record, encoded, tokens) in enumerate(made, start=first_doc):
         spans = encoded.spans if with_passages else encoded.spans[:0]

@@ -36,7 +36,7 @@ from aveyb_retrieval.indexes.store.manifest import (
 )
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.wording import how_it_ended
 
@@ -69,7 +69,7 @@ def _all(tables: Tables, manifest: Manifest) -> Iterator[str]:
 
 
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
-    rules, forms = language(manifest.encoding.language), tables.forms
+    rules, forms = rules_of(manifest.encoding), tables.forms
     numbers = np.array(docs, dtype=np.int64)
     columns = ["id", "title", "metadata", "rank", "digest", "characters", "words", "passages"]
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}

@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.engines.facts import describe
 from aveyb_retrieval.indexes.engines.words import ascii_word, kept_words
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, rank_of
 from aveyb_retrieval.indexes.store.tables import StoredDocument, stored_passages
-from aveyb_retrieval.indexes.store.words import Language, language
+from aveyb_retrieval.indexes.store.words import Language, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ class CollectionView(ABC):
 
     def __init__(self, collection: Any, version: Version) -> None:
         self.collection, self.version, self.encoding = collection, version, version.settings.encoding
-        self.language: Language = language(self.encoding.language)
+        self.language: Language = rules_of(self.encoding)
 
     @cached_property
     def state(self) -> Hashable:
@@ -155,8 +155,8 @@ class CollectionView(ABC):
     def narrow(self, selection: Any, kind: Kind, conditions: Sequence[Sought]) -> Any:
         """Refuse to, where an engine does not say how."""
         raise ConfigError(
-            f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of {kind}s are not looked "
-            "up here; search an index directory, or without operators"
+            f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of {kind}s are not "
+            "looked up here; search an index directory, or without operators"
         )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
@@ -468,7 +468,7 @@ class Collection(ABC):
 
     def rows_of(self, number: int, record: Record, row: EncodedRow) -> tuple[DocumentRow, list[PassageRow]]:
         """What is stored of a document under a number, and of its passages."""
-        rules, text = language(self.version.settings.encoding.language), record.text
+        rules, text = rules_of(self.version.settings.encoding), record.text
         parts = zip(row.spans.tolist(), row.headings, row.passages, strict=True)
         passages = [
             PassageRow(passage, start, stop, heading, kept_words(rules, heading, text[start:stop]), vector)

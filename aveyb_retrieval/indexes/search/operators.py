@@ -14,11 +14,12 @@ of the conditions that must be there, is the question. Signs inside words and by
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.letters import UNSPACED
+from aveyb_retrieval.indexes.store.synonyms import protected_words, read_synonyms, synonyms_of
 from aveyb_retrieval.indexes.store.vocabulary import swaps, within
 
 if TYPE_CHECKING:
@@ -156,6 +157,24 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
 def edits(word: str) -> int:
     """How many edits a typo of a word may have."""
     return (len(word) >= 4) + (len(word) >= 8)
+
+
+def with_synonyms(rules: Language, source: Any) -> Language:
+    """The rules of an index with more synonyms, from a file or its lines; None: with none.
+
+    Raises:
+        ConfigError: a word is to be protected, which is decided where an index is built.
+        InputError: the file cannot be read, or a line says nothing.
+    """
+    if source is None:
+        return rules
+    lines = read_synonyms(source)
+    if protected := protected_words(lines):
+        raise ConfigError(
+            f"synonyms: {protected[0]!r} stands alone in a line: words are protected where an index is built; leave it "
+            "out, or build with this file"
+        )
+    return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))
 
 
 def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:

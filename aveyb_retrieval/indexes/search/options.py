@@ -16,6 +16,7 @@ from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
@@ -63,6 +64,8 @@ class SearchOptions(TypedDict, total=False):
         exact: Score every vector instead of asking the index. Default False.
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin* and typo~, as
             `aveyb_retrieval.indexes.search.operators` says. Default False: they are text.
+        synonyms: More synonyms than the index was built with: the path of a file, or its lines (see
+            `aveyb_retrieval.indexes.store.synonyms`); None (default) for no more.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
             `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
     """
@@ -85,6 +88,7 @@ class SearchOptions(TypedDict, total=False):
     candidates: int
     exact: bool
     operators: bool
+    synonyms: str | Path | Sequence[str] | None
     boost: Mapping[str, Any] | None
 
 
@@ -128,6 +132,7 @@ class Options:
     candidates: int = CANDIDATES
     exact: bool = False
     operators: bool = False
+    synonyms: str | Path | Sequence[str] | None = None
     boost: Mapping[str, Any] | None = None
     kinds: tuple[Kind, ...] = field(init=False, default=())
 

@@ -15,7 +15,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
 from aveyb_retrieval.indexes.search.hits import Chosen, make_hit
-from aveyb_retrieval.indexes.search.operators import ask, suggest
+from aveyb_retrieval.indexes.search.operators import ask, suggest, with_synonyms
 from aveyb_retrieval.indexes.search.result import Result
 from aveyb_retrieval.indexes.search.scoring import (
     NO_COSINES,
@@ -124,6 +124,7 @@ class Search(ABC):
         self._model = model
         self._device = device
         self._among = self._selection = view.select(options.where)
+        self._rules = with_synonyms(view.language, options.synonyms)
         self._documents: dict[int, StoredDocument] = {}
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
@@ -151,7 +152,7 @@ class Search(ABC):
         return (self._rank(replace(query, vector=vector), near) for query, vector, near in found)
 
     def _query(self, text: str, conditions: Sequence[Sought] = ()) -> Query:
-        rules = self._view.language
+        rules = self._rules
         return Query(text, rules.words(text), NO_VECTOR, beside=rules.beside(text), conditions=conditions)
 
     def _rank_asked(self, text: str) -> Ranked:
@@ -324,7 +325,7 @@ class DocumentSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         best = self._best_passages(self._with_passages(ranked))
         contexts = self._contexts(ranked.query, (chosen[0].number for chosen in best.values()))
-        hits, find = [], ranked.query.finder(self._view.language)
+        hits, find = [], ranked.query.finder(self._rules)
         for match in ranked.matches:
             chosen = best.get(match.doc, [])
             hits.append(
@@ -487,7 +488,7 @@ class PassageSearch(Search):
         documents = self._fetch(match.doc for match in ranked.matches)
         stored = self._stored_passages(ranked.query, (match.passage for match in ranked.matches))
         contexts = self._contexts(ranked.query, (match.passage for match in ranked.matches))
-        hits, find = [], ranked.query.finder(self._view.language)
+        hits, find = [], ranked.query.finder(self._rules)
         for match in ranked.matches:
             scores = ranked.scores_of(match.passage)
             hits.append(

@@ -19,7 +19,7 @@ from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import StoredTokens, StoredVectors, Tables, count_values
-from aveyb_retrieval.indexes.store.words import Language, language
+from aveyb_retrieval.indexes.store.words import Language, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ class Snapshot:
         self.root = root
         self.manifest = manifest
         self.kinds = encoding.kinds
-        self.language: Language = language(encoding.language)
+        self.language: Language = rules_of(encoding)
         self.info = _info(root, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()

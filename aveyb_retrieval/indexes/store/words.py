@@ -28,9 +28,12 @@ from aveyb_retrieval.indexes.store.letters import (
     runs_of,
     spelled,
 )
+from aveyb_retrieval.indexes.store.synonyms import Synonym, protected_words, synonyms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from aveyb_retrieval.indexes.encoding import Encoding
 
 V = TypeVar("V")
 
@@ -91,7 +94,8 @@ class Language:
         stop: Words of a query that are not looked up, unless there are no others.
         stem: Makes one form of each of some words' forms; None leaves words as they are written.
         accents: Whether a word is found without its accents, too.
-        protected: Words, as `form` gives them, that are not stemmed.
+        protected: Words without accents that are not stemmed.
+        synonyms: What a query for some words also looks for.
     """
 
     name: str
@@ -99,6 +103,7 @@ class Language:
     stem: Callable[[str], str] | None = None
     accents: bool = True
     protected: frozenset[str] = frozenset()
+    synonyms: tuple[Synonym, ...] = ()
 
     def stored(self, text: str) -> str:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
@@ -123,10 +128,35 @@ class Language:
         return f" {' '.join(forms)} " if forms else ""
 
     def words(self, query: str) -> list[str]:
-        """Return the words to look up for a query, in order, each once; stop words only if there are no others."""
+        """Return the words to look up for a query, in order, each once; stop words only if there are no others.
+
+        Synonyms come last.
+        """
+        found = self._asked(query)
+        if self.synonyms:
+            found = self._with_synonyms(query, found)
+        return found
+
+    def _asked(self, query: str) -> list[str]:
         runs = runs_of(query)
         runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
         return list(dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked))
+
+    def _with_synonyms(self, query: str, found: list[str]) -> list[str]:
+        order = f" {' '.join(self.in_order(query))} "
+        there = [each for each in self._stored_synonyms if f" {each[0]} " in order]
+        gone = {word for left, _, instead in there if instead for word in left.split()}
+        more = (word for _, others, _ in there for word in others)
+        return list(dict.fromkeys([*(word for word in found if word not in gone), *more]))
+
+    @cached_property
+    def _stored_synonyms(self) -> list[tuple[str, list[str], bool]]:
+        """What each looks for, as it is stored: words in order, other words, and whether these come instead."""
+        return [
+            (" ".join(self.in_order(each.words)), [word for other in each.others for word in self._asked(other)],
+             each.instead)
+            for each in self.synonyms
+        ]  # fmt: skip
 
     def beside(self, query: str) -> list[str]:
         """Return what words of a query are found by besides, in order, each once: with their accents, and without."""
@@ -249,19 +279,26 @@ class _Piece(NamedTuple):
 
 
 @cache
-def language(name: str) -> Language:
-    """Load the rules of a language.
+def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> Language:
+    """Load the rules of a language, with what a file of synonyms and protected words says besides.
 
     Raises:
         ConfigError: the language is not one of `LANGUAGES`.
     """
-    if name == PLAIN:
-        return Language(name, frozenset())
     if name not in LANGUAGES:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
-    import Stemmer
+    stop, stem = frozenset[str](), None
+    if name != PLAIN:
+        import Stemmer
 
-    return Language(name, _stop_words(name), Stemmer.Stemmer(name, 0).stemWord)
+        stop, stem = _stop_words(name), Stemmer.Stemmer(name, 0).stemWord
+    protected = frozenset(folded(spelled(cleaned(word))) for word in protected_words(synonyms))
+    return Language(name, stop, stem, not keep_accents, protected, synonyms_of(synonyms))
+
+
+def rules_of(encoding: Encoding) -> Language:
+    """Load the rules by which the words of a collection were made."""
+    return language(encoding.language, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms)
 
 
 class RememberedWords(dict[str, V]):
