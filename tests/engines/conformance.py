@@ -52,6 +52,17 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"$or": [{"year": 2004}, {"tags": "e"}]}, {"$not": {"year": {"$gt": 2003}, "tags": "a"}},
     {"deep.key": 'a"b\' % \\'},
 )  # fmt: skip
+CONDITIONS = (
+    '"zinc hull"',
+    "+zinc +hull",
+    "word1 -word3",
+    "+word1 -word2 hull",
+    'word1 -"the hull"',
+    "+京都",
+    "+brulee",
+    "zin*",
+    "+nowhere",
+)
 _NUMBERS = itertools.count()
 
 
@@ -174,6 +185,21 @@ class EngineConformance:
         """The same documents and passages hold a word."""
         found, wanted = (sorted(map(_key, each.search(query, 200, mode="lexical", **options))) for each in both)
         assert found == wanted
+
+    @pytest.mark.parametrize("unit", ["document", "passage"])
+    @pytest.mark.parametrize("query", CONDITIONS)
+    def test_conditions(self, both: tuple[Retriever, Retriever], query: str, unit: Any) -> None:
+        """What is found fulfills them as in an index directory, or they are refused in one line."""
+        found, wanted = both
+        options: Any = {"operators": True, "mode": "dense", "unit": unit} | (
+            {"fold": False} if unit == "passage" else {}
+        )
+        try:
+            hits = found.search(query, 1000, **options)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+            return
+        assert sorted(map(_key, hits)) == sorted(map(_key, wanted.search(query, 1000, **options)))
 
     @pytest.mark.parametrize("where", FILTERS, ids=str)
     def test_filters(self, both: tuple[Retriever, Retriever], where: dict[str, Any]) -> None:
