@@ -24,6 +24,7 @@ PUBLIC = [
     "Hit",
     "Index",
     "Passage",
+    "Result",
     "Retriever",
     "add_documents",
     "build_index",
@@ -71,7 +72,7 @@ def signatures() -> str:
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif name in ("Document", "Embedder", "Hit", "Index", "Passage", "Retriever"):
+        elif name in ("Document", "Embedder", "Hit", "Index", "Passage", "Result", "Retriever"):
             lines.append(f"{name}{inspect.signature(value)}")
             methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
             lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]

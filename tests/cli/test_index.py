@@ -111,7 +111,7 @@ def test_exact_words_are_asked_for_and_what_may_be_meant_is_said(run: Run, corpu
 def _refused(run: Run, folder: Path, line: str) -> str:
     (folder / "wrong.txt").write_text(line)
     result = run("search", folder / "ix", "grow", "--synonyms", folder / "wrong.txt")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     return result.output
 
 

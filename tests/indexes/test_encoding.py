@@ -34,7 +34,8 @@ ONE = Encoding(MODEL, "here", 8, "both", passage_tokens=256)
 OTHERS: dict[str, Any] = {
     "model": {**MODEL, "fingerprint": "e" * 64}, "dim": 9, "granularity": "document", "storage_dtype": "float16",
     "max_tokens": 5, "passage_tokens": 64, "passage_overlap": 9, "late": True, "titled": True, "funnel": 1,
-    "token_vectors": "int8", "token_dim": 8, "language": "german",
+    "token_vectors": "int8", "token_dim": 8, "language": "german", "keep_accents": True,
+    "synonyms": "car, automobile",
 }  # fmt: skip
 
 

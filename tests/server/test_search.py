@@ -55,7 +55,7 @@ def test_operators_suggestions_and_what_nothing_fulfills_are_told(client):
     assert (nothing["hits"], nothing["unmet"]) == ([], ['"word1 nowhere"'])
     assert client.post("/search", json={"query": "wrod1"}).json()["suggestions"] == {"wrod1": ["word1"]}
     refused = client.post("/search", json={"query": 'an "open quote', "operators": True})
-    assert refused.status_code == 400
+    assert refused.status_code == 422
     assert "does not close" in refused.json()["error"]
 
 

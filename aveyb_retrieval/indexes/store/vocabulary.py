@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # bytes that a node with one transition writes into six bits
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
+_NODES_KEPT = 20_000  # decoded, in some 20 MB; most queries pass the same ones
 _INDEXED = 32  # a node of more transitions has a table of 256 bytes besides
 
 
@@ -34,12 +35,13 @@ class _Node(NamedTuple):
     transitions: list[tuple[int, int, int]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WordSet:
     """The words of one part of an index, and how many of its rows hold each, by their numbers."""
 
     data: bytes
     rows: IntArray
+    _nodes: dict[int, _Node] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, folder: Path, part: str) -> WordSet:
@@ -80,26 +82,24 @@ class WordSet:
         for place, letter in enumerate(word):
             masks[letter] = masks.get(letter, 0) | 2 << place
         end, every = 1 << len(word), (2 << len(word)) - 1
-        begin = tuple((2 << n) - 1 & every for n in range(edits + 1))
-        stack = [(self._root, b"", "", 0, begin)]
+        stack = [(self._root, "", 0, tuple((2 << n) - 1 & every for n in range(edits + 1)))]
         while stack:
-            address, begun, letters, number, states = stack.pop()
+            address, read, number, states = stack.pop()
             node = self._node(address)
-            if node.final and not begun and any(state & end for state in states):
-                yield letters, int(self.rows[number + node.addend])
-            for byte, addend, to in node.transitions:
-                read = begun + bytes((byte,))
-                if byte >= 0x80 and len(read) < _bytes_of(read[0]):
-                    stack.append((to, read, letters, number + addend, states))
-                    continue
-                letter = read.decode()
+            if node.final and any(state & end for state in states):
+                yield read, int(self.rows[number + node.addend])
+            if any(states[:-1]):
+                steps = self._letters(node)
+            else:  # no edit is left: only the letters that fit
+                steps = self._fitting(address, [letter for letter in masks if states[-1] << 1 & masks[letter]])
+            for letter, addend, to in steps:
                 mask, before, after, moved = masks.get(letter, 0), 0, 0, list[int]()
                 for state in states:  # the letter fits | is added | replaced | one of the word is left out
                     after = (state << 1 & mask | before | before << 1 | after << 1) & every
                     before = state
                     moved.append(after)
                 if moved[-1]:
-                    stack.append((to, b"", letters + letter, number + addend, tuple(moved)))
+                    stack.append((to, read + letter, number + addend, tuple(moved)))
 
     # --- the transducer ----------------------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ class WordSet:
     def _root(self) -> int:
         return int(struct.unpack_from("<Q", self.data, len(self.data) - 12)[0])  # before a checksum of four bytes
 
-    def _walk(self, letters: bytes) -> tuple[int, int] | None:
-        """The address that some bytes lead to, and the sum of addends on the way; None: no word begins with them."""
-        address, number = self._root, 0
+    def _walk(self, letters: bytes, address: int | None = None) -> tuple[int, int] | None:
+        """The address that some bytes lead to, and the sum of addends on the way; None: no word goes on with them."""
+        address, number = self._root if address is None else address, 0
         for byte in letters:
             step = next((each for each in self._node(address).transitions if each[0] == byte), None)
             if step is None:
@@ -117,7 +117,31 @@ class WordSet:
             number, address = number + step[1], step[2]
         return address, number
 
+    def _fitting(self, address: int, letters: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+        """Those of some letters that go on from a node: letter, addend, address."""
+        for letter in letters:
+            if (found := self._walk(letter.encode(), address)) is not None:
+                yield letter, found[1], found[0]
+
+    def _letters(self, node: _Node) -> Iterator[tuple[str, int, int]]:
+        """All letters that go on from a node."""
+        stack = [(bytes((byte,)), addend, to) for byte, addend, to in node.transitions]
+        while stack:
+            read, number, address = stack.pop()
+            if read[0] < 0x80 or len(read) == _bytes_of(read[0]):
+                yield read.decode(), number, address
+                continue
+            more = self._node(address).transitions
+            stack += [(read + bytes((byte,)), number + addend, to) for byte, addend, to in more]
+
     def _node(self, address: int) -> _Node:
+        if (node := self._nodes.get(address)) is None:
+            if len(self._nodes) >= _NODES_KEPT:
+                self._nodes.clear()
+            node = self._nodes[address] = self._decoded(address)
+        return node
+
+    def _decoded(self, address: int) -> _Node:
         data = self.data
         if not address:  # of the empty rest of a word
             return _Node(True, 0, [])
