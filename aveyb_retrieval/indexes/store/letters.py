@@ -81,7 +81,7 @@ class _Accents(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
-        base, *marks = unicodedata.normalize("NFD", letter)
+        base, *marks = list(unicodedata.normalize("NFD", letter))
         alone = 0x300 <= code < 0x370  # an accent that is not put together with its letter
         plain = "" if alone else base if marks and base < "\u0400" else letter
         self[code] = _NO_DECOMPOSITION.get(letter, plain)
