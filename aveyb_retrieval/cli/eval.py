@@ -12,8 +12,10 @@ import click
 
 from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
+from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
+    from aveyb_retrieval.eval.metrics import Scores
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
@@ -134,7 +136,7 @@ def run(
     **how: Any,
 ) -> None:
     """Search data sets with models and score the runs."""
-    from aveyb_retrieval.eval.base import write_run
+    from aveyb_retrieval.eval.base import check_run_ids, write_run
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.html import write_html
@@ -150,6 +152,8 @@ def run(
     with progress_bar(not quiet) as progress:
         for name in data:
             task = _open_task(name, protocol, **draw)
+            if run_path:
+                check_run_ids(run_path, (*task.queries, *task.corpus.ids))  # not after hours of encoding
             for system in make_systems(models, task, options, folder, reuse=only_missing, progress=progress):
                 result, found = run_system(
                     system, task, conditions, cache=ResultCache(folder), only_missing=only_missing
@@ -185,15 +189,8 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     scores = evaluate(judged.judgements, read_run(run_file), metrics)
     remarks = [*judged.notices, *notices(scores)]
     if as_json:
-        report = {
-            "queries": len(judged.judgements),
-            "missing": list(scores.missing),
-            "unjudged": scores.unjudged,
-            "mean": scores.mean,
-            "per_query": scores.per_query,
-            "notices": remarks,
-        }
-        click.echo(json.dumps(report, indent=1))
+        report = {"queries": len(judged.judgements), "mean": scores.mean, "per_query": scores.per_query}
+        click.echo(json.dumps(report | _lacking(scores) | {"notices": remarks}, indent=1))
         return
     for metric, value in scores.mean.items():
         click.echo(f"{metric:<12} {value:.4f}")
@@ -227,29 +224,56 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     metavar="N",
     help="List the N queries that differ most, each way.",
 )
+@click.option(
+    "--queries",
+    "query_file",
+    type=PATH,
+    help="queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
-def compare(run_a: Path, run_b: Path, qrels: Path, metric: str, show: int, as_json: bool, **options: Any) -> None:
-    """Compare two TREC runs: paired randomization test, bootstrap interval, wins, ties, losses."""
+def compare(
+    run_a: Path,
+    run_b: Path,
+    qrels: Path,
+    metric: str,
+    show: int,
+    query_file: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare two TREC runs: paired randomization test with its interval, wins, ties, losses."""
     from aveyb_retrieval.eval.base import read_run
-    from aveyb_retrieval.eval.data import read_qrels
-    from aveyb_retrieval.eval.metrics import evaluate
+    from aveyb_retrieval.eval.data import read_qrels, read_queries
+    from aveyb_retrieval.eval.metrics import evaluate, notices
     from aveyb_retrieval.eval.report import print_comparison
     from aveyb_retrieval.eval.significance import compare as compare_scores
 
     judged = read_qrels(qrels)
-    values = [evaluate(judged.judgements, read_run(path), [metric]).per_query[metric] for path in (run_a, run_b)]
-    comparison = compare_scores(*values, **options)
+    beside = qrels.parent.parent / "queries.jsonl"
+    if query_file is None and qrels.parent.name == "qrels" and beside.is_file():
+        query_file = beside
+    texts = read_queries([query_file]) if query_file else {}
+    scores = {path: evaluate(judged.judgements, read_run(path), [metric]) for path in (run_a, run_b)}
+    remarks = [*judged.notices, *(f"{path}: {notice}" for path, own in scores.items() for notice in notices(own))]
+    comparison = compare_scores(*(scores[path].per_query[metric] for path in (run_a, run_b)), **options)
     if as_json:
-        click.echo(json.dumps({"metric": metric, "a": str(run_a), "b": str(run_b), **asdict(comparison)}, indent=1))
+        report = {"metric": metric, **asdict(comparison), "significant": comparison.significant}
+        sides = {name: {"run": str(path), **_lacking(scores[path])} for name, path in (("a", run_a), ("b", run_b))}
+        click.echo(json.dumps(report | sides | {"notices": remarks}, indent=1))
         return
     console = make_console()
-    for notice in judged.notices:
-        console.print(f"note: {notice}", highlight=False, markup=False)
+    for notice in remarks:
+        console.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
-    _print_extremes(comparison, show)
+    _print_extremes(comparison, show, texts)
 
 
-def _print_extremes(comparison: Comparison, show: int) -> None:
+def _lacking(scores: Scores) -> dict[str, Any]:
+    """Return the queries that a run or its judgements lack, as reports in JSON name them."""
+    return {"missing": list(scores.missing), "unjudged": scores.unjudged}
+
+
+def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) -> None:
     ordered = sorted(comparison.per_query.items(), key=lambda item: item[1])
     for title, items in (("A is better on", ordered[::-1]), ("B is better on", ordered)):
         chosen = [
@@ -258,7 +282,7 @@ def _print_extremes(comparison: Comparison, show: int) -> None:
         if chosen:
             click.echo(title)
             for query, value in chosen:
-                click.echo(f"  {value:+.4f}  {query}")
+                click.echo(printable(f"  {value:+.4f}  {query}  {texts.get(query, '')}".rstrip()))
 
 
 @main.command()

@@ -1,9 +1,13 @@
-"""What every part of the evaluation shares: few types, and run files as trec_eval reads them.
+"""What every part of the evaluation shares: few types, how an id is read, and run files as trec_eval reads them.
 
-TREC run files: `qid Q0 docid rank score tag`, one line per returned document, separated by spaces.
+An id is compared as it is written, blanks and capitals included, in corpora, queries, judgements and runs alike. Lines
+of tables end at a newline and nowhere else. Their columns are separated by tabs, or by ASCII blanks, as the first line
+is; between tabs a field may be quoted as `csv` quotes it, and only there an id may hold blanks.
 
-As in trec_eval, the rank column is ignored: documents are ordered by score, equal scores by id descending. Scores are
-written with all their digits, so that a run read back ranks exactly as it did.
+TREC run files: `qid Q0 docid rank score tag`, one line per returned document. As in trec_eval, the rank column is
+ignored: documents are ordered by score, equal scores by id descending. Scores are written with all their digits, so
+that a run read back ranks exactly as it did. Runs are separated by spaces, and by tabs where an id holds blanks, which
+trec_eval cannot read.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,10 +25,13 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.files import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Judgements = dict[str, dict[str, int]]
 """Relevance judgements: query id -> document id -> grade (0 = judged and not relevant)."""
+
+LARGEST_GRADE = 100_000
+"""Gains of nDCG are below it; trec_eval's time and memory grow with the largest grade."""
 
 Run = dict[str, dict[str, float]]
 """What a system returned: query id -> document id -> score, higher is better."""
@@ -113,62 +121,165 @@ def info_fingerprint(info: SystemInfo) -> str:
     return fingerprint_of(fields)
 
 
+def check_id(value: object, where: str, field: str) -> str:
+    """Return an id as it is written; a whole number is one, too.
+
+    Raises:
+        InputError: it is anything else, blank, or holds half of a surrogate pair.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: {field!r} must be a non-empty id, not {value!r}")
+    return check_unicode(value, where, field)
+
+
+def check_unicode(text: str, where: str, field: str) -> str:
+    """Return a text that is valid Unicode.
+
+    Raises:
+        InputError: it holds half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: {field!r} holds half of a surrogate pair at character {error.start}, which is no text: {text!a}"
+        ) from None
+    return text
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that an ASCII text writes, `nan` and `inf` included; None where it writes none."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
+
+
+def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines of a UTF-8 file that are not blank; `what` it should be, for messages.
+
+    A line ends at a newline, or a carriage return and a newline, and at no other character.
+
+    Raises:
+        InputError: the file is not there, cannot be read, or is not UTF-8.
+    """
+    with reading(path, what), path.open(encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            line = line.removesuffix("\n").removesuffix("\r")
+            if line.strip():
+                yield number, line
+
+
+def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and fields of a table, whose first line decides the separator and the number of columns.
+
+    Args:
+        path: the file.
+        what: it should be, for messages.
+        widths: the numbers of columns that it may have.
+
+    Raises:
+        InputError: the file cannot be read, or a line has another number of columns.
+    """
+    split: Callable[[str], list[str]] | None = None
+    wanted = widths
+    for number, line in text_lines(path, what):
+        fields = _tabbed(line) if split is None else split(line)
+        if split is None:
+            split = _tabbed if len(fields) in widths else _blank_separated
+            fields = split(line)
+        if len(fields) not in wanted:
+            expected = " or ".join(map(str, wanted))
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} columns, expected {expected} in a {what}; ids that hold spaces "
+                "need a tab-separated file"
+            )
+        wanted = (len(fields),)
+        yield number, fields
+
+
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+
+
+def _tabbed(line: str) -> list[str]:
+    fields = line.split("\t")
+    return [field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields]
+
+
+def _blank_separated(line: str) -> list[str]:
+    return re.split(r"[ \t\v\f\r]+", line.strip(" \t\v\f\r"))
+
+
 def read_run(path: str | Path) -> Run:
     """Read a TREC run file.
 
     Raises:
-        InputError: the file cannot be read or is empty, a line has not six columns (ids with spaces), a score is not a
-            finite number, or a document occurs twice for a query. The message names the file and the line.
+        InputError: the file cannot be read or is empty, a line has not six columns, a score is not a finite number, or
+            a document occurs twice for a query. The message names the file and the line.
     """
     path = Path(path)
     run: Run = {}
-    with reading(path, "run file"), path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                _add_line(run, line, f"{path}, line {number}")
+    for number, (query, _, doc, _, text, _) in table_rows(path, "run file", (6,)):
+        where = f"{path}, line {number}"
+        score = parse_number(text)
+        if score is None:
+            raise InputError(f"{where}: the score {text!r} is not a number")
+        if not math.isfinite(score):
+            raise InputError(f"{where}: the score of {doc!r} is {text}; scores must be finite")
+        documents = run.setdefault(check_id(query, where, "qid"), {})
+        if check_id(doc, where, "docid") in documents:
+            raise InputError(f"{where}: document {doc!r} occurs twice for query {query!r}")
+        documents[doc] = score
     if not run:
         raise InputError(f"{path}: the run is empty; was it interrupted?")
     return run
 
 
-def _add_line(run: Run, line: str, where: str) -> None:
-    fields = line.split()
-    if len(fields) != 6:
-        raise InputError(
-            f"{where}: {len(fields)} columns, expected 6 (qid Q0 docid rank score tag; ids without spaces)"
-        )
-    query, _, doc, _, text, _ = fields
-    try:
-        score = float(text)
-    except ValueError:
-        raise InputError(f"{where}: the score {text!r} is not a number") from None
-    if not math.isfinite(score):
-        raise InputError(f"{where}: the score of {doc!r} is {text}; scores must be finite")
-    documents = run.setdefault(query, {})
-    if doc in documents:
-        raise InputError(f"{where}: document {doc!r} occurs twice for query {query!r}")
-    documents[doc] = score
-
-
 def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     """Write a run so that `read_run` and trec_eval order it identically; `path` is replaced in one step.
 
+    Where an id holds blanks, columns are separated by tabs.
+
     Raises:
-        InputError: an id is empty or holds spaces (the format cannot carry it), or a score is not finite.
+        InputError: an id is empty or holds a tab or a line end (the format cannot carry it), or a score is not finite.
     """
     path = Path(path)
     check_run(run)
-    for name in [tag, *run, *(doc for documents in run.values() for doc in documents)]:
-        if not name or len(name.split()) != 1 or name != name.strip():
-            raise InputError(
-                f"{path}: {name!r} cannot be written to a TREC run: ids must be non-empty and without spaces"
-            )
+    ids = {*run, *(doc for documents in run.values() for doc in documents)}
+    check_run_ids(path, ids)
+    blanks = any(_BLANK.search(name) for name in ids)
+    separator = "\t" if blanks else " "
+    written = {name: _quoted(name) if blanks else name for name in ids}
     lines = [
-        f"{query} Q0 {doc} {position} {documents[doc]!r} {tag}\n"
+        separator.join((written[query], "Q0", written[doc], str(position), repr(float(documents[doc])), tag)) + "\n"
         for query, documents in run.items()
         for position, doc in enumerate(rank(documents), start=1)
     ]
     write_atomic(path, "".join(lines).encode())
+
+
+_BLANK = re.compile(r"[ \v\f]")
+
+
+def check_run_ids(path: Path, ids: Iterable[str]) -> None:
+    """Check that a run file can carry ids.
+
+    Raises:
+        InputError: one is empty, or holds a tab or a line end.
+    """
+    for name in ids:
+        check_unicode(name, str(path), "id")
+        if not name.strip() or re.search(r"[\t\r\n]", name):
+            raise InputError(
+                f"{path}: {name!r} cannot be written to a TREC run: ids must be non-empty and without tabs and line "
+                "ends"
+            )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if _QUOTED.fullmatch(name) else name
 
 
 def check_run(run: Run) -> None:

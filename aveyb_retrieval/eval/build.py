@@ -123,7 +123,13 @@ def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
     for name, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
         if value is not None:
             raise ConfigError(f"{path}: {name} {value!r} has no effect on an index that is built already; leave it out")
-    return IndexSystem(path, mode=options.mode or DEFAULT_MODE, granularity=options.granularity, options=options.load)
+    return IndexSystem(
+        path,
+        mode=options.mode or DEFAULT_MODE,
+        granularity=options.granularity,
+        options=options.load,
+        documents=len(task.corpus),
+    )
 
 
 def _built_index(

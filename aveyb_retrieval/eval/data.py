@@ -1,40 +1,34 @@
-"""Data sets: BEIR folders, copies of hub data sets, qrels, by name.
+"""Data sets: BEIR folders, copies of hub data sets, and judgements (qrels) in every common layout.
 
-Read relevance judgements (qrels) in every common layout without losing a line.
-
-Two layouts exist: BEIR's `query-id<TAB>corpus-id<TAB>score` below a header row, and TREC's `qid 0 docid grade` without
-one. BEIR's own loader skips the first line whatever it says, so a file without a header silently loses a judgement;
-here the header is recognised by its last field not being a number, and its names decide the order of the columns.
-
-Decisions (each one that touches the data is added to `Qrels.notices`, which reports print):
-
-- a grade below zero is trec_eval's "judged, not relevant": read as 0;
-- `1.0` is read as 1; a grade such as 0.5 is an error, because nDCG's gains are the grades themselves;
-- the same judgement twice with the same grade is kept once; with two grades it is an error;
-- ids may hold spaces only in a tab-separated file.
-
-A test collection: corpus, queries, judgements per split, and (where a set has them) the true character spans.
-
-`load_folder` opens a folder in BEIR layout; `loading.load_dataset` also opens known data sets by name:
+`load_dataset` opens all of them; whatever the shape, rows come from `read_rows`, and documents, queries and judgements
+are checked by the same functions. A folder in BEIR's layout:
 
     corpus.jsonl    {"_id", "title", "text"} per line
     queries.jsonl   {"_id", "text"}
     qrels/SPLIT.tsv query-id, corpus-id, score
     spans.jsonl     optional: {"query-id", "corpus-id", "spans": [[start, end), ...]} in characters of the text
 
-Public data sets by name, at pinned revisions.
-
-Everything goes through a local folder: a hub name is first resolved to the snapshot of one exact commit in the Hugging
-Face cache (downloaded when it can be, used from the cache when offline), then opened by the same code that opens a
-local copy. So a saved cache works without the network, and the tests exercise the real loaders on small folders of the
-same schema.
-
-Two schemas cover all of them:
+Public data sets have names, at pinned revisions. A name is first resolved to the snapshot of one exact commit in the
+Hugging Face cache (downloaded when it can be, used from the cache when offline), then opened as a local copy is. Two
+schemas cover all of them:
 
 - `beir` (the `mteb/...` mirrors of BEIR): configurations `corpus` (`_id`, `title`, `text`), `queries` (`_id`, `text`)
   and `default` or `qrels` (`query-id`, `corpus-id`, `score`), one split of it per judged split; some call `_id` `id`;
 - `mldr` (`Shitao/MLDR`): `mldr-v1.0-LANG/corpus.jsonl.gz` (`docid`, `text`), and `dev.jsonl.gz` and `test.jsonl.gz`
   (`query_id`, `query`, `positive_passages`). Its loading script is not run.
+
+The files themselves are read, never a cache of them, and no type is guessed: an id that looks like a date stays as it
+is written.
+
+Judgements are BEIR's `query-id<TAB>corpus-id<TAB>score` below a header row, or TREC's `qid 0 docid grade` without one.
+BEIR's own loader skips the first line whatever it says, so a file without a header silently loses a judgement; here the
+header is recognised by its last field not being a number, and its names decide the order of the columns. Decisions
+(each one that touches the data is added to `Qrels.notices`, which reports print):
+
+- a grade below zero is trec_eval's "judged, not relevant": read as 0;
+- `1.0` is read as 1; a grade such as 0.5 is an error, because nDCG's gains are the grades themselves, and so is one
+  above 100,000, which is a count or a time stamp;
+- the same judgement twice with the same grade is kept once; with two grades it is an error.
 """
 
 from __future__ import annotations
@@ -46,9 +40,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.json_lines import read_objects
+import pyarrow as pa
+
+from aveyb_retrieval.documents.json_lines import read_objects, split_suffix
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
-from aveyb_retrieval.eval.base import reading
+from aveyb_retrieval.eval.base import LARGEST_GRADE, check_id, check_unicode, parse_number, reading, table_rows
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -56,6 +52,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.base import Judgements
 
+_BATCH = 4096  # rows that are held as Python objects at once
 _QUERY_NAMES = {"query-id", "query_id", "queryid", "qid", "query", "topic", "topic_id"}
 _DOCUMENT_NAMES = {"corpus-id", "corpus_id", "doc-id", "doc_id", "docid", "docno", "document-id", "pid"}
 _GRADE_NAMES = {"score", "relevance", "rel", "grade", "label", "judgement", "judgment"}
@@ -75,54 +72,26 @@ def read_qrels(path: str | Path) -> Qrels:
 
     Raises:
         InputError: the file cannot be read, is empty or not text, or a line has the wrong number of columns, a grade
-            that is not an integer, or contradicts an earlier line. The message names the file and the line.
+            that is not an integer from 0 to 100,000 (or below 0), or contradicts an earlier line. The message names the
+            file and the line.
     """
-    path = Path(path)
-    with reading(path, "qrels file"):
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    return Qrels(*_collect(_rows(lines, str(path)), str(path)))
+    return collect_qrels(_judgement_rows(Path(path)), str(path))
 
 
-def collect_qrels(rows: Iterable[tuple[str, str, object]], source: str) -> Qrels:
-    """Check rows of (query id, document id, grade) from anywhere, for example a hub data set.
-
-    `source` names the place in messages; rows are numbered from 1.
-    """
-    numbered = ((n, query, doc, str(grade)) for n, (query, doc, grade) in enumerate(rows, start=1))
-    return Qrels(*_collect(numbered, source))
-
-
-def _rows(lines: list[str], source: str) -> Iterator[tuple[int, str, str, str]]:
-    """Yield (line number, query id, document id, grade) of each judgement."""
+def _judgement_rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield place, query id, document id and grade of each judgement."""
     columns: tuple[int, int, int] | None = None
-    width = 0
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+    for number, fields in table_rows(path, "qrels file", (3, 4)):
+        if columns is None and parse_number(fields[-1]) is None:
+            columns = _columns_of_header(fields, str(path), number)
             continue
-        fields = [f.strip() for f in line.split("\t")] if "\t" in line else line.split()
-        if columns is None:
-            width = len(fields)
-            if width not in (3, 4):
-                raise InputError(
-                    f"{source}, line {number}: {width} columns, expected 3 (query-id, corpus-id, score) or 4 (TREC: "
-                    "qid 0 docid grade); ids that hold spaces need a tab-separated file"
-                )
-            if _is_number(fields[-1]):
-                columns = (0, 1, 2) if width == 3 else (0, 2, 3)
-            else:
-                columns = _columns_of_header(fields, source, number)
-                continue
-        if len(fields) != width:
-            raise InputError(
-                f"{source}, line {number}: {len(fields)} columns where the file began with {width}; ids that hold "
-                "spaces need a tab-separated file"
-            )
+        columns = columns or ((0, 1, 2) if len(fields) == 3 else (0, 2, 3))
         query, doc, grade = (fields[c] for c in columns)
-        yield number, query, doc, grade
+        yield f"{path}, line {number}", query, doc, grade
 
 
 def _columns_of_header(names: list[str], source: str, number: int) -> tuple[int, int, int]:
-    lowered = [name.lower() for name in names]
+    lowered = [name.strip().lower() for name in names]
     found = []
     for wanted in (_QUERY_NAMES, _DOCUMENT_NAMES, _GRADE_NAMES):
         places = [i for i, name in enumerate(lowered) if name in wanted]
@@ -138,35 +107,34 @@ def _columns_of_header(names: list[str], source: str, number: int) -> tuple[int,
     return found[0], found[1], found[2]
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _grade(text: str, where: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{where}: the grade {text!r} is not a number") from None
-    if not value.is_integer():  # neither are inf and nan
+def _grade(value: object, where: str) -> int:
+    number = parse_number(str(value))
+    if number is None:
+        raise InputError(f"{where}: the grade {value!r} is not a number")
+    if not number.is_integer():  # neither are inf and nan
         raise InputError(
-            f"{where}: the grade {text!r} is not an integer; nDCG uses grades as gains, so scale them first"
+            f"{where}: the grade {value!r} is not an integer; nDCG uses grades as gains, so scale them first"
         )
-    return int(value)
+    if number > LARGEST_GRADE:
+        raise InputError(
+            f"{where}: the grade {value!r} is above {LARGEST_GRADE:,}; nDCG uses grades as gains, and a count or a "
+            "time stamp is none: give the column with the relevance"
+        )
+    return int(number)
 
 
-def _collect(rows: Iterable[tuple[int, str, str, str]], source: str) -> tuple[Judgements, tuple[str, ...]]:
+def collect_qrels(rows: Iterable[tuple[str, object, object, object]], source: str) -> Qrels:
+    """Check judgements (place, query id, document id, grade) from anywhere; `source` names them all in messages.
+
+    Raises:
+        InputError: there are none, an id or a grade is none, or two judgements contradict each other.
+    """
     judgements: Judgements = {}
-    first_line: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, str], str] = {}
     duplicates = negatives = 0
-    for number, query, doc, text in rows:
-        where = f"{source}, line {number}"
-        if not query or not doc:
-            raise InputError(f"{where}: empty {'query' if not query else 'document'} id")
-        grade = _grade(text, where)
+    for where, query_id, document_id, value in rows:
+        query, doc = check_id(query_id, where, "query-id"), check_id(document_id, where, "corpus-id")
+        grade = _grade(value, where)
         if grade < 0:
             negatives += 1
             grade = 0
@@ -174,13 +142,13 @@ def _collect(rows: Iterable[tuple[int, str, str, str]], source: str) -> tuple[Ju
         if doc in documents:
             if documents[doc] != grade:
                 raise InputError(
-                    f"{where}: query {query!r}, document {doc!r} is judged {grade} here and {documents[doc]} on line "
-                    f"{first_line[query, doc]}; keep one of them"
+                    f"{where}: query {query!r}, document {doc!r} is judged {grade} here and {documents[doc]} in "
+                    f"{first[query, doc]}; keep one of them"
                 )
             duplicates += 1
             continue
         documents[doc] = grade
-        first_line[query, doc] = number
+        first[query, doc] = where
     if not judgements:
         raise InputError(f"{source}: no judgements in this qrels file")
     notices = []
@@ -188,7 +156,7 @@ def _collect(rows: Iterable[tuple[int, str, str, str]], source: str) -> tuple[Ju
         notices.append(f"{source}: {plural(duplicates, 'repeated judgement')} (same grade) kept once")
     if negatives:
         notices.append(f"{source}: {plural(negatives, 'negative grade')} read as 0 (judged, not relevant)")
-    return judgements, tuple(notices)
+    return Qrels(judgements, tuple(notices))
 
 
 Spans = dict[str, dict[str, list[tuple[int, int]]]]
@@ -206,30 +174,38 @@ class Document(NamedTuple):
 
 
 class Corpus:
-    """Documents in a fixed order over any sequence of rows: a list, or a memory-mapped `datasets.Dataset`.
+    """Documents in a fixed order, held as Arrow's columns: as many bytes as their texts have."""
 
-    Only the ids are held in memory besides the rows themselves.
-    """
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], source: str, *, id_field: str = "_id") -> None:
-        """Read the ids of the rows; `source` names them in messages.
+    def __init__(self, documents: Iterable[Document], source: str) -> None:
+        """Take documents; `source` names them in messages.
 
         Raises:
-            InputError: there are no rows, or an id occurs twice.
+            InputError: there are none, or an id occurs twice.
         """
-        self._rows = rows
-        self._id_field = id_field
         self.source = source
-        select = getattr(rows, "column_names", None)
-        column: Iterable[Any] = rows[id_field] if select else (row[id_field] for row in rows)  # type: ignore[call-overload]
-        self.ids = [str(value) for value in column]
-        self.positions = {doc: i for i, doc in enumerate(self.ids)}
-        if len(self.positions) != len(self.ids):
-            seen: set[str] = set()
-            twice = next(doc for doc in self.ids if doc in seen or seen.add(doc))  # type: ignore[func-returns-value]
-            raise InputError(f"{source}: the document id {twice!r} occurs more than once")
-        if not self.ids:
+        self.ids: list[str] = []
+        self.positions: dict[str, int] = {}
+        batches: list[pa.RecordBatch] = []
+        waiting: list[tuple[str, str]] = []
+
+        def keep() -> None:
+            columns = [pa.array(column) for column in zip(*waiting, strict=True)]
+            batches.append(pa.record_batch(columns, ["title", "text"]))
+            waiting.clear()
+
+        for document in documents:
+            if document.id in self.positions:
+                raise InputError(f"{source}: the document id {document.id!r} occurs more than once")
+            self.positions[document.id] = len(self.ids)
+            self.ids.append(document.id)
+            waiting.append((document.title, document.text))
+            if len(waiting) == _BATCH:
+                keep()
+        if waiting:
+            keep()
+        if not batches:
             raise InputError(f"{source}: the corpus is empty")
+        self._batches = batches
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -238,20 +214,20 @@ class Corpus:
         return doc in self.positions
 
     def __iter__(self) -> Iterator[Document]:
-        for doc, row in zip(self.ids, self._rows, strict=True):
-            yield Document(doc, row.get("title") or "", row.get("text") or "")
+        ids = iter(self.ids)
+        for batch in self._batches:
+            for title, text in zip(*(column.to_pylist() for column in batch), strict=True):
+                yield Document(next(ids), title, text)
 
     def get(self, doc: str) -> Document:
         """Return the document with that id; `KeyError` when there is none."""
-        row = self._rows[self.positions[doc]]
-        return Document(doc, row.get("title") or "", row.get("text") or "")
+        number, row = divmod(self.positions[doc], _BATCH)
+        title, text = (column[row].as_py() for column in self._batches[number])
+        return Document(doc, title, text)
 
     def subset(self, keep: set[str]) -> Corpus:
         """Return a corpus of the documents whose ids are in `keep`, in the same order."""
-        positions = [i for i, doc in enumerate(self.ids) if doc in keep]
-        select = getattr(self._rows, "select", None)
-        rows = select(positions) if select else [self._rows[i] for i in positions]
-        return Corpus(rows, self.source, id_field=self._id_field)
+        return Corpus((document for document in self if document.id in keep), self.source)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -259,7 +235,7 @@ class Corpus:
         digest = hashlib.sha256()
         for document in self:
             for part in document:
-                data = part.encode("utf-8", "surrogatepass")
+                data = part.encode()
                 digest.update(len(data).to_bytes(8, "little"))
                 digest.update(data)
         return digest.hexdigest()
@@ -267,12 +243,16 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A collection with the judgements of every evaluation split (training judgements are never loaded)."""
+    """A collection with the judgements of every evaluation split (training judgements are never loaded).
+
+    Attributes:
+        queries: split -> query id -> text; two splits may give one id to two queries.
+    """
 
     name: str
     source: str
     corpus: Corpus
-    queries: dict[str, str]
+    queries: dict[str, dict[str, str]]
     splits: dict[str, Qrels]
     spans: Spans = field(default_factory=dict)
 
@@ -295,8 +275,8 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
     Raises:
         InputError: a file is missing or malformed, an id occurs twice, or a judged query has no text.
     """
-    corpus = Corpus(_read_documents(path / "corpus.jsonl"), str(path / "corpus.jsonl"))
-    queries = _read_queries(path / "queries.jsonl")
+    corpus = read_corpus([path / "corpus.jsonl"], str(path / "corpus.jsonl"))
+    queries = read_queries([path / "queries.jsonl"])
     files = {file.stem: file for file in sorted((path / "qrels").glob("*.tsv"))}
     if not files:
         raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder; {_HUB_HINT}")
@@ -306,7 +286,7 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
     }
     spans_file = path / "spans.jsonl"
     spans = read_spans(spans_file, corpus) if spans_file.is_file() else {}
-    return Dataset(path.resolve().name, str(path), corpus, queries, splits, spans)
+    return Dataset(path.resolve().name, str(path), corpus, dict.fromkeys(splits, queries), splits, spans)
 
 
 def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], source: str) -> Qrels:
@@ -314,19 +294,28 @@ def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], sour
 
     A judged query without text is an error: it could not be searched, and counting it as 0 would blame the system. A
     judged document that is not in the corpus stays, as in trec_eval (it is part of the ideal ranking and can never be
-    found), with a notice; when none is in the corpus, the files do not belong together.
+    found), with a notice; when none is in the corpus, the files do not belong together. An id that differs from one of
+    the collection only in blanks at its ends or quotation marks around it is an error, too.
 
     Raises:
         InputError: as above.
     """
     strangers = [query for query in qrels.judgements if query not in queries]
+    _check_spelling(strangers, queries, source, "query", "the queries")
     if strangers:
         raise InputError(
             f"{source}: no text in queries.jsonl for {plural(len(strangers), 'judged query', 'judged queries')}, e.g. "
             f"{strangers[0]!r}; do the files belong together?"
         )
+    blank = [query for query in qrels.judgements if not queries[query].strip()]
+    if blank:
+        raise InputError(
+            f"{source}: {plural(len(blank), 'judged query has', 'judged queries have')} an empty text, e.g. "
+            f"{blank[0]!r}; give the text, or leave the judgements out"
+        )
     judged = {doc for documents in qrels.judgements.values() for doc in documents}
     unknown = sorted(doc for doc in judged if doc not in corpus)
+    _check_spelling(unknown, corpus.positions, source, "document", "the corpus")
     if len(unknown) == len(judged):
         raise InputError(
             f"{source}: not in the corpus: {plural(len(judged), 'judged document')} (all there are), e.g. "
@@ -341,6 +330,21 @@ def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], sour
     return Qrels(qrels.judgements, (*qrels.notices, notice))
 
 
+def _check_spelling(unknown: Sequence[str], known: Iterable[str], source: str, what: str, where: str) -> None:
+    """Raise InputError where an unknown id is a known one but for blanks at its ends or quotation marks around it."""
+    plain = {_plain(name): name for name in known} if unknown else {}
+    for name in unknown:
+        if (other := plain.get(_plain(name))) is not None:
+            raise InputError(
+                f"{source}: the {what} {name!r} is {other!r} in {where}: ids are compared as they are written, blanks "
+                "and quotation marks included; write both alike"
+            )
+
+
+def _plain(name: str) -> str:
+    return name.strip().removeprefix('"').removesuffix('"').replace('""', '"').strip()
+
+
 def read_spans(path: Path, corpus: Corpus) -> Spans:
     """Read true character spans.
 
@@ -348,9 +352,8 @@ def read_spans(path: Path, corpus: Corpus) -> Spans:
         InputError: a line is malformed, names an unknown document, or a range lies outside of its text.
     """
     spans: Spans = {}
-    for number, row in _read_jsonl(path):
-        where = f"{path}, line {number}"
-        query, doc = _text_field(row, "query-id", where), _text_field(row, "corpus-id", where)
+    for where, row in read_rows([path]):
+        query, doc = (check_id(row.get(name), where, name) for name in ("query-id", "corpus-id"))
         if doc not in corpus:
             raise InputError(f"{where}: the document {doc!r} is not in the corpus")
         length = len(corpus.get(doc).text)
@@ -366,45 +369,98 @@ def read_spans(path: Path, corpus: Corpus) -> Spans:
     return spans
 
 
-def _read_documents(path: Path) -> list[dict[str, str]]:
-    rows = []
-    for number, row in _read_jsonl(path):
-        where = f"{path}, line {number}"
-        title = row.get("title")
-        if title is not None and not isinstance(title, str):
-            raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}")
-        rows.append(
-            {"_id": _text_field(row, "_id", where), "title": title or "", "text": _text_field(row, "text", where)}
-        )
-    return rows
+def read_corpus(paths: Sequence[Path], source: str, *, id_names: tuple[str, ...] = ("_id",)) -> Corpus:
+    """Read documents from files of rows with an id, a `text` and perhaps a `title`.
+
+    Args:
+        paths: the files.
+        source: names them all in messages.
+        id_names: what the field of the id may be called.
+
+    Raises:
+        InputError: as `read_rows`, or an id, a title or a text is none, or an id occurs twice.
+    """
+    rows = _texts(paths, id_names, "text")
+    return Corpus((Document(doc, _title(row, where), text) for where, row, doc, text in rows), source)
 
 
-def _read_queries(path: Path) -> dict[str, str]:
+def read_queries(
+    paths: Sequence[Path], *, id_names: tuple[str, ...] = ("_id",), text_name: str = "text"
+) -> dict[str, str]:
+    """Read queries, id -> text; see `read_corpus`."""
     queries: dict[str, str] = {}
-    for number, row in _read_jsonl(path):
-        where = f"{path}, line {number}"
-        query = _text_field(row, "_id", where)
+    for where, _, query, text in _texts(paths, id_names, text_name):
         if query in queries:
             raise InputError(f"{where}: the query id {query!r} occurs more than once")
-        queries[query] = _text_field(row, "text", where)
+        queries[query] = text
     return queries
 
 
-def _text_field(row: Mapping[str, Any], name: str, where: str) -> str:
-    value = row.get(name)
-    if name in ("_id", "query-id", "corpus-id") and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or (name != "text" and not value):
-        raise InputError(f"{where}: {name!r} must be {'text' if name == 'text' else 'a non-empty id'}, not {value!r}")
-    return value
+def _texts(
+    paths: Sequence[Path], id_names: tuple[str, ...], text_name: str
+) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+    """Yield place, row, id and text."""
+    for where, row in read_rows(paths):
+        id_name = next((name for name in id_names if name in row), id_names[0])
+        name, text = check_id(row.get(id_name), where, id_name), row.get(text_name)
+        if not isinstance(text, str):
+            raise InputError(f"{where}: {text_name!r} must be text, not {text!r}")
+        yield where, row, name, check_unicode(text, where, text_name)
 
 
-def _read_jsonl(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if not path.is_file():
-        raise InputError(
-            f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/; {_HUB_HINT}"
-        )
-    yield from read_objects(path)
+def _title(row: Mapping[str, Any], where: str) -> str:
+    title = row.get("title")
+    if title is not None and not isinstance(title, str):
+        raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}")
+    return check_unicode(title or "", where, "title")
+
+
+def read_rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield place and fields of each row of JSON Lines (plain or compressed), Parquet, TSV or CSV files.
+
+    Values have the types that the file gives them; those of TSV and CSV are texts.
+
+    Raises:
+        InputError: a file is missing, damaged, or of another kind.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise InputError(
+                f"{path}: no such file; a BEIR folder needs corpus.jsonl, queries.jsonl and qrels/; {_HUB_HINT}"
+            )
+        suffix = split_suffix(path)[0]
+        if suffix == ".parquet":
+            yield from _parquet_rows(path)
+        elif suffix in (".tsv", ".csv"):
+            yield from _csv_rows(path, "\t" if suffix == ".tsv" else ",")
+        elif suffix in (".jsonl", ".json", ".ndjson"):
+            yield from ((f"{path}, line {number}", row) for number, row in read_objects(path))
+        else:
+            raise InputError(f"{path}: rows are read from .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .tsv and .csv files")
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(_BATCH):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}, row {number}", row
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({error}); the file is damaged, fetch it again") from error
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import csv
+
+    try:
+        with reading(path, "table"), path.open(encoding="utf-8-sig", newline="\n") as lines:
+            for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter, strict=True), start=1):
+                yield f"{path}, row {number}", row
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as a table ({error})") from error
 
 
 MLDR_LANGUAGES = ("en", "ar", "de", "es", "fr", "hi", "it", "ja", "ko", "pt", "ru", "th", "zh")
@@ -535,81 +591,71 @@ def _snapshot(name: str, entry: HubSet) -> Path:
 
 
 def _load_beir(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
-    import datasets
-
-    documents, document_id = _identified(_table(folder, "corpus", None, ("text",)))
-    corpus = Corpus(documents, f"{source}, corpus", id_field=document_id)
-    texts, query_id = _identified(_table(folder, "queries", None, ("text",)))
-    queries = {str(row[query_id]): row["text"] for row in texts}
-    config = "default" if "default" in datasets.get_dataset_config_names(str(folder)) else "qrels"
+    ids = ("_id", "id")
+    corpus = read_corpus(_only_split(folder, "corpus"), f"{source}, corpus", id_names=ids)
+    queries = read_queries(_only_split(folder, "queries"), id_names=ids)
+    config = "default" if "default" in _configurations(folder) else "qrels"
+    files = _data_files(folder, config)
     splits = {}
     for ours, theirs in entry.splits.items():
-        table = _table(folder, config, theirs, ("query-id", "corpus-id", "score"))
+        if theirs not in files:
+            raise InputError(f"{folder}: configuration {config!r} has no split {theirs!r}; there are {sorted(files)}")
         where = f"{source}, qrels {theirs}"
-        rows = ((str(row["query-id"]), str(row["corpus-id"]), row["score"]) for row in table)
+        rows = (
+            (place, row.get("query-id"), row.get("corpus-id"), row.get("score"))
+            for place, row in read_rows(files[theirs])
+        )
         splits[ours] = checked_qrels(collect_qrels(rows, where), corpus, queries, where)
-    return Dataset(name, source, corpus, queries, splits)
+    return Dataset(name, source, corpus, dict.fromkeys(splits, queries), splits)
 
 
-def _identified(table: Any) -> tuple[Any, str]:
-    """Return the table and the name of its id column."""
-    name = "id" if "id" in table.column_names and "_id" not in table.column_names else "_id"
-    return _with_columns(table, (name,), "this data set"), name
-
-
-def _table(folder: Path, config: str, split: str | None, columns: tuple[str, ...]) -> Any:
-    """Return one configuration of a data set folder as a memory-mapped `datasets.Dataset`, its columns checked."""
+def _configurations(folder: Path) -> list[str]:
     import datasets
 
     try:
-        loaded = datasets.load_dataset(str(folder), config)
-    except (ValueError, FileNotFoundError, datasets.exceptions.DatasetGenerationError) as error:
+        return list(datasets.get_dataset_config_names(str(folder)))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{folder}: not a copy of a hub data set ({error})") from error
+
+
+def _data_files(folder: Path, config: str) -> dict[str, list[Path]]:
+    """Return the files of each split of a configuration, as the folder's README or its names say."""
+    import datasets
+
+    try:
+        files = datasets.load_dataset_builder(str(folder), config).config.data_files or {}
+    except (ValueError, OSError) as error:
         raise InputError(f"{folder}: the configuration {config!r} cannot be read: {error}") from error
-    if split is None:
-        if len(loaded) != 1:
-            raise InputError(
-                f"{folder}: configuration {config!r} has the splits {sorted(loaded)}, expected exactly one"
-            )
-        split = next(iter(loaded))
-    if split not in loaded:
-        raise InputError(f"{folder}: configuration {config!r} has no split {split!r}; there are {sorted(loaded)}")
-    return _with_columns(loaded[split], columns, f"{folder}, {config}/{split}")
+    return {str(split): [Path(file) for file in some] for split, some in files.items()}
+
+
+def _only_split(folder: Path, config: str) -> list[Path]:
+    files = _data_files(folder, config)
+    if len(files) != 1:
+        raise InputError(f"{folder}: configuration {config!r} has the splits {sorted(files)}, expected exactly one")
+    return next(iter(files.values()))
 
 
 def _load_mldr(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
     base = folder / f"mldr-v1.0-{entry.language}"
-    corpus_rows = _json_lines(base / "corpus.jsonl.gz", ("docid", "text"))
-    corpus = Corpus(corpus_rows, f"{source}, corpus", id_field="docid")
-    queries: dict[str, str] = {}
+    if not base.is_dir():
+        raise InputError(f"{base}: no such folder; an MLDR copy holds mldr-v1.0-LANG/{{corpus,dev,test}}.jsonl.gz")
+    corpus = read_corpus([base / "corpus.jsonl.gz"], f"{source}, corpus", id_names=("docid",))
+    queries: dict[str, dict[str, str]] = {}
     splits: dict[str, Qrels] = {}
     for split in entry.splits:
-        rows = _json_lines(base / f"{split}.jsonl.gz", ("query_id", "query", "positive_passages"))
-        judgements: list[tuple[str, str, object]] = []
-        for row in rows:
-            queries[str(row["query_id"])] = row["query"]
-            judgements.extend((str(row["query_id"]), str(p["docid"]), 1) for p in row["positive_passages"])
-        where = f"{source}, {split}"
-        splits[split] = checked_qrels(collect_qrels(judgements, where), corpus, queries, where)
+        file, where = base / f"{split}.jsonl.gz", f"{source}, {split}"
+        queries[split] = read_queries([file], id_names=("query_id",), text_name="query")
+        splits[split] = checked_qrels(collect_qrels(_mldr_judgements(file), where), corpus, queries[split], where)
     return Dataset(name, source, corpus, queries, splits)
 
 
-def _json_lines(path: Path, columns: tuple[str, ...]) -> Any:
-    import datasets
-
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; an MLDR copy holds mldr-v1.0-LANG/{{corpus,dev,test}}.jsonl.gz")
-    try:
-        table = datasets.load_dataset("json", data_files=str(path), split="train")
-    except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise InputError(f"{path}: not gzip-compressed JSON lines: {error}") from error
-    return _with_columns(table, columns, str(path))
-
-
-def _with_columns(table: Any, columns: Iterable[str], where: str) -> Any:
-    missing = [column for column in columns if column not in table.column_names]
-    if missing:
-        raise InputError(f"{where}: no column {missing[0]!r}; there are {table.column_names}")
-    return table
+def _mldr_judgements(file: Path) -> Iterator[tuple[str, object, object, object]]:
+    for where, row in read_rows([file]):
+        passages = row.get("positive_passages")
+        if not isinstance(passages, list) or not all(isinstance(passage, dict) for passage in passages):
+            raise InputError(f"{where}: 'positive_passages' must be a list of objects, not {passages!r}")
+        yield from ((where, row.get("query_id"), passage.get("docid"), 1) for passage in passages)
 
 
 _LOADERS: dict[str, Callable[[str, HubSet, Path, str], Dataset]] = {"beir": _load_beir, "mldr": _load_mldr}

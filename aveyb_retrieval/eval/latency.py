@@ -10,7 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.documents.json_lines import read_objects
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.base import reading
+from aveyb_retrieval.eval.base import text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,8 +96,7 @@ def read_query_texts(path: Path) -> list[str]:
     if path.suffix == ".jsonl":
         texts = [_query_text(row, f"{path}, line {number}") for number, row in read_objects(path)]
     else:
-        with reading(path, "file of queries"):
-            texts = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        texts = [line for _, line in text_lines(path, "file of queries")]
     if not texts:
         raise InputError(f"{path}: no queries in this file")
     return texts

@@ -9,7 +9,7 @@ score descending, equal scores by id descending:
 Two things differ from what trec_eval prints by default, both towards honesty. Every judged query counts: one that is
 missing from the run scores 0, as with `trec_eval -c`. And scores are compared as the doubles they are: pytrec_eval
 rounds them to float32 first, which turns close scores into ties, so the order is made here and the C code receives
-ranks.
+ranks. It receives numbers for ids, too: C ends a text at its first NUL.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, extra_for
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, Judgements, Run, check_run, rank
+from aveyb_retrieval.eval.base import DEFAULT_METRICS, LARGEST_GRADE, Judgements, Run, check_run, rank
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+DEEPEST = 2**24  # ranks of a run: integers that float32 tells apart
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
 
 
@@ -55,8 +56,8 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's full depth).
 
     Raises:
-        ConfigError: an unknown metric name.
-        InputError: no judgements, or a score that is not finite.
+        ConfigError: an unknown metric name, or a cut-off beyond 16,777,216.
+        InputError: no judgements, a grade above 100,000, or a score that is not finite.
         OptionalDependencyError: pytrec_eval is not installed.
     """
     pytrec_eval = load_trec_eval()
@@ -64,6 +65,9 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
         raise InputError("there are no judgements to score the run against")
     parsed = {metric: parse_metric(metric) for metric in metrics}
     check_run(run)
+    for query, documents in judgements.items():
+        if (largest := max(documents.values(), default=0)) > LARGEST_GRADE:
+            raise InputError(f"query {query!r} has the grade {largest}; a grade is at most {LARGEST_GRADE:,}")
     order = {query: rank(run[query]) for query in judgements if query in run}
     missing = tuple(query for query in judgements if not run.get(query))
 
@@ -92,8 +96,14 @@ def load_trec_eval() -> ModuleType:
 
 
 def parse_metric(metric: str) -> tuple[str, int | None]:
-    """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off. Raises `ConfigError` for anything unknown."""
+    """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off.
+
+    Raises:
+        ConfigError: anything unknown, or a cut-off beyond every run.
+    """
     match = re.fullmatch(r"(ndcg|recall|success|mrr)@([1-9][0-9]*)", metric.lower())
+    if match and (len(match[2]) > 8 or int(match[2]) > DEEPEST):
+        raise ConfigError(f"metric {metric!r}: K is at most {DEEPEST:,}, the depth of the deepest run")
     if match:
         return match[1], int(match[2])
     if metric.lower() == "map":
@@ -119,11 +129,18 @@ def _trec_eval(
     module: object, judgements: Judgements, order: dict[str, list[str]], measures: set[str]
 ) -> dict[str, dict[str, float]]:
     """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in float32)."""
-    if any(len(documents) > 2**24 for documents in order.values()):
-        raise InputError("a run deeper than 16,777,216 documents per query cannot be scored: cut it first")
-    ranks = {query: {doc: float(-i) for i, doc in enumerate(documents)} for query, documents in order.items()}
-    evaluator = module.RelevanceEvaluator(judgements, measures)  # type: ignore[attr-defined]
-    return evaluator.evaluate(ranks)
+    if any(len(documents) > DEEPEST for documents in order.values()):
+        raise InputError(f"a run deeper than {DEEPEST:,} documents per query cannot be scored: cut it first")
+    queries = [query for query in judgements if query in order]
+    grades, ranks = {}, {}
+    for number, query in enumerate(queries):
+        names: dict[str, str] = {}
+        for doc in (*judgements[query], *order[query]):
+            names.setdefault(doc, str(len(names)))
+        grades[str(number)] = {names[doc]: grade for doc, grade in judgements[query].items()}
+        ranks[str(number)] = {names[doc]: float(-i) for i, doc in enumerate(order[query])}
+    found = module.RelevanceEvaluator(grades, measures).evaluate(ranks)  # type: ignore[attr-defined]
+    return {query: found[str(number)] for number, query in enumerate(queries) if str(number) in found}
 
 
 def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, float]:

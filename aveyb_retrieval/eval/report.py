@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+    from rich.table import Table
 
     from aveyb_retrieval.eval.latency import Latency
     from aveyb_retrieval.eval.passages import PassageScores
@@ -81,12 +82,22 @@ def print_results(results: Sequence[Result], console: Console) -> None:
                 for metric, value in member.mean.items()
             ]
             table.add_row(Text(member.system.name), *values, Text(member.system.fingerprint[:12]))
-        console.print(table)
+        _print_whole(table, console)
         for member in members:
             console.print(Text(f"  {member.system.name}: {setting_text(member)}", style="dim"))
         for notice in dict.fromkeys(notice for member in members for notice in member.notices):
             console.print(Text(f"  note: {notice}"))
         console.print()
+
+
+def _print_whole(table: Table, console: Console) -> None:
+    """Print a table as wide as it is: a narrow terminal breaks its lines, and no cell is cut."""
+    from rich.measure import Measurement
+
+    before, whole = console.width, console.options.update(width=10_000)
+    console.width = max(before, Measurement.get(console, whole, table).maximum)
+    console.print(table)
+    console.width = before
 
 
 def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console) -> None:
@@ -101,10 +112,10 @@ def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: s
     table.add_row(f"A  {escape(name_a)}", f"{comparison.mean_a:.4f}")
     table.add_row(f"B  {escape(name_b)}", f"{comparison.mean_b:.4f}")
     table.add_row("A - B", f"{comparison.difference:+.4f}")
-    table.add_row(f"{percent} interval (bootstrap)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
     table.add_row("p (paired randomization, two-sided)", f"{comparison.p_value:.4g}")
+    table.add_row(f"{percent} interval (of that test)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
     table.add_row("A wins / ties / B wins", f"{comparison.wins} / {comparison.ties} / {comparison.losses}")
-    console.print(table)
+    _print_whole(table, console)
     verdict = "differ" if comparison.significant else "show no significant difference"
     console.print(
         f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed {comparison.seed})."
@@ -126,7 +137,7 @@ def print_passages(scores: Sequence[PassageScores], task: Task, console: Console
     table.add_row("mean length", *(f"{item.mean_passage_characters:,.0f}" for item in scores))
     for measure in scores[0].mean:
         table.add_row(measure, *(f"{item.mean[measure]:.4f}" for item in scores))
-    console.print(table)
+    _print_whole(table, console)
 
 
 def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> None:
@@ -140,7 +151,7 @@ def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> No
     for row in rows:
         times = [f"{value:.2f}" for value in (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms)]
         table.add_row(str(row.batch), str(row.calls), *times, f"{row.queries_per_second:,.1f}")
-    console.print(table)
+    _print_whole(table, console)
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:

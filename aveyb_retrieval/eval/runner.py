@@ -151,10 +151,10 @@ def run_system(
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
     remarks = [*task.notices, *system.notices]
+    _check_documents(run, task, system.info.name)
     if settings.ignore_identical_ids:
         run, dropped = _without_identical(run, settings.depth)
         remarks.append(f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)")
-    _check_documents(run, task, system.info.name)
     result = score_run(system.info, task, run, settings, remarks, seconds)
     if cache is not None:
         cache.save(key, result, run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, extra_for
+from aveyb_retrieval.errors import ConfigError, InputError, extra_for
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.encoders import CorpusEncoder, LoadOptions
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
@@ -58,11 +58,17 @@ class BM25System:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        """Return at most `k` documents per query; those that share no term with it are left out."""
+        """Return at most `k` documents per query; those that share no term with it are left out.
+
+        Raises:
+            InputError: the corpus has no words but stop words.
+        """
         bm25s, stemmer = bm25_modules()
         if self._index is None:
             texts = [joined_text(document, self._protocol) for document in self._corpus]
             tokens = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
+            if not tokens.vocab:
+                raise InputError(f"{self._corpus.source}: BM25 finds no word in the corpus that is not a stop word")
             self._index = bm25s.BM25(k1=self.info.settings["k1"], b=self.info.settings["b"])
             self._index.index(tokens, show_progress=False)
         tokens = bm25s.tokenize(list(queries.values()), stopwords="en", stemmer=stemmer, show_progress=False)
@@ -243,6 +249,7 @@ class IndexSystem:
         options: LoadOptions | None = None,
         model: EmbedderLike | None = None,
         name: str = "",
+        documents: int | None = None,
     ) -> None:
         """Open an index.
 
@@ -254,6 +261,7 @@ class IndexSystem:
             options: Where and in which precision queries are encoded and searched.
             model: The model that made the index, loaded as `options` say; None loads the one that the index names.
             name: What reports call it; default: the directory's name.
+            documents: Of the corpus that it should hold; a notice says where it holds another number.
 
         Raises:
             IndexFormatError: there is no index, or it is damaged.
@@ -267,6 +275,7 @@ class IndexSystem:
         self._options = options or LoadOptions()
         self._model = model
         self._retriever: Retriever | None = None
+        self._documents = documents
         self.notices: list[str] = []
         info = index_info(
             self._path, mode=mode, granularity=granularity, rerank=rerank, options=self._options, name=name
@@ -283,6 +292,10 @@ class IndexSystem:
             if self._search["mode"] != "lexical":
                 precision = getattr(self._retriever.model, "precision", None)  # a stand-in of the caller's may not say
                 self.info = replace(self.info, precision=precision)
+            if self._documents not in (None, len(self._retriever)):
+                self.notices.append(
+                    f"{self.info.name} holds {plural(len(self._retriever), 'document')}, the corpus {self._documents:,}"
+                )
         answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 

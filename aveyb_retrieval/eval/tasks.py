@@ -128,7 +128,7 @@ def make_task(
 
 def _standard_task(dataset: Dataset, split: str | None) -> Task:
     split, qrels = dataset.split(split)
-    queries = {query: dataset.queries[query] for query in qrels.judgements}
+    queries = {query: dataset.queries[split][query] for query in qrels.judgements}
     notices = list(qrels.notices)
     empty = sum(all(grade < 1 for grade in documents.values()) for documents in qrels.judgements.values())
     if empty:
@@ -152,10 +152,12 @@ def _standard_task(dataset: Dataset, split: str | None) -> Task:
 
 def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
     judged_splits = {name: qrels.judgements for name, qrels in dataset.splits.items() if name != "train"}
+    texts = dataset.queries
     notices = [notice for qrels in dataset.splits.values() for notice in qrels.notices]
     if len(judged_splits) == 1:
         whole, judgements = next(iter(judged_splits.items()))
         judged_splits = _halves(judgements, seed)
+        texts = dict.fromkeys(judged_splits, texts[whole])
         notices.append(
             f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
             "does not seed this shuffle, so its halves cannot be reproduced"
@@ -178,7 +180,7 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
         f"corpus reduced to {plural(len(corpus), 'judged document')} of {len(dataset.corpus):,}: not comparable with "
         "standard scores"
     )
-    queries = {query: dataset.queries[query] for query in judgements}
+    queries = {query: texts[split][query] for query in judgements}
     return Task(
         dataset=dataset.name,
         source=dataset.source,

@@ -191,6 +191,37 @@ def test_compare(tmp_path, folder, invoke):
     data = json.loads(invoke("compare", good, bad, folder / "qrels" / "test.tsv", "--json"))
     assert data["per_query"]["q1"] == 1.0
     assert data["p_value"] == pytest.approx(0.5, abs=0.03)
+    assert data["low"] <= 0 <= data["high"] and not data["significant"]
+
+
+def test_compare_says_all_that_score_says(tmp_path, folder, invoke):
+    good = _score_file(tmp_path, "a.trec", {"q1": {"d1": 2.0}, "q2": {"d2": 1.0}, "q3": {"d3": 1.0}})
+    short = _score_file(tmp_path, "b.trec", {"q1": {"d2": 2.0}, "other": {"d2": 1.0}})
+    qrels = folder / "qrels" / "test.tsv"
+    qrels.write_text(qrels.read_text() + "q1\td5\t-1\n")
+    out = invoke("compare", good, short, qrels)
+    assert "1 negative grade read as 0" in out and "b.trec: 2 judged queries without a hit: scored 0" in out
+    assert "b.trec: 1 query of the run without judgements: left out" in out
+    assert "q3  moon and tides" in out  # the text, from the folder's queries.jsonl
+    data = json.loads(invoke("compare", good, short, qrels, "--json"))
+    assert data["b"] == {"run": str(short), "missing": ["q2", "q3"], "unjudged": 1} and data["a"]["missing"] == []
+    assert len(data["notices"]) == 3
+
+
+def test_runs_hold_ids_with_spaces_and_others_are_refused_before_the_search(tmp_path, folder, invoke):
+    pytest.importorskip("bm25s")
+    for name in ("corpus.jsonl", "qrels/test.tsv", "qrels/dev.tsv"):
+        path = folder / name
+        path.write_text(path.read_text().replace("d1", "a b.eml"))
+    (folder / "spans.jsonl").unlink(missing_ok=True)
+    common = ("run", "--data", folder, "--model", "bm25", "--cache", tmp_path / "cache", "--quiet")
+    invoke(*common, "--run", tmp_path / "out.trec")
+    assert json.loads(invoke("score", tmp_path / "out.trec", folder / "qrels" / "test.tsv", "--json"))["missing"] == []
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text(corpus.read_text() + '{"_id": "a\\tb", "text": "x"}\n')
+    said = invoke(*common, "--run", tmp_path / "other.trec", "--report", tmp_path / "r.json", code=2)
+    assert "'a\\tb' cannot be written to a TREC run" in said
+    assert not (tmp_path / "r.json").exists()
 
 
 @pytest.mark.parametrize(

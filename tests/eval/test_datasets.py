@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 
@@ -9,7 +10,7 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import data
-from aveyb_retrieval.eval.data import Corpus, load_dataset
+from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
 
@@ -41,6 +42,7 @@ def _break(folder, name, text):
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"\n', "line 2: not JSON"),
         ("corpus.jsonl", '{"_id": "d1"}\n', "line 1: 'text' must be text, not None"),
         ("corpus.jsonl", '{"_id": "", "text": "x"}\n', "'_id' must be a non-empty id"),
+        ("corpus.jsonl", '{"_id": "d\\ud800", "text": "x"}\n', "line 1: .*half of a surrogate pair"),
         ("corpus.jsonl", "[1]\n", "a JSON object is needed"),
         ("corpus.jsonl", "", "the corpus is empty"),
         ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "not in the corpus: 3 judged documents .all there are."),
@@ -50,6 +52,11 @@ def _break(folder, name, text):
             "line 2: the query id 'q1' occurs",
         ),
         ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', "no text in queries.jsonl for 2 judged queries"),
+        (
+            "queries.jsonl",
+            "".join(f'{{"_id": "q{i}", "text": "{" " * i}"}}\n' for i in (1, 2, 3)),
+            "test.tsv: 3 judged queries have an empty text, e.g. 'q1'",
+        ),
     ],
 )
 def test_broken_folders(tmp_path, name, text, message):
@@ -86,6 +93,27 @@ def test_judged_document_outside_the_corpus_stays_with_a_notice(tmp_path):
     task = make_task(load_dataset(str(folder)))
     assert task.judgements["q1"]["gone"] == 2
     assert any("not in the corpus: 1 judged document, e.g. 'gone'" in notice for notice in task.notices)
+
+
+@pytest.mark.parametrize(("written", "judged"), [("d1 ", "d1"), ("d1", "\u3000d1"), ('"d1"', "d1")])
+def test_an_id_that_differs_in_blanks_or_quotes_is_told(tmp_path, written, judged):
+    folder = write_folder(tmp_path / "toy", dev=False)
+    write_jsonl(folder / "corpus.jsonl", [{"_id": written, "text": "x"}, {"_id": "d2", "text": "y"}])
+    (folder / "qrels" / "test.tsv").write_text(f"q1\t{judged}\t1\nq2\td2\t1\n")
+    with pytest.raises(InputError, match="in the corpus: ids are compared as they are written"):
+        load_dataset(str(folder))
+
+
+@pytest.mark.parametrize("name", ["d1 ", "\u3000d", '12" pump', '"d"', "a\u2028b", "a\x85", "caf\u00e9\u0301", "0"])
+def test_an_id_is_read_as_it_is_written(tmp_path, name):
+    folder = write_folder(tmp_path / "toy", dev=False)
+    write_jsonl(folder / "corpus.jsonl", [{"_id": name, "text": "x"}, {"_id": "d2", "text": "y"}])
+    write_jsonl(folder / "queries.jsonl", [{"_id": name, "text": "what"}])
+    with (folder / "qrels" / "test.tsv").open("w", newline="") as out:
+        csv.writer(out, delimiter="\t").writerows([["query-id", "corpus-id", "score"], [name, name, 1]])
+    dataset = load_dataset(str(folder))
+    assert dataset.splits["test"].judgements == {name: {name: 1}} and dataset.splits["test"].notices == ()
+    assert list(make_task(dataset).queries) == [name]
 
 
 def test_unknown_names(tmp_path):
@@ -175,10 +203,71 @@ def test_msmarco_schema(tmp_path, datasets_cache):
     assert make_task(dataset, PAPER).split == "dl19"  # that code's "test"
 
 
+def test_two_folders_of_one_name_and_a_changed_file(tmp_path, datasets_cache):
+    first = write_hub_beir(tmp_path / "copy")
+    (tmp_path / "other").mkdir()
+    second = write_hub_beir(tmp_path / "other" / "copy")
+    write_jsonl(second / "corpus.jsonl", [{"_id": d, "title": "", "text": "another"} for d, _, _ in DOCUMENTS])
+    one, other = load_dataset(f"nq={first}"), load_dataset(f"scifact={second}")
+    assert one.corpus.get("d1").text != "another" == other.corpus.get("d1").text
+    write_jsonl(first / "queries.jsonl", [{"_id": q, "text": "edited"} for q in QUERIES])
+    assert load_dataset(f"nq={first}").queries["test"]["q1"] == "edited"
+
+
+def test_ids_keep_their_form_and_splits_their_queries(tmp_path, datasets_cache):
+    base = write_hub_mldr(tmp_path / "copy") / "mldr-v1.0-en"
+    for split, text in (("dev", "of dev"), ("test", "of test")):
+        row = {"query_id": "2020-01-01", "query": text, "positive_passages": [{"docid": "d1"}]}
+        (base / f"{split}.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
+    dataset = load_dataset(f"mldr={tmp_path / 'copy'}")
+    assert dataset.queries == {"dev": {"2020-01-01": "of dev"}, "test": {"2020-01-01": "of test"}}
+    assert make_task(dataset, split="dev").queries == make_task(dataset, PAPER, "dev").queries == dataset.queries["dev"]
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "message"),
+    [
+        ("queries.jsonl", [{"_id": "q1", "text": "a"}] * 2, "line 2: the query id 'q1' occurs more than once"),
+        ("queries.jsonl", [{"_id": "q1", "text": None}], "line 1: 'text' must be text, not None"),
+        ("corpus.jsonl", [{"_id": "d1", "text": None}], "line 1: 'text' must be text, not None"),
+        ("corpus.jsonl", [{"_id": 1.5, "text": "x"}], "line 1: '_id' must be a non-empty id, not 1.5"),
+        ("qrels/test.jsonl", [{"query-id": "q1", "corpus-id": "d1", "score": None}], "line 1: the grade None"),
+        ("qrels/test.jsonl", [{"query-id": None, "corpus-id": "d1", "score": 1}], "line 1: 'query-id' must be"),
+    ],
+)
+def test_broken_copies(tmp_path, datasets_cache, file, rows, message):
+    copy = write_hub_beir(tmp_path / "copy")
+    write_jsonl(copy / file, rows)
+    with pytest.raises(InputError, match=message):
+        load_dataset(f"nq={copy}")
+
+
+def test_parquet_and_tsv_have_the_types_that_they_declare(tmp_path, datasets_cache):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    copy = write_hub_beir(tmp_path / "copy")
+    (copy / "README.md").write_text(
+        README.replace("corpus.jsonl", "corpus.parquet")
+        .replace("test.jsonl", "test.tsv")
+        .replace("dev.jsonl", "dev.tsv")
+    )
+    rows = {"_id": ["2020-01-01", "007"], "title": [None, "T"], "text": ["x", "y"]}
+    pq.write_table(pa.table(rows), copy / "corpus.parquet")
+    for split in ("dev", "test"):
+        (copy / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq1\t007\t1\n")
+    dataset = load_dataset(f"nq={copy}")
+    assert dataset.corpus.ids == ["2020-01-01", "007"] and dataset.corpus.get("2020-01-01").title == ""
+    assert dataset.splits["test"].judgements == {"q1": {"007": 1}}
+    (copy / "corpus.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"corpus.parquet: cannot be read as Parquet"):
+        load_dataset(f"nq={copy}")
+
+
 def test_nq_schema(tmp_path, datasets_cache):
     dataset = load_dataset(f"nq={write_hub_beir(tmp_path / 'copy')}")
     assert set(dataset.splits) == {"test"}
-    assert dataset.queries["q2"] == QUERIES["q2"]
+    assert dataset.queries["test"]["q2"] == QUERIES["q2"]
 
 
 @pytest.mark.parametrize(("name", "language"), [("mldr", "en"), ("mldr-de", "de")])
@@ -186,7 +275,7 @@ def test_mldr_schema(tmp_path, datasets_cache, name, language):
     dataset = load_dataset(f"{name}={write_hub_mldr(tmp_path / 'copy', language)}")
     assert dataset.splits["test"].judgements["q3"] == {"d3": 1, "d1": 1}
     assert dataset.splits["dev"].judgements == {"q4": {"d4": 1}}
-    assert dataset.queries == QUERIES
+    assert dataset.queries == {"test": {q: QUERIES[q] for q in ("q1", "q2", "q3")}, "dev": {"q4": QUERIES["q4"]}}
     assert dataset.corpus.get("d3").text.startswith("Tides")
     reduced = make_task(dataset, PAPER)
     assert set(reduced.corpus.ids) == {"d1", "d2", "d3", "d4"}
@@ -197,8 +286,8 @@ def test_corpus_fingerprint_is_the_same_from_disk_and_from_the_hub(tmp_path, dat
     local = load_dataset(str(write_folder(tmp_path / "toy"))).corpus
     copy = load_dataset(f"nq={write_hub_beir(tmp_path / 'copy')}").corpus
     assert local.fingerprint == copy.fingerprint
-    other = Corpus([{"_id": "d1", "title": "Be", "text": "es"}], "x")
-    assert other.fingerprint != Corpus([{"_id": "d1", "title": "B", "text": "ees"}], "x").fingerprint
+    other = Corpus([Document("d1", "Be", "es")], "x")
+    assert other.fingerprint != Corpus([Document("d1", "B", "ees")], "x").fingerprint
 
 
 def test_wrong_copies(tmp_path, datasets_cache):
@@ -210,7 +299,7 @@ def test_wrong_copies(tmp_path, datasets_cache):
     with pytest.raises(InputError, match=r"no such folder"):
         load_dataset(f"nq={tmp_path / 'nowhere'}")
     write_jsonl(copy / "queries.jsonl", [{"key": "q1", "text": "x"}])
-    with pytest.raises(InputError, match=r"no column '_id'"):
+    with pytest.raises(InputError, match=r"queries.jsonl, line 1: '_id' must be a non-empty id, not None"):
         load_dataset(f"nq={copy}")
 
 

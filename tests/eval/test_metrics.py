@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import sys
 
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
+from aveyb_retrieval.eval.base import read_run, write_run
+from aveyb_retrieval.eval.data import read_qrels
 from aveyb_retrieval.eval.metrics import evaluate, parse_metric, retrieved_ndcg
 
 K = 10
@@ -75,6 +78,51 @@ def test_equals_trec_eval_on_random_runs(judgements, run):
     assert scores.unjudged == len(run.keys() - judgements.keys())
     for metric in METRICS:  # every judged query counts in the mean, a missing one as 0
         assert scores.mean[metric] == pytest.approx(sum(scores.per_query[metric].values()) / len(judgements), abs=1e-12)
+
+
+hostile = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=4)
+hostile = st.one_of(hostile, st.sampled_from(["a ", " a", '"a"', '"', "\u2028", "\x85b", "\u3000c", "NaN", "1", "01"]))
+hostile = hostile.filter(str.strip)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    judgements=st.dictionaries(
+        hostile, st.dictionaries(hostile, st.integers(-1, 3), min_size=1, max_size=8), min_size=1, max_size=4
+    ),
+    run=st.dictionaries(hostile, st.dictionaries(hostile, coarse, min_size=1, max_size=8), min_size=1, max_size=4),
+)
+def test_files_with_hostile_ids_score_as_in_trec_eval(tmp_path_factory, judgements, run):
+    """Judgements as `csv` writes them, runs as we do; trec_eval gets the dictionaries themselves."""
+    folder = tmp_path_factory.mktemp("files")
+    with (folder / "qrels.tsv").open("w", newline="", encoding="utf-8") as out:
+        rows = [
+            ("query-id", "corpus-id", "score"),
+            *((q, d, g) for q, own in judgements.items() for d, g in own.items()),
+        ]
+        csv.writer(out, delimiter="\t", lineterminator="\n").writerows(rows)
+    write_run(folder / "run", run)
+    scores = evaluate(read_qrels(folder / "qrels.tsv").judgements, read_run(folder / "run"), ["ndcg@10", "map"])
+    theirs = pytrec_eval.RelevanceEvaluator(judgements, {"ndcg_cut.10", "map"}).evaluate(run)
+    for query in judgements:
+        for ours, name in (("ndcg@10", "ndcg_cut_10"), ("map", "map")):
+            assert scores.per_query[ours][query] == pytest.approx(theirs.get(query, {}).get(name, 0.0), abs=1e-9)
+
+
+def test_ids_that_c_would_cut_stay_apart():
+    scores = evaluate(
+        {"q\0a": {"d\0a": 1}, "q\0b": {"\ud800": 1}}, {"q\0a": {"d\0b": 1.0}, "q\0b": {"\ud800": 1.0}}, ["map"]
+    )
+    assert scores.per_query["map"] == {"q\0a": 0.0, "q\0b": 1.0}
+
+
+def test_bounds_of_grades_and_cut_offs():
+    with pytest.raises(InputError, match="query 'q' has the grade 1000000000000"):
+        evaluate({"q": {"a": 10**12}}, {"q": {"a": 1.0}})
+    for metric in ("ndcg@16777217", "mrr@99999999999999999999"):
+        with pytest.raises(ConfigError, match="K is at most 16,777,216"):
+            evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, [metric])
+    assert evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ndcg@16777216"]).mean == {"ndcg@16777216": 1.0}
 
 
 def test_worked_example():

@@ -24,8 +24,10 @@ WANTED = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
         "corpus-id\tquery-id\tscore\nd1\tq1\t1\nd2\tq1\t0\nd1\tq2\t2\n",  # the header decides the order
         "\ufeffquery_id\tdoc_id\trelevance\r\nq1\td1\t1\r\nq1\td2\t0\r\n\r\nq2\td1\t2\r\n",
         "q1 d1 1\nq1 d2 0\nq2 d1 2.0\n",
+        "q1 0\td1 1\nq1\t0 d2\t0\nq2 0 d1 2\n",
+        '"query-id"\t"corpus-id"\t"score"\n"q1"\t"d1"\t"1"\n"q1"\td2\t0\nq2\td1\t2\n',
     ],
-    ids=["beir", "headerless", "trec", "trec-tabs", "header-4", "swapped", "bom-crlf", "blanks"],
+    ids=["beir", "headerless", "trec", "trec-tabs", "header-4", "swapped", "bom-crlf", "blanks", "mixed", "quoted"],
 )
 def test_every_layout_reads_the_same(tmp_path, text):
     path = tmp_path / "test.tsv"
@@ -38,15 +40,19 @@ def test_every_layout_reads_the_same(tmp_path, text):
     [
         ("", "no judgements"),
         ("query-id\tcorpus-id\tscore\n", "no judgements"),
-        ("q1\td1\t1\nq1\td2\n", "line 2: 2 columns where the file began with 3"),
+        ("q1\td1\t1\nq1\td2\n", "line 2: 2 columns, expected 3"),
         ("q1 d 1 0 1\n", "line 1: 5 columns"),
         ("q1\td1\t1\nq1\td2\t0.5\n", "line 2: the grade '0.5' is not an integer"),
         ("q1\td1\t1\nq1\td2\tnan\n", "line 2: the grade 'nan' is not an integer"),
         ("q1\td1\t1\nq1\td2\thigh\n", "line 2: the grade 'high' is not a number"),
-        ("q1\td1\t1\nq1\td1\t2\n", "line 2: query 'q1', document 'd1' is judged 2 here and 1 on line 1"),
+        ("q1\td1\t1\nq1\td1\t2\n", "line 2: query 'q1', document 'd1' is judged 2 here and 1 in .*, line 1"),
+        ("q1\td1\t1_0\n", "neither a judgement"),
+        ("q1\td1\t1\nq1\td2\t1_0\n", "line 2: the grade '1_0' is not a number"),
+        ("q1\td1\t1700000000\n", "line 1: the grade '1700000000' is above 100,000"),
+        (f"q1\td1\t{10**20}\n", "is above 100,000"),
         ("a\tb\tc\nq1\td1\t1\n", "line 1: .* is neither a judgement .* nor a header"),
         ("query-id\tcorpus-id\tscore\tnotes\nq\td\t1\tx\n", "unknown column 'notes'"),
-        ("q1\t\t1\n", "line 1: empty document id"),
+        ("q1\t\t1\n", "line 1: 'corpus-id' must be a non-empty id"),
     ],
 )
 def test_bad_qrels(tmp_path, text, message):
@@ -83,12 +89,22 @@ def test_ids_with_spaces_need_tabs(tmp_path):
 
 
 def test_hub_rows_are_checked_alike():
-    assert collect_qrels([("q", "d", 1.0), ("q", "e", 0)], "hub").judgements == {"q": {"d": 1, "e": 0}}
-    with pytest.raises(InputError, match=r"hub, line 2: the grade '0.7'"):
-        collect_qrels([("q", "d", 1.0), ("q", "e", 0.7)], "hub")
+    assert collect_qrels([("1", "q", "d", 1.0), ("2", "q", "e", 0)], "hub").judgements == {"q": {"d": 1, "e": 0}}
+    with pytest.raises(InputError, match=r"row 2: the grade 0.7"):
+        collect_qrels([("row 1", "q", "d", 1.0), ("row 2", "q", "e", 0.7)], "hub")
 
 
-ids = st.text(st.characters(whitelist_categories=("L", "N", "P")), min_size=1, max_size=8)
+def test_a_line_ends_only_at_a_newline(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("q1\tlease\u2028part two\t1\r\nq1\ta\x85b\x1cc\t1\nq1\tbad\n", encoding="utf-8", newline="")
+    with pytest.raises(InputError, match="line 3: 2 columns"):
+        read_qrels(path)
+    path.write_text(path.read_text(encoding="utf-8").replace("q1\tbad\n", ""), encoding="utf-8", newline="")
+    assert read_qrels(path).judgements == {"q1": {"lease\u2028part two": 1, "a\x85b\x1cc": 1}}
+
+
+hostile = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=8)
+ids = hostile.filter(str.strip)
 runs = st.dictionaries(
     ids,
     st.dictionaries(ids, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6),
@@ -104,11 +120,17 @@ def test_a_written_run_reads_back_exactly(tmp_path_factory, run):
     again = read_run(path)
     assert again == run
     assert [rank(again[q]) for q in run] == [rank(run[q]) for q in run]
-    positions = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        query, _, doc, position, _, _ = line.split()
-        positions.setdefault(query, []).append((int(position), doc))
-    assert {q: [doc for _, doc in sorted(rows)] for q, rows in positions.items()} == {q: rank(run[q]) for q in run}
+
+
+def test_a_run_is_for_trec_eval_unless_an_id_holds_blanks(tmp_path):
+    import numpy as np
+
+    write_run(tmp_path / "plain", {"q\u3000": {'"a"': np.float32(0.5), "b\xa0": 2.0}})
+    assert (tmp_path / "plain").read_text() == 'q\u3000 Q0 b\xa0 1 2.0 aveyb\nq\u3000 Q0 "a" 2 0.5 aveyb\n'
+    write_run(tmp_path / "tabs", {"q": {"0002 Re_ Invoice.eml": 1.0, '"a"': 0.5}})
+    assert (tmp_path / "tabs").read_text() == (
+        'q\tQ0\t0002 Re_ Invoice.eml\t1\t1.0\taveyb\nq\tQ0\t"""a"""\t2\t0.5\taveyb\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,6 +141,7 @@ def test_a_written_run_reads_back_exactly(tmp_path_factory, run):
         ("q Q0 a doc 1 2.0 t\n", "line 1: 7 columns"),
         ("q Q0 d 1 nan t\n", "line 1: the score of 'd' is nan"),
         ("q Q0 d 1 -inf t\n", "line 1: the score of 'd' is -inf"),
+        ("q Q0 d 1 1_0 t\n", "line 1: the score '1_0' is not a number"),
         ("q Q0 d 1 best t\n", "line 1: the score 'best' is not a number"),
         ("q Q0 d 1 2.0 t\nq Q0 d 2 1.0 t\n", "line 2: document 'd' occurs twice for query 'q'"),
     ],
@@ -136,7 +159,7 @@ def test_rank_column_is_ignored(tmp_path):
     assert rank(read_run(path)["q"]) == ["high", "low"]
 
 
-@pytest.mark.parametrize("run", [{"q": {"a doc": 1.0}}, {"a query": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}])
+@pytest.mark.parametrize("run", [{"q": {"a\ndoc": 1.0}}, {"\r": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}])
 def test_ids_that_the_format_cannot_carry(tmp_path, run):
     with pytest.raises(InputError, match=r"cannot be written to a TREC run"):
         write_run(tmp_path / "out.trec", run)

@@ -9,7 +9,7 @@ import pytest
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.metrics import evaluate
-from aveyb_retrieval.eval.significance import bootstrap_interval, compare, randomization_p
+from aveyb_retrieval.eval.significance import compare, randomization_test
 
 
 def _shuffled_system(rng, n_queries, shuffle):
@@ -45,16 +45,32 @@ def test_p_equals_full_enumeration_on_few_queries():
     difference = np.array([0.3, -0.1, 0.2, 0.25, 0.05, -0.02, 0.4, 0.11])
     patterns = np.array(list(itertools.product([-1, 1], repeat=len(difference))))
     exact = np.mean(np.abs(patterns @ difference) >= difference.sum() - 1e-12)
-    assert randomization_p(difference, np.random.default_rng(0), 100_000) == pytest.approx(exact, abs=0.004)
+    assert randomization_test(difference, np.random.default_rng(0), 100_000, 0.95)[0] == pytest.approx(exact, abs=0.004)
 
 
 def test_interval_covers_the_true_mean():
     rng = np.random.default_rng(3)
     inside = 0
     for _ in range(200):
-        low, high = bootstrap_interval(rng.normal(0.1, 0.3, size=80), rng, 500, 0.95)
+        _, low, high = randomization_test(rng.normal(0.1, 0.3, size=80), rng, 500, 0.95)
         inside += low <= 0.1 <= high
     assert 0.89 <= inside / 200 <= 0.99
+
+
+def test_interval_and_p_value_never_disagree():
+    """The interval holds exactly the shifts that the test of the shifted differences would not reject."""
+    rng = np.random.default_rng(5)
+    for seed in range(120):
+        n, confidence = int(rng.integers(1, 40)), float(rng.choice([0.5, 0.9, 0.95, 0.99]))
+        difference = np.clip(rng.choice([0.0, 0.1, 0.5, -0.3, 1.0], n) + rng.normal(0, 0.1, n), -1, 1)
+        p, low, high = randomization_test(difference, np.random.default_rng(seed), 300, confidence)
+        assert (p < 1 - confidence) == (low > 0 or high < 0)
+        signs = np.random.default_rng(seed).integers(0, 2, size=(300, n), dtype=np.int8) * 2 - 1
+        for shift in (low - 1e-6, low + 1e-6, high - 1e-6, high + 1e-6):
+            shifted = difference - shift
+            reached = (np.abs(signs @ shifted) >= np.abs(shifted.sum()) - 1e-12).sum()
+            if -1 < shift < 1:
+                assert (low <= shift <= high) == ((reached + 1) / 301 >= 1 - confidence)
 
 
 def test_identical_systems_tie_everywhere():
