@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,7 @@ def make_console() -> Console:
     return Console()
 
 
+AT_LEAST_1 = click.IntRange(min=1)
 PRECISION = click.option(
     "--precision",
     type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16", "float8"]),
@@ -128,6 +129,29 @@ MODE = click.option(
 )
 
 
+LARGEST_NUMBER = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
+
+
+def check_numbers(command: click.Command) -> None:
+    """Let a command refuse numbers that no option of any command can mean: NaN, infinity, and beyond 2^53.
+
+    They pass click's types and ranges, and would end in some library's error long after the data have been read.
+    """
+
+    def checked(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+        def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, (int, float)) and not abs(number) <= LARGEST_NUMBER:
+                    raise click.BadParameter(f"{number} is not a number from -2^53 to 2^53.", context, option)
+            return value if callback is None else callback(context, option, value)
+
+        return check
+
+    for option in command.params:
+        if isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
+            option.callback = checked(option.callback)
+
+
 class Command(click.Command):
     """A command that prints the package's own errors, and what the system says of a file, and exits with code 2.
 
@@ -135,6 +159,10 @@ class Command(click.Command):
     """
 
     resumable: Collection[str] = ()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        check_numbers(self)
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command; end with a message and exit code 2 on an error of the package or of a file."""
@@ -168,6 +196,11 @@ class Commands(Command, click.Group):
     def __init__(self, *arguments: Any, resumable: Collection[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.resumable = resumable
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command whose numbers are checked."""
+        check_numbers(cmd)
+        super().add_command(cmd, name)
 
 
 def parse_json(context: click.Context, option: click.Parameter, text: str | None) -> Any:
@@ -306,7 +339,7 @@ FILES = together(
 )  # fmt: skip
 MAX_LINE = click.option(
     "--max-line",
-    type=int,
+    type=AT_LEAST_1,
     default=64 << 20,
     metavar="BYTES",
     help="Longest line, or text of a file, that is read as a document.",
@@ -333,9 +366,10 @@ WRITING = together(
 VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
 # No defaults: what is not given is as in the model, or the indexes, that an index is made of.
 CUTTING = together(
-    click.option("--max-tokens", type=int, help="Truncate documents to N tokens.  [default: no limit]", metavar="N"),
-    click.option("--passage-tokens", type=int, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
-    click.option("--passage-overlap", type=int, metavar="N",
+    click.option("--max-tokens", type=AT_LEAST_1, help="Truncate documents to N tokens.  [default: no limit]",
+                 metavar="N"),
+    click.option("--passage-tokens", type=AT_LEAST_1, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
+    click.option("--passage-overlap", type=click.IntRange(min=0), metavar="N",
                  help="Tokens shared with the passage before.  [default: 0]"),
     click.option("--late/--one-by-one", default=None,
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
@@ -343,7 +377,11 @@ CUTTING = together(
 MAKING = together(
     granularity("Vectors to make and to search."),
     click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS factory string."),
-    click.option("--recall", type=float, help="Tune the search until it finds this share of the exact results."),
+    click.option(
+        "--recall",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Tune the search until it finds this share of the exact results.",
+    ),
     storage_dtype("Type of the vectors on disk."),
     click.option(
         "--language",
@@ -407,29 +445,26 @@ def settings_options(
         more: further options, passed to `make`.
         make: makes the argument; None: `defaults` with the given values in their place.
     """
-    options = [_option(name, getattr(defaults, name), about) for name, about in _described(type(defaults)).items()]
+    from aveyb_retrieval.training.settings import described
+
+    options = [_option(name, getattr(defaults, name), about) for name, about in described(type(defaults)).items()]
     return gather(parameter, make or functools.partial(replace, defaults), *options, *more)
-
-
-def _described(settings: type) -> dict[str, Mapping[str, Any]]:
-    """Map each field that has a help text to its metadata; a subclass that changes only a default keeps the text."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for base in settings.__mro__:
-        if is_dataclass(base):
-            for name in base.__annotations__:
-                metadata = base.__dataclass_fields__[name].metadata
-                if metadata:
-                    found.setdefault(name, metadata)
-    return found
 
 
 def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
     flag, text = f"--{name.replace('_', '-')}", about["help"]
     if isinstance(default, bool):
         return click.option(flag, name, is_flag=True, default=default, help=text)
+    kind = about["kind"] or (float if isinstance(default, tuple) else type(default))
+    if (limits := about["limits"]) is not None:
+        high = None if limits.most == math.inf else limits.most
+        least, most = (kind(limits.least), None if high is None else kind(high))
+        ranged = click.IntRange if kind is int else click.FloatRange
+        kind = ranged(least, most, min_open=limits.least_open, max_open=limits.most_open)
     if isinstance(default, tuple) and about["kind"] is None:
-        return click.option(flag, name, nargs=len(default), type=float, default=default, show_default=True, help=text)
+        return click.option(flag, name, nargs=len(default), type=kind, default=default, show_default=True, help=text)
     if isinstance(default, tuple):
-        return click.option(flag, name, multiple=True, type=about["kind"], default=default, help=text)
-    kind = click.Choice(about["choices"]) if about["choices"] else about["kind"] or type(default)
+        return click.option(flag, name, multiple=True, type=kind, default=default, help=text)
+    if about["choices"]:
+        kind = click.Choice(about["choices"])
     return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)

@@ -36,7 +36,7 @@ DRAW = gather(
     dict,
     click.option("--split", help="Judged split; default: test, or the only one, or dev."),
     click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries."),
-    click.option("--seed", type=int, default=0, help="Seed of every random draw."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of every random draw."),
 )
 
 
@@ -104,7 +104,7 @@ def main() -> None:
 @gather(
     "settings",
     dict,
-    click.option("--depth", type=click.IntRange(min=1), default=100, help="Documents per query in the run."),
+    click.option("--depth", type=click.IntRange(1, 1 << 24), default=100, help="Documents per query in the run."),
     METRICS,
     click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
 )
@@ -206,7 +206,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.option("--metric", default="ndcg@10", help="The metric to compare.")
 @click.option(
     "--resamples",
-    type=click.IntRange(min=100),
+    type=click.IntRange(100, 10**7),
     default=10_000,
     help="Sign patterns of the test, and samples of the interval.",
 )
@@ -216,7 +216,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     default=0.95,
     help="Of the interval; the systems differ where p is below 1 minus this.",
 )
-@click.option("--seed", type=int, default=0, help="Seed of the samples.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the samples.")
 @click.option(
     "--show",
     type=click.IntRange(min=0),
@@ -342,8 +342,8 @@ def passages(
     default=(1, 32),
     help="Queries per call. Repeatable.",
 )
-@click.option("--calls", type=click.IntRange(min=1), default=100, help="Calls that are timed.")
-@click.option("-k", type=click.IntRange(min=1), default=10, help="Documents per query.")
+@click.option("--calls", type=click.IntRange(1, 10**7), default=100, help="Calls that are timed.")
+@click.option("-k", type=click.IntRange(1, 1 << 24), default=10, help="Documents per query.")
 @click.option("--mode", type=MODES, default=DEFAULT_MODE, help="How to search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def latency(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar, settings_options, together
+from aveyb_retrieval.cli.common import AT_LEAST_1, CONTEXT, Commands, gather, progress_bar, settings_options, together
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
@@ -135,7 +135,7 @@ class Run:
         click.echo(f"model in {self.out / MODEL}")
 
 
-THREADS = click.option("--threads", type=int, help="CPU threads.  [default: torch's choice]")
+THREADS = click.option("--threads", type=click.IntRange(1, 4096), help="CPU threads.  [default: torch's choice]")
 RUN = gather(
     "run",
     Run,
@@ -154,7 +154,7 @@ PAIRS = gather(
     PairSource,
     click.argument("files", nargs=-1, type=FILE),
     click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (sentence-transformers/gooaq)."),
-    click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Read at most N rows.  [default: all]"),
+    click.option("--rows", type=AT_LEAST_1, metavar="N", help="Read at most N rows.  [default: all]"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
 )
@@ -190,7 +190,9 @@ TEXTS = together(
         click.option(
             "--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT)."
         ),
-        click.option("--documents", type=int, metavar="N", help="Read at most N documents.  [default: all]"),
+        click.option(
+            "--documents", type=click.IntRange(min=1), metavar="N", help="Read at most N documents.  [default: all]"
+        ),
         TEXT_FIELD,
     ),
     click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
@@ -199,23 +201,22 @@ TEXTS = together(
 
 
 def set_threads(threads: int | None) -> None:
-    """Limit torch to `threads` CPU threads, if a number is given.
-
-    Raises:
-        ConfigError: it is below 1.
-    """
+    """Limit torch to `threads` CPU threads, if a number is given."""
     if threads is not None:
         import torch
 
-        if threads < 1:
-            raise ConfigError(f"--threads is {threads}; it must be at least 1")
         torch.set_num_threads(threads)
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
-@click.option("--vocab-size", default=16384, help="Size of the vocabulary, special tokens included.")
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(262, 1 << 24),
+    default=16384,
+    help="Size of the vocabulary, special tokens included.",
+)
 @TEXT_FIELD
 @click.option(
     "--capitals",
@@ -440,8 +441,8 @@ def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, setti
 @click.command()
 @click.argument("model", required=False)
 @click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
-@click.option("--after", type=int, required=True, metavar="N", help="Layers that see every token.")
-@click.option("--factor", type=int, default=2, help="Neighbouring tokens that become one row.")
+@click.option("--after", type=click.IntRange(min=0), required=True, metavar="N", help="Layers that see every token.")
+@click.option("--factor", type=click.IntRange(1, 1024), default=2, help="Neighbouring tokens that become one row.")
 @click.option("--pool", default="mean", help="How they become one: mean or max.")
 @click.option(
     "--recovery",
@@ -548,115 +549,16 @@ def _train_head(
     return figures
 
 
-# The figure that decides, the paper's where it has one.
-METRICS = {
-    "mlm": "loss",
-    "clm": "loss",
-    "contrastive": "score",
-    "classify": "accuracy",
-    "tag": "sentence_macro_f1",
-    "answer": "token_overlap_f1",
-}
-_OURS = ("-o", "--out", "--resume", "--learning-rate", "--seed")
-
-
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("objective", type=click.Choice(list(METRICS)))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder of all runs.")
-@click.option(
-    "--rate",
-    "rates",
-    multiple=True,
-    type=click.FloatRange(min=0, min_open=True),
-    default=(2e-5, 6e-5, 1e-4, 5e-4),
-    help="A learning rate. Repeatable; the defaults are the paper's.",
-)
-@click.option("--seeds", type=click.IntRange(min=1), default=10, help="How many, from 0.")
-@click.option("--metric", help="The figure that decides.  [default: the paper's for the objective; loss for mlm, clm]")
-@click.option(
-    "--evaluate",
-    "sets",
-    multiple=True,
-    help="With contrastive: a retrieval set, as for `aveyb-eval run`, measured by the paper's protocol. Repeatable.",
-)
-@click.pass_context
-def sweep(
-    context: click.Context,
-    objective: str,
-    arguments: tuple[str, ...],
-    out: Path,
-    rates: tuple[float, ...],
-    seeds: int,
-    metric: str | None,
-    sets: tuple[str, ...],
-) -> None:
-    """Train OBJECTIVE with every learning rate and seed, and print the median over the seeds for each rate.
-
-    ARGUMENTS are those of the objective's own command, files and options. The same command continues an interrupted
-    sweep. OUT/sweep.json holds every figure; `score` is the mean over the sets of --evaluate.
-    """
-    from aveyb_retrieval.training.sweep import Sweep
-
-    if taken := [word for word in arguments if word.partition("=")[0] in _OURS]:
-        raise ConfigError(f"{taken[0]} is what a sweep sets for each run; leave it out, or use --rate and --seeds")
-    if bool(sets) != (objective == "contrastive"):
-        raise ConfigError(
-            "contrastive is swept with --evaluate SET, and only it: the other objectives measure held-out rows"
-        )
-    group = context.find_root().command
-    assert isinstance(group, click.Group)  # aveyb-train
-    command = group.commands[objective]
-
-    def train(folder: Path, rate: float, seed: int, resume: bool) -> dict[str, float]:
-        words = [*arguments, "-o", str(folder), "--learning-rate", repr(rate), "--seed", str(seed)]
-        click.echo(f"{objective}, learning rate {rate:g}, seed {seed}")
-        name = f"{context.command_path} {objective}"
-        figures = command.main([*words, *["--resume"] * resume], prog_name=name, standalone_mode=False)
-        return _retrieval(folder, sets) if objective == "contrastive" else figures
-
-    swept = Sweep(out, objective, arguments, metric or METRICS[objective])
-    swept.run(rates, range(seeds), train)
-    _show(swept.table())
-
-
-def _retrieval(folder: Path, sets: tuple[str, ...]) -> dict[str, float]:
-    """Return the paper's measure of a run's model on each set, and their mean as "score"."""
-    from aveyb_retrieval.eval.data import load_dataset
-    from aveyb_retrieval.eval.encoders import load_encoder
-    from aveyb_retrieval.eval.runner import run_system
-    from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
-    from aveyb_retrieval.eval.tasks import PAPER, make_task
-    from aveyb_retrieval.training.run_folder import MODEL
-
-    encoder = load_encoder(str(folder / MODEL), PAPER)
-    found = {}
-    for name in sets:
-        task = make_task(load_dataset(name), PAPER)
-        result, _ = run_system(DenseSystem(encoder, task.corpus, VectorCache()), task)
-        found[task.dataset] = result.score
-    return found | {"score": sum(found.values()) / len(found)}
-
-
-def _show(rows: list[list[str]]) -> None:
-    from rich.table import Table
-
-    table = Table(*rows[0])
-    for row in rows[1:]:
-        table.add_row(*row)
-    make_console().print(table)
-
-
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
 
-    sweep tries learning rates and seeds; funnel and export make a trained model faster.
+    funnel and export make a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, sweep, export):
+for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, export):
     main.add_command(command)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 # Names of the fields in data sets; the first one that a line has is taken.
 FIRST = ("text", "sentence", "sentence1", "query", "question", "premise", "anchor")
 SECOND = ("text_pair", "sentence2", "document", "passage", "hypothesis", "positive")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 WORDS, TAGS = ("words", "tokens"), ("tags", "labels", "ner_tags")
 
 
@@ -55,14 +58,18 @@ def read_labeled(paths: Iterable[Path], *, numbers: bool) -> list[LabeledText]:
         numbers: labels are numbers; otherwise names of classes, or whole numbers that stand for them.
 
     Raises:
-        InputError: there are no lines, or a field is missing, empty or of the wrong kind (file, line and field).
+        InputError: there are no lines, a field is missing, empty or of the wrong kind (file, line and field), or some
+            lines are pairs and others single texts.
     """
-    found = []
+    found: list[LabeledText] = []
     for where, line in _lines(paths):
         pair_field = next((name for name in SECOND if name in line), None)
         pair = None if pair_field is None else _text(line, pair_field, where)
+        if found and (found[0].pair is None) != (pair is None):
+            kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
+            raise InputError(f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form")
         label = line.get("label")
-        if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or label != label):
+        if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or not math.isfinite(label)):
             raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
         if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
             raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
@@ -118,12 +125,15 @@ def read_answered(paths: Iterable[Path], *, allow_none: bool) -> list[AnsweredQu
 def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None) -> dict[str, int]:
     """Number the labels of (label, where) rows: whole numbers as they are, names in alphabetical order.
 
+    What is not written as a number is, with leading zeros say, is a name.
+
     Args:
         rows: the labels, each with its file and line.
         known: labels of a trained model or of the training data; no others may occur then.
 
     Raises:
-        InputError: a label is not known, or a number below 0; or numbers and names are mixed.
+        InputError: a label is not known, or a number below 0; numbers and names are mixed; or most of the numbers up to
+            the highest are no label.
     """
     rows = list(rows)
     if known is not None:
@@ -134,7 +144,7 @@ def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None =
                 )
         return dict(known)
     names = {label for label, _ in rows}
-    numeric = {label for label in names if label.lstrip("-").isdigit()}
+    numeric = {label for label in names if _NUMBER.fullmatch(label)}
     if numeric and numeric != names:
         label, where = next((label, where) for label, where in rows if label not in numeric)
         raise InputError(f"{where}: label {label!r} is a name, others are numbers ({min(numeric)}); use one of the two")
@@ -143,7 +153,14 @@ def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None =
     for label, where in rows:
         if int(label) < 0:
             raise InputError(f"{where}: label {label} is out of range; classes are counted from 0")
-    return {str(number): number for number in range(max(map(int, names)) + 1)}
+    highest = max(map(int, names))
+    if highest >= 2 * len(names):
+        where = next(where for label, where in rows if int(label) == highest)
+        raise InputError(
+            f"{where}: label {highest} is the highest, and only {len(names)} of the classes from 0 to it occur; number "
+            "them from 0, or give names"
+        )
+    return {str(number): number for number in range(highest + 1)}
 
 
 def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -9,7 +9,12 @@ from transformers import PreTrainedModel
 
 from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
-from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts, sentence_transformer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import (
+    check_modules,
+    read_limit,
+    read_prompts,
+    sentence_transformer,
+)
 from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -74,6 +79,8 @@ def starting_model(
         if preset not in presets:
             raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
         defaults = presets[preset]()
+        if "vocab_size" in (fields or {}):
+            raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
         if unknown := [name for name in fields or {} if name not in type(defaults).__annotations__]:
             raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
         torch.manual_seed(seed)
@@ -106,11 +113,15 @@ def sentence_model(
         prompts: "query" and "document" texts that replace the folder's own.
 
     Raises:
-        ModelError: the folder is not a model folder.
+        ModelError: the folder is not a model folder, or its model is more than an encoder and a mean of its outputs.
     """
     folder = model_folder(model)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} lacks config.json: it is not a model folder")
+    check_modules(folder)
     encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
-    return sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts}), tokenizer
+    made = sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts})
+    if (limit := read_limit(folder)) is not None:
+        made.max_seq_length = limit
+    return made, tokenizer

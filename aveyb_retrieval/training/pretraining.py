@@ -202,6 +202,4 @@ def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings |
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
         raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")
-    settings.check("length", "micro_batch")
-    if settings.evaluate_every < 0:
-        raise ConfigError(f"evaluate_every is {settings.evaluate_every}; it must be 0 (at the end only) or more")
+    settings.check()

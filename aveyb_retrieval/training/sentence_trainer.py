@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from aveyb_retrieval.encoder.embedders.sentence_transformers import save_again
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
@@ -95,9 +96,7 @@ def train_sentence_model(
     if not run_to_end(trainer, callback, run.checkpoint):
         return run.path
     if trainer.is_world_process_zero():
-        model.save(str(run.model), create_model_card=False)
-        if tokenizer is not None:
-            tokenizer.save(run.model)
+        save_again(model, tokenizer, run.model)
         run.finish(title, {"rows": float(sum(map(len, sets.values())))})
     return run.model
 

@@ -6,13 +6,13 @@ Nothing heavy is imported here, so that the command line can derive its options 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
@@ -20,60 +20,119 @@ PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
 
 
-def setting(default: Any, text: str, *, choices: Sequence[str] = (), kind: type | None = None) -> Any:
-    """Declare a field that users may set, with its help text.
+LARGEST = 2**31 - 1  # of a whole number, where a field says nothing else
+SEEDS = 2**32 - 1  # numpy's
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers that a field may have: from `least` to `most`, without them where they are open."""
+
+    least: float
+    most: float
+    least_open: bool
+    most_open: bool
+
+    def check(self, name: str, number: float) -> None:
+        """Raise ConfigError where the number of a field is not one of them; NaN is none."""
+        above = number > self.least if self.least_open else number >= self.least
+        below = number < self.most if self.most_open else number <= self.most
+        if not (above and below and math.isfinite(number)):
+            raise ConfigError(f"{name} is {number}; it must be {self}")
+
+    def __str__(self) -> str:
+        least = f"{'above' if self.least_open else 'at least'} {self.least:.10g}"
+        most = f"{'below' if self.most_open else 'at most'} {self.most:.10g}"
+        return least if self.most in (math.inf, LARGEST) else f"{least} and {most}"
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    choices: Sequence[str] = (),
+    kind: type | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """Declare a field that users may set, with its help text and, for numbers, its range.
 
     Args:
         default: its value where none is given.
         text: help text, one line.
         choices: the values allowed; empty: any.
         kind: type of a value (of one item, for a tuple) where `default` does not show it.
+        least: the smallest number; or
+        above: what numbers must exceed.
+        most: the largest number; or
+        below: what they must not reach.
     """
-    return field(default=default, metadata={"help": text, "choices": tuple(choices), "kind": kind})
+    limits = None
+    if (low := least if above is None else above) is not None:
+        high = most if below is None else below
+        high = (LARGEST if int in (kind, type(default)) else math.inf) if high is None else high
+        limits = Limits(low, high, above is not None, below is not None)
+    return field(default=default, metadata={"help": text, "choices": tuple(choices), "kind": kind, "limits": limits})
+
+
+def described(settings: type) -> dict[str, Mapping[str, Any]]:
+    """Map each field that users may set to its metadata; a subclass that changes only a default keeps the text."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for base in settings.__mro__:
+        if is_dataclass(base):
+            for name in base.__annotations__:
+                metadata = base.__dataclass_fields__[name].metadata
+                if metadata:
+                    found.setdefault(name, metadata)
+    return found
+
+
+class Checked:
+    """Settings whose fields are declared by `setting`."""
+
+    def check(self) -> None:
+        """Validate every field.
+
+        Raises:
+            ConfigError: a number is out of its range, or a word is none of the choices.
+        """
+        for name, about in described(type(self)).items():
+            value = getattr(self, name)
+            if about["choices"] and value not in about["choices"]:
+                raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(about['choices'])}")
+            if about["limits"] is not None:
+                for number in value if isinstance(value, tuple) else (value,):
+                    if number is not None:
+                        about["limits"].check(name, number)
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Checked):
     """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive fine-tuning.
 
     `batch_size` counts rows over all processes; `warmup` and `floor` are shares of the steps and of the peak.
     """
 
-    steps: int = setting(1000, "Optimizer steps.")
-    batch_size: int = setting(128, "Rows per step, over all processes.")
-    learning_rate: float = setting(1e-4, "Peak learning rate.")
+    steps: int = setting(1000, "Optimizer steps.", least=1)
+    batch_size: int = setting(128, "Rows per step, over all processes.", least=1)
+    learning_rate: float = setting(1e-4, "Peak learning rate.", above=0)
     schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
-    warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.")
-    floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.")
+    warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1)
+    floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1)
     optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
-    betas: tuple[float, float] = setting((0.9, 0.95), "Adam's decay rates of the gradient's mean and square.")
-    eps: float = setting(1e-5, "Adam's epsilon.")
-    weight_decay: float = setting(0.1, "Weight decay of matrices; biases, norms and scalars have none.")
-    clip: float = setting(1.0, "Limit of the gradient's norm (0: none).")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.95), "Adam's decay rates of the gradient's mean and square.", least=0, below=1
+    )
+    eps: float = setting(1e-5, "Adam's epsilon.", least=0)
+    weight_decay: float = setting(0.1, "Weight decay of matrices; biases, norms and scalars have none.", least=0)
+    clip: float = setting(1.0, "Limit of the gradient's norm (0: none).", least=0)
     precision: str = setting("bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS)
-    seed: int = setting(0, "Seed of every random choice.")
-    log_every: int = setting(10, "Steps between lines of metrics.jsonl.")
-    save_every: int = setting(500, "Steps between checkpoints.")
-    keep: int = setting(2, "Checkpoints to keep.")
-
-    def check(self, *more: str) -> None:
-        """Validate the numbers.
-
-        Args:
-            more: further fields that must be above 0.
-
-        Raises:
-            ConfigError: a number is out of range, or the precision is unknown.
-        """
-        for name in ("steps", "batch_size", "learning_rate", "log_every", "save_every", "keep", *more):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("warmup", "floor", "eps", "weight_decay", "clip"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"betas are {self.betas}; they must be two numbers from 0 to below 1")
-        check_precision(self.precision)
+    seed: int = setting(0, "Seed of every random choice.", least=0, most=SEEDS)
+    log_every: int = setting(10, "Steps between lines of metrics.jsonl.", least=1)
+    save_every: int = setting(500, "Steps between checkpoints.", least=1)
+    keep: int = setting(2, "Checkpoints to keep.", least=1)
 
 
 @dataclass(frozen=True)
@@ -84,11 +143,11 @@ class PretrainSettings(RunSettings):
     processes` of the rows, `micro_batch` at a time.
     """
 
-    length: int = setting(2048, "Tokens per packed sequence.")
-    micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.")
+    length: int = setting(2048, "Tokens per packed sequence.", least=1)
+    micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.", least=1)
     gradient_checkpointing: bool = setting(False, "Use less memory and a third more time.")
-    held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).")
-    evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.")
+    held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).", least=0)
+    evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.", least=0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +157,7 @@ class MLMSettings(PretrainSettings):
     That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need another one.
     """
 
-    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].")
+    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     steps: int = 343_323
     batch_size: int = 256
     learning_rate: float = 5e-4
@@ -127,19 +186,23 @@ class CLMSettings(PretrainSettings):
 class ContrastiveSettings(RunSettings):
     """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
 
-    micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.")
-    scale: float = setting(20.0, "Factor applied to the cosines.")
-    matryoshka: tuple[int, ...] = setting((), "Also train vectors truncated to N dimensions. Repeatable.", kind=int)
+    micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.", least=1)
+    scale: float = setting(20.0, "Factor applied to the cosines.", above=0)
+    matryoshka: tuple[int, ...] = setting(
+        (), "Also train vectors truncated to N dimensions. Repeatable.", kind=int, least=1
+    )
 
 
 @dataclass(frozen=True)
 class TaskSettings(RunSettings):
     """Training of a head with its encoder; the defaults are the paper's protocol (its learning rate: one of four)."""
 
-    steps: int = setting(0, "Optimizer steps; 0: as many as --epochs need.")
-    epochs: float = setting(1.0, "Passes over the training data.")
-    length: int = setting(512, "Cut texts to this many tokens; how many texts were cut is printed.")
-    held_out: float = setting(0.05, "Share of the rows kept for validation where no --validation is given.")
+    steps: int = setting(0, "Optimizer steps; 0: as many as --epochs need.", least=0)
+    epochs: float = setting(1.0, "Passes over the training data.", above=0)
+    length: int = setting(512, "Cut texts to this many tokens; how many texts were cut is printed.", least=1)
+    held_out: float = setting(
+        0.05, "Share of the rows kept for validation where no --validation is given.", least=0, below=1
+    )
     batch_size: int = 32
 
 
@@ -164,7 +227,7 @@ class AnswerSettings(TaskSettings):
         choices=("span", "tokens"),
     )
     unanswerable: bool = setting(False, "Questions may have no answer (an empty list), as in SQuAD 2.")
-    longest_answer: int = setting(30, "Tokens of a predicted answer at most (span).")
+    longest_answer: int = setting(30, "Tokens of a predicted answer at most (span).", least=1)
     epochs: float = 4.0
 
 
@@ -172,10 +235,10 @@ class AnswerSettings(TaskSettings):
 class DistillSettings(RunSettings):
     """Distillation of a teacher's vectors and scores."""
 
-    vector_weight: float = setting(5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.")
-    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.")
-    temperature: float = setting(0.1, "Temperature of the score distributions.")
-    teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.")
+    vector_weight: float = setting(5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.", least=0)
+    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.", least=0)
+    temperature: float = setting(0.1, "Temperature of the score distributions.", above=0)
+    teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.", least=1)
     teacher_precision: str = setting("float32", "Precision of the teacher's matrix products.", choices=PRECISIONS)
     steps: int = 2000
     learning_rate: float = 5e-4
@@ -186,7 +249,7 @@ class DistillSettings(RunSettings):
 
 
 @dataclass(frozen=True)
-class MiningRules:
+class MiningRules(Checked):
     """Rules by which some of the texts found for an anchor become its negatives.
 
     Ranks `[range_min, range_max)` are considered, counted from 0 without the anchor's positives. With p the lowest
@@ -194,37 +257,36 @@ class MiningRules:
     and `max_score`; None means no such limit. Of what is left, the `negatives` nearest are taken.
     """
 
-    negatives: int = setting(1, "Negatives per pair; each becomes a row of its own.")
-    range_min: int = setting(0, "Skip the best N texts, positives not counted.")
-    range_max: int = setting(50, "Consider the best N texts.")
+    negatives: int = setting(1, "Negatives per pair; each becomes a row of its own.", least=1)
+    range_min: int = setting(0, "Skip the best N texts, positives not counted.", least=0)
+    range_max: int = setting(50, "Consider the best N texts.", least=1)
     relative_margin: float | None = setting(
         0.05,
         "Keep a negative only if its cosine is below the positive's by this share; closer texts may be answers.",
+        least=0,
     )
     absolute_margin: float | None = setting(
-        None, "Keep it only if its cosine is below the positive's by this much.  [default: no limit]", kind=float
+        None,
+        "Keep it only if its cosine is below the positive's by this much.  [default: no limit]",
+        kind=float,
+        least=0,
     )
     max_score: float | None = setting(
-        None, "Keep it only if its cosine is at most this.  [default: no limit]", kind=float
+        None, "Keep it only if its cosine is at most this.  [default: no limit]", kind=float, least=-1, most=1
     )
 
     def check(self) -> None:
-        """Validate the numbers.
+        """Validate every field, and that the ranks are enough for the negatives.
 
         Raises:
-            ConfigError: one is out of range.
+            ConfigError: they are not.
         """
-        if self.negatives < 1:
-            raise ConfigError(f"negatives is {self.negatives}; it must be at least 1")
-        if not 0 <= self.range_min <= self.range_max - self.negatives:
+        super().check()
+        if self.range_min > self.range_max - self.negatives:
             raise ConfigError(
                 f"range_min {self.range_min} and range_max {self.range_max} leave {self.range_max - self.range_min} "
-                f"ranks for {self.negatives} negatives; range_min starts at 0, range_max must be higher"
+                f"ranks for {self.negatives} negatives; range_max must be higher"
             )
-        for name in ("relative_margin", "absolute_margin"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ConfigError(f"{name} is {value}; it must be at least 0, or None")
 
     def limit(self, positive: float) -> float:
         """Return the highest cosine of a negative where the lowest cosine of a positive is `positive`."""

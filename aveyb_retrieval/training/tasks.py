@@ -28,8 +28,9 @@ from aveyb_retrieval.encoder.network.heads import (
     AveyBForTokenClassification,
 )
 from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
+from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
 from aveyb_retrieval.training.packing import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
@@ -362,11 +363,15 @@ def predict(
 
 SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
 _PROBLEMS = {"mse": "regression", "bce": "multi_label_classification", "cross_entropy": "single_label_classification"}
+_ACTIVATIONS = {"mse": "linear.Identity", "bce": "activation.Sigmoid"}
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its data, and how predictions are scored."""
+    """A model, its data, and how predictions are scored.
+
+    `marked`: texts are read between [CLS] and [SEP], and so they are by the saved tokenizer.
+    """
 
     title: str
     model: PreTrainedModel
@@ -374,6 +379,7 @@ class Task:
     train: list[Example]
     held_out: list[Example]
     score: Callable[[list[tuple[Example, np.ndarray]]], dict[str, float]]
+    marked: bool = False
 
 
 def classification(
@@ -397,6 +403,8 @@ def classification(
         if len(classes) < 2:
             raise InputError(f"{train[0].where}: every label is {train[0].label!r}; there must be two at least")
     head = _labels(classes or {"score": 0}) | {"problem_type": _PROBLEMS[settings.loss]}
+    if classes is None:  # what a cross-encoder applies to the score
+        head["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{_ACTIVATIONS[settings.loss]}"}
     made, tokenizer = _start(AveyBForSequenceClassification, model, head)
 
     def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
@@ -412,7 +420,7 @@ def classification(
         )
 
     examples = [text_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)]
-    return Task("Classification of texts", made, tokenizer, examples[0], examples[1], score)
+    return Task("Classification of texts", made, tokenizer, examples[0], examples[1], score, marked=True)
 
 
 def tagging(files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: TaskSettings) -> Task:
@@ -485,11 +493,7 @@ def train_task(
         ConfigError: settings are out of range, or the run folder holds another run.
         InputError: fewer rows than a batch, a loss that is not a number, or a resume that does not fit.
     """
-    if settings.epochs <= 0 or settings.steps < 0 or settings.length <= 0:
-        raise ConfigError(
-            f"epochs is {settings.epochs}, steps {settings.steps}, length {settings.length}; epochs and length must be "
-            "above 0, steps 0 (as many as the epochs need) or more"
-        )
+    settings.check()
     if len(task.train) < settings.batch_size:
         raise InputError(
             f"there are {len(task.train)} rows to train on, less than one batch of {settings.batch_size}: give more "
@@ -497,7 +501,6 @@ def train_task(
         )
     steps = settings.steps or math.ceil(settings.epochs * (len(task.train) // settings.batch_size))
     settings = replace(settings, steps=steps)
-    settings.check()
     arguments = TrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.batch_size,
@@ -523,7 +526,9 @@ def train_task(
     if trainer.is_world_process_zero():
         task.model.save_pretrained(run.model)
         task.tokenizer.save(run.model)
-        write_template(run.model, task.tokenizer, limit=settings.length)
+        if task.marked:
+            write_template(run.model, task.tokenizer)
+        write_limit(run.model, settings.length)
         run.finish(task.title, figures)
     return figures
 
@@ -542,8 +547,6 @@ def _split(
     rows = read(files)
     if validation:
         return rows, read(validation)
-    if not 0 <= settings.held_out < 1:
-        raise ConfigError(f"held_out is {settings.held_out}; it is a share of the rows, at least 0 and below 1")
     aside = set(
         np.random.default_rng(SPLIT_SEED).permutation(len(rows))[: round(settings.held_out * len(rows))].tolist()
     )
@@ -559,7 +562,7 @@ def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Toke
     folder = model_folder(model)
     config = AveyBConfig.from_pretrained(folder)
     same = config.architectures == [cls.__name__] and all(
-        getattr(config, name) == value for name, value in head.items()
+        getattr(config, name, None) == value for name, value in head.items()
     )
     made = cls.from_pretrained(folder) if same else cls.from_encoder(folder, **head)
     return made, load_tokenizer(folder, made.config.vocab_size)

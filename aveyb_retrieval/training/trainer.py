@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import ProgressCallback, Trainer
+from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
@@ -196,6 +196,7 @@ class CheckedSteps(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.remove_callback(ProgressCallback)
+        self.remove_callback(PrinterCallback)  # transformers' choice where its progress bars are off
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Run one forward and backward pass.

@@ -6,6 +6,7 @@ alone, so it ends with the weights of a run that was never stopped.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.losses import batch_scores, distillation_loss
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunFolder, check_loss, last_checkpoint
+from aveyb_retrieval.training.settings import Limits
 from aveyb_retrieval.training.trainer import build_optimizer, learning_rate_factor, parameter_groups
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ class PackedRun:
         device: str = "cpu",
     ) -> None:
         """Start a run, or find the newest checkpoint of one."""
-        settings.check("temperature", "embedding_rate")
+        settings.check()
+        for name in ("temperature", "embedding_rate"):
+            Limits(0, math.inf, least_open=True, most_open=True).check(name, getattr(settings, name))
         _check_tokens(settings, texts)
         self.model, self.texts, self.settings, self.steps = model, texts, settings, steps
         self.checkpoints = Path(folder) / CHECKPOINTS

@@ -161,6 +161,7 @@ class AveyForCausalLM(CheckpointLoading, PreTrainedModel, GenerationMixin):
     _input_embed_layer = "embed"  # where transformers finds the token embedding
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012  (transformers' own form)
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # transformers' Trainer then passes `num_items_in_batch` of an accumulated batch
     _no_split_modules = ["AveyBLayer"]  # noqa: RUF012
     max_group_tokens = 16384  # tokens, retrieved ones included, in one pass through the layers: bounds memory
 

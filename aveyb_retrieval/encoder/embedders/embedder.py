@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedders.sentence_transformers import check_mean_pooling, read_prompts
+from aveyb_retrieval.encoder.embedders.sentence_transformers import check_modules, identity, read_limit, read_prompts
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
@@ -27,6 +27,7 @@ from aveyb_retrieval.encoder.text.passages import (
     cut_splits,
     repeat_title,
 )
+from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
@@ -168,7 +169,8 @@ class Embedder:
                 torch: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute capability 8.9 and newer;
                 on a CPU the same rounding, slowly). "auto": "int8" on a CPU where the folder has that form, else
                 "float32".
-            max_tokens: truncate texts to this many tokens; what is cut is counted. None: read everything.
+            max_tokens: truncate texts to this many tokens; what is cut is counted. None: the limit that the folder was
+                saved with (sentence-transformers' `max_seq_length`), else read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
             cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
             warm: encode some batches now, so that the first text does not wait until kernels are compiled, graphs
@@ -177,7 +179,8 @@ class Embedder:
 
         Raises:
             ModelError: the folder is missing or incomplete, holds another architecture or the tokenizer of another
-                model, or does not pool by the mean; its ONNX form is missing, damaged or of other weights.
+                model, does not pool by the mean, or has a `truncate_dim`; its ONNX form is missing, damaged or of other
+                weights.
             ConfigError: an option is out of range.
             BackendError: CUDA graphs without a CUDA device.
             OptionalDependencyError: torch is needed and not installed.
@@ -200,7 +203,7 @@ class Embedder:
             encoder = OnnxModel.load(folder, precision)
         else:
             encoder = _torch_model(folder, device, precision, cuda_graphs=cuda_graphs)
-        check_mean_pooling(folder)
+        check_modules(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
         if warm:
@@ -210,9 +213,9 @@ class Embedder:
             tokenizer,
             prompts=prompts,
             model_name=name or str(DEFAULT_MODEL.name if model is None else model),
-            fingerprint=fingerprint(folder, (*MODEL_FILES, *tokenizer.files), prompts),
+            fingerprint=fingerprint(folder, (*MODEL_FILES, *tokenizer.files), identity(folder)),
             precision=precision,
-            max_tokens=max_tokens,
+            max_tokens=read_limit(folder) if max_tokens is None else max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
         )
@@ -263,9 +266,9 @@ class Embedder:
             One `EncodedDocument` per pair.
 
         Raises:
-            InputError: a text cannot be tokenized.
+            InputError: a text cannot be tokenized, or something is not a pair of texts.
         """
-        for batch in self._batches(self._cut(prefix, text) for prefix, text in documents):
+        for batch in self._batches(self._cut(prefix, text) for prefix, text in as_pairs(documents)):
             yield from self._encode(batch)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
@@ -319,8 +322,12 @@ class Embedder:
         return not self.model.config.looks_ahead and not (self.passage_size and self.passage_size.overlap)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included, without a funnel."""
-        tokenized = (self._whole(query, "query") for query in queries)
+        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included, without a funnel.
+
+        Raises:
+            InputError: one of them is not a text; a single text is one query.
+        """
+        tokenized = (self._whole(query, "query") for query in as_texts(queries, "queries"))
         vectors = [
             encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch, funnel=False)
         ]
@@ -328,7 +335,10 @@ class Embedder:
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens that are read of each text as a "query" or a "document", prompt included."""
-        return [self._limited(len(self.tokenizer.encode_ids(self.prompts[prompt] + text))) for text in texts]
+        return [
+            self._limited(len(self.tokenizer.encode_ids(self.prompts[prompt] + text)))
+            for text in as_texts(texts, "texts")
+        ]
 
     def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
@@ -346,7 +356,7 @@ class Embedder:
             For each text float32 `[T, d]`, unit rows.
         """
         vectors: list[np.ndarray] = []
-        for batch in self._batches(self._whole(text, prompt) for text in texts):
+        for batch in self._batches(self._whole(text, prompt) for text in as_texts(texts, "texts")):
             counts = [len(item.ids) for item in batch]
             rows = self.model.token_rows(_joined(batch), counts, funnel=prompt != "query")
             vectors += np.split(rows, np.cumsum(counts)[:-1])

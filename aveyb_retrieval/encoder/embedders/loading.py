@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import read_prompts
+from aveyb_retrieval.encoder.embedders.sentence_transformers import identity
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
 from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
 from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
@@ -84,7 +84,7 @@ def load_encoder(
 def _fingerprint(folder: Path) -> str:
     """The fingerprint of the model in a folder, which is not loaded."""
     if is_aveyb(folder):
-        return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), read_prompts(folder))
+        return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), identity(folder))
     with extra_for(f"{folder}, a sentence-transformers model"):
         from aveyb_retrieval.encoder.embedders.sentence_models import model_files
     return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})

@@ -27,6 +27,7 @@ from aveyb_retrieval.encoder.embedders.sentence_models import (
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
+from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class SentenceEmbedder:
         """Encode (prefix, text) pairs as they come, in order; spans are positions in the text."""
         batch: list[_Job] = []
         size = 0
-        for prefix, text in documents:
+        for prefix, text in as_pairs(documents):
             batch.append(self._job(prefix, text))
             size += int(batch[-1].counts.sum()) + 1
             if size >= self.batch_tokens:
@@ -212,16 +213,17 @@ class SentenceEmbedder:
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
-        if not queries:
+        texts = as_texts(queries, "queries")
+        if not texts:
             return np.zeros((0, self.dim), np.float32)
-        return self._rows(self.model.encode_query(list(queries), **self._options))
+        return self._rows(self.model.encode_query(texts, **self._options))
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens of each text as a "query" or a "document", prompt and special tokens included.
 
         Of a query longer than the model's window, only what fits is read and counted; documents are read whole.
         """
-        counts = [len(self._tokenizer.encode(self.prompts[prompt] + text).ids) for text in texts]
+        counts = [len(self._tokenizer.encode(self.prompts[prompt] + text).ids) for text in as_texts(texts, "texts")]
         if prompt == "query" and self.window is not None:
             return [min(count, self.window) for count in counts]
         return counts
@@ -240,7 +242,7 @@ class SentenceEmbedder:
         """
         self._check_token_vectors("leave rerank out")
         options = {**self._options, "normalize_embeddings": False, "output_value": "token_embeddings"}
-        found = self.model.encode(list(texts), prompt=self.prompts[prompt], **options)
+        found = self.model.encode(as_texts(texts, "texts"), prompt=self.prompts[prompt], **options)
         return [torch.nn.functional.normalize(rows.float(), dim=-1).cpu().numpy() for rows in found]
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 MODULES_FILE = "modules.json"
+NO_LIMIT = 1 << 30  # of tokens: what is above it means that nothing is cut
 NO_PROMPTS = {"query": "", "document": ""}
 _MODULES = ("Transformer", "Pooling", "Normalize")
 _EARLIER_MODES = {  # as older versions of sentence-transformers write them
@@ -87,12 +89,47 @@ def read_prompts(folder: Path) -> dict[str, str]:
     return {name: prompts.get(name) or "" for name in NO_PROMPTS}
 
 
-def check_mean_pooling(folder: Path) -> None:
-    """Check that a text's vector is the mean over all of its tokens; without modules.json it is.
+def read_limit(folder: Path) -> int | None:
+    """Return the number of tokens at which sentence-transformers cuts a text with this folder; None: it reads all.
 
     Raises:
-        ModelError: it is pooled in another way or goes through other modules, or a file is damaged.
+        ModelError: a file is damaged.
     """
+    if not (folder / MODULES_FILE).is_file():
+        return None
+    limit = read_object(folder / "sentence_bert_config.json").get("max_seq_length")
+    if limit is None:
+        limit = read_object(folder / "tokenizer_config.json").get("model_max_length")
+    return limit if isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < NO_LIMIT else None
+
+
+def identity(folder: Path) -> dict[str, str]:
+    """Return what decides an encoder's vectors besides its files, for `folders.fingerprint`: prompts, and a limit."""
+    limit = read_limit(folder)
+    return read_prompts(folder) | ({} if limit is None else {"max_seq_length": str(limit)})
+
+
+def save_again(model: SentenceTransformer, tokenizer: Tokenizer | None, folder: Path) -> None:
+    """Save a trained model with our own form of its tokenizer, which sentence-transformers does not know."""
+    model.save(str(folder), create_model_card=False)
+    if tokenizer is not None:
+        tokenizer.save(folder)  # this writes tokenizer_config.json anew, without a limit
+        if model.max_seq_length is not None and model.max_seq_length < NO_LIMIT:
+            write_limit(folder, int(model.max_seq_length))
+
+
+def check_modules(folder: Path) -> None:
+    """Check that a text's vector is the mean over all of its tokens, and whole; without modules.json it is.
+
+    Raises:
+        ModelError: it is pooled in another way, goes through other modules or is cut, or a file is damaged.
+    """
+    truncated = read_object(folder / PROMPTS_FILE).get("truncate_dim")
+    if truncated is not None:
+        raise ModelError(
+            f"{folder / PROMPTS_FILE}: truncate_dim is {truncated!r}; an Avey-B model gives vectors of its whole width "
+            "alone: remove the field, or name a model without it"
+        )
     path = folder / MODULES_FILE
     try:
         modules = msgspec.json.decode(path.read_bytes(), type=list[_Module]) if path.is_file() else []

@@ -77,6 +77,7 @@ class AveyBForSequenceClassification(_WithHead):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> SequenceClassifierOutput:
         """Score texts: `W dense(mean of the token vectors) + b`.
 
@@ -86,6 +87,7 @@ class AveyBForSequenceClassification(_WithHead):
             labels: by `config.problem_type`, or where that is None by their number and dtype: float `[B]` for one
                 number ("regression", mean squared error), int64 `[B]` for classes ("single_label_classification",
                 cross entropy), float `[B, num_labels]` of 0 and 1 ("multi_label_classification", binary cross entropy).
+            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
 
         Returns:
             `logits` `[B, num_labels]`, and with labels the `loss`, a mean, float32.
@@ -100,21 +102,20 @@ class AveyBForSequenceClassification(_WithHead):
         else:  # padding is zero in the encoder's output
             mean = hidden.sum(1) / (attention_mask != 0).sum(1, keepdim=True).clamp_min(1).to(hidden.dtype)
         logits = self.classifier(self.dense(mean))
-        loss = None if labels is None else self._loss(logits.float(), labels)
+        loss = None if labels is None else self._loss(logits.float(), labels, num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
-    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
         problem = self.config.problem_type or _problem(labels, self.config.num_labels or 2)
         if problem not in PROBLEMS:
             raise ConfigError(f"AveyBConfig.problem_type is {problem!r}; choose one of {', '.join(PROBLEMS)}, or None")
         if problem == "single_label_classification":
-            return _cross_entropy(logits, labels)
+            return _cross_entropy(logits, labels, items)
         if labels.numel() != logits.numel():
             raise InputError(f"labels have shape {tuple(labels.shape)}, logits {tuple(logits.shape)}: unequal")
         wanted = labels.view(logits.shape).float()
-        if problem == "regression":
-            return nn.functional.mse_loss(logits, wanted)
-        return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+        loss = nn.functional.mse_loss if problem == "regression" else nn.functional.binary_cross_entropy_with_logits
+        return loss(logits, wanted, reduction="sum") / (logits.numel() if items is None else items)
 
 
 class _WithTokenHead(_WithHead):
@@ -140,6 +141,7 @@ class AveyBForTokenClassification(_WithTokenHead):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> TokenClassifierOutput:
         """Score tokens: `W tanh(dense(h)) + b`.
 
@@ -147,6 +149,7 @@ class AveyBForTokenClassification(_WithTokenHead):
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
             labels: int64 `[B, T]`, -100 where there is none.
+            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
 
         Returns:
             `logits` `[B, T, num_labels]`, and with labels the `loss`, mean cross entropy, float32.
@@ -155,7 +158,7 @@ class AveyBForTokenClassification(_WithTokenHead):
             InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than the input.
         """
         logits = self._logits(input_ids, attention_mask)
-        loss = None if labels is None else _cross_entropy(logits.float(), labels)
+        loss = None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
@@ -188,6 +191,7 @@ class AveyBForQuestionAnswering(_WithTokenHead):
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> QuestionAnsweringModelOutput | TokenClassifierOutput:
         """Score tokens as ends of the answer ("span") or as part of it ("tokens").
 
@@ -197,6 +201,8 @@ class AveyBForQuestionAnswering(_WithTokenHead):
             start_positions: "span": int64 `[B]`, the answer's first token; 0 (a token before the context) for none.
             end_positions: "span": int64 `[B]`, its last token, inclusive.
             labels: "tokens": int64 `[B, T]`, 1 within the answer, 0 outside, -100 where the loss is not asked.
+            num_items_in_batch: "tokens": labels in the whole (accumulated) batch; the loss is then the sum over that
+                number. "span": not used, each row has one label.
 
         Returns:
             "span": `start_logits` and `end_logits` `[B, T]`, -inf at padding. "tokens": `logits` `[B, T, 2]`. With
@@ -215,7 +221,7 @@ class AveyBForQuestionAnswering(_WithTokenHead):
             raise InputError("start_positions and end_positions belong together; one of them is None")
         logits = self._logits(input_ids, attention_mask)
         if not spans:
-            loss = None if labels is None else _cross_entropy(logits.float(), labels)
+            loss = None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
             return TokenClassifierOutput(loss=loss, logits=logits)
         if attention_mask is not None:
             logits = logits.masked_fill((attention_mask == 0)[..., None], float("-inf"))
@@ -232,8 +238,11 @@ def _problem(labels: torch.Tensor, num_labels: int) -> str:
     return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
 
 
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of `logits` `[..., L]` at `labels` int64 `[...]`, where they are not -100."""
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None = None) -> torch.Tensor:
+    """Return the mean cross entropy of `logits` `[..., L]` at `labels` int64 `[...]`, where they are not -100.
+
+    With `items`: the sum over that number.
+    """
     if labels.shape != logits.shape[:-1]:
         raise InputError(f"labels have shape {tuple(labels.shape)}, the input asks for {tuple(logits.shape[:-1])}")
     asked = labels != IGNORED_LABEL
@@ -244,4 +253,4 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             "where there is none"
         )
     total = nn.functional.cross_entropy(logits[asked], labels[asked], reduction="sum")
-    return total / asked.sum().clamp_min(1)
+    return total / (asked.sum().clamp_min(1) if items is None else items)

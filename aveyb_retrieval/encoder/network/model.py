@@ -32,6 +32,7 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
     base_model_prefix = "model"
     _input_embed_layer = "embed"  # where transformers finds the token embedding
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # transformers' Trainer then passes `num_items_in_batch` of an accumulated batch
     _no_split_modules = ["AveyBLayer"]  # noqa: RUF012  (transformers' own form)
 
     def _init_weights(self, module: nn.Module) -> None:

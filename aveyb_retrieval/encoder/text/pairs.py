@@ -45,15 +45,14 @@ def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: in
     return np.concatenate(parts).astype(np.int64), cut
 
 
-def write_template(folder: Path, tokenizer: Tokenizer, *, limit: int | None = None) -> None:
+def write_template(folder: Path, tokenizer: Tokenizer) -> None:
     """Make the saved `tokenizer.json` of a model folder put the same tokens around texts and pairs.
 
     Args:
         folder: where `tokenizer.save` has written.
         tokenizer: gives the ids.
-        limit: the length that transformers cuts to; None: no limit.
     """
-    path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    path = folder / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
     a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -65,7 +64,3 @@ def write_template(folder: Path, tokenizer: Tokenizer, *, limit: int | None = No
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in special.items()},
     }
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    if limit is not None:
-        settings = json.loads(settings_path.read_text(encoding="utf-8"))
-        settings["model_max_length"] = limit
-        settings_path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

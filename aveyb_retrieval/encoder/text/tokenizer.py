@@ -21,16 +21,6 @@ which is placed before the space that belongs to the word:
 
 The marks are the control characters U+000E, U+000F and U+0010; where a text holds one itself, it is doubled. Every
 rule looks at four neighbouring characters at most, so the cost is linear, and `restore` gives back every text exactly.
-
-Byte-level BPE with tiktoken underneath: ids, exact character offsets, byte-exact decoding.
-
-A vocabulary is a list of byte strings ranked by merge order, a pre-tokenization pattern, and a few special tokens
-after the ranks. Special tokens are never added to texts and never recognized in them: "[MASK]" in a document is
-ordinary text, and appending to a document does not move a closing token.
-
-`save` writes two formats of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
-`tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids. Where capitals are
-marks, only this class's `decode` restores them; AutoTokenizer's shows the marks.
 """
 
 from __future__ import annotations
@@ -52,7 +42,7 @@ from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.errors import InputError, ModelError, extra_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import tokenizers
 
@@ -315,6 +305,38 @@ class AveyBTokenizer(Vocabulary):
             name=settings.name,
         )
 
+    @classmethod
+    def from_huggingface(cls, path: Path, vocab_size: int) -> AveyBTokenizer:
+        """Read a `tokenizer.json` that `save` wrote, also where another tool has saved it again.
+
+        Args:
+            path: the file.
+            vocab_size: rows of the model's embedding, which the file does not know.
+
+        Raises:
+            ModelError: it is of another origin (see `is_byte_level`), or damaged.
+        """
+        content = read_object(path)
+        byte_of = {character: byte for byte, character in printable_bytes().items()}
+        try:
+            special_tokens = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
+            ranks = {
+                bytes(byte_of[character] for character in token): int(rank)
+                for token, rank in content["model"]["vocab"].items()
+                if token not in special_tokens
+            }
+            pattern = str(content["pre_tokenizer"]["pretokenizers"][1]["pattern"]["Regex"])
+        except (KeyError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise ModelError(
+                f"{path}: not the tokenizer of an Avey-B model ({type(error).__name__}: {error}), and {VOCAB_FILE} is "
+                f"missing; copy {VOCAB_FILE} and {SETTINGS_FILE} from the model that this one was made of"
+            ) from error
+        capitals = "bytes" if content.get("normalizer") is None else "marks"
+        kept = {"pattern": pattern, "special_tokens": special_tokens, "vocab_size": vocab_size, "capitals": capitals}
+        made = cls(ranks, name=str(path), **kept)  # type: ignore[arg-type]  # of four types
+        made.files = (path.name,)
+        return made
+
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if needed)."""
         folder = Path(folder)
@@ -464,6 +486,55 @@ def write_huggingface_config(folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def is_byte_level(description: Mapping[str, object]) -> bool:
+    """Whether the contents of a `tokenizer.json` are those that `AveyBTokenizer.save` writes: two cuts, then bytes."""
+    cutting = description.get("pre_tokenizer")
+    steps = cutting.get("pretokenizers") if isinstance(cutting, dict) else None
+    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else None
+    return kinds == ["Split", "Split", "ByteLevel"]
+
+
+def write_limit(folder: Path, limit: int) -> None:
+    """Let the saved tokenizer of a model folder cut texts at `limit` tokens, in transformers and its kin."""
+    path = folder / "tokenizer_config.json"
+    settings = read_object(path) | {"model_max_length": limit}
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def as_texts(texts: Iterable[str], what: str) -> list[str]:
+    """Return texts as a list; one text is one, not its letters. `what` they are, for messages.
+
+    Raises:
+        InputError: they cannot be listed, or one of them is not a text.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    try:
+        found = list(texts)
+    except TypeError:
+        raise InputError(f"{what} must be a list of texts, not {type(texts).__name__}") from None
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"{what}[{i}] must be a text, not {type(text).__name__}")
+    return found
+
+
+def as_pairs(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield (prefix, text) pairs as they come.
+
+    Raises:
+        InputError: one is not a pair of texts.
+    """
+    try:
+        pairs = iter(documents if not isinstance(documents, str) else [documents])
+    except TypeError:
+        raise InputError(f"documents must be (prefix, text) pairs, not {type(documents).__name__}") from None
+    for i, pair in enumerate(pairs):
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise InputError(f"documents[{i}] must be a pair of texts, (prefix, text), not {pair!r:.80}")
+        yield pair
 
 
 def utf8(text: str) -> bytes:

@@ -15,10 +15,12 @@ import numpy as np
 
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.text.tokenizer import (
+    P50K_ROWS,
     SPECIAL_TOKENS,
     VOCAB_FILE,
     AveyBTokenizer,
     Vocabulary,
+    is_byte_level,
     utf8,
     write_huggingface_config,
 )
@@ -114,23 +116,41 @@ def read_vocabulary(folder: str | Path) -> Tokenizer:
 
 def tokenizer_files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files that make the tokenizer of a model folder, as `load_tokenizer` reads it."""
-    return WordPieceTokenizer.files if holds_wordpiece(folder) else AveyBTokenizer.files
+    if holds_wordpiece(folder):
+        return WordPieceTokenizer.files
+    return (TOKENIZER_FILE,) if _saved_again(folder) else AveyBTokenizer.files
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
+
+    Where another tool has saved the folder again, only `tokenizer.json` is left of a vocabulary, and is read.
 
     Args:
         folder: the model folder.
         vocab_size: rows of the model's embedding.
 
     Raises:
-        ModelError: the tokenizer does not fit the model's vocabulary.
+        ModelError: the tokenizer does not fit the model's vocabulary, or there is none that does.
     """
-    holds_one = (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder)
-    tokenizer = read_vocabulary(folder) if holds_one else AveyBTokenizer.p50k_base()
+    tokenizer: Tokenizer
+    if (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder):
+        tokenizer = read_vocabulary(folder)
+    elif _saved_again(folder):
+        tokenizer = AveyBTokenizer.from_huggingface(folder / TOKENIZER_FILE, vocab_size)
+    elif vocab_size == P50K_ROWS:
+        tokenizer = AveyBTokenizer.p50k_base()
+    else:
+        raise ModelError(
+            f"{folder}: {VOCAB_FILE} is missing, and there is no {TOKENIZER_FILE} made from one; the model has "
+            f"{vocab_size:,} embeddings, so its vocabulary is not p50k_base: copy the tokenizer's files into the folder"
+        )
     tokenizer.check_embeddings(vocab_size, str(folder))
     return tokenizer
+
+
+def _saved_again(folder: Path) -> bool:
+    return not (folder / VOCAB_FILE).is_file() and is_byte_level(read_object(folder / TOKENIZER_FILE))
 
 
 def is_wordpiece(description: object) -> bool:
