@@ -121,6 +121,8 @@ def train_distill(
 ) -> Path:
     """Teach `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
 
+    Both read the texts as documents, with their own prompts for those.
+
     The teacher's vectors are cached in `folder/teacher` first (resumable by itself).
 
     Args:
@@ -141,6 +143,7 @@ def train_distill(
     from datasets import Dataset
 
     settings = settings or DistillSettings()
+    settings.check()
     kept = [text for text in texts if text.strip()]
     if len(kept) < settings.batch_size:
         raise InputError(
@@ -172,6 +175,8 @@ def train_distill(
         data=data,
         tokenizer=tokenizer,
         settings=settings,
+        prompts={"text": model.prompts["document"]} if model.prompts.get("document") else None,
+        max_tokens=settings.max_tokens,
         resume=resume,
         device=device,
     )

@@ -4,6 +4,9 @@ The rules bear the names they have in sentence-transformers' `mine_hard_negative
 NV-Retriever (Moreira et al., 2024): a text that the model finds nearly as good as the known positive is more often an
 answer that nobody marked than a negative. `mode` only proposes texts; whether one is kept is decided by cosines in
 every mode, because a BM25 score says nothing about a positive that shares no word with its anchor.
+
+Texts of the corpus are cut into passages, as an index cuts them: a negative is no longer than what a search would find.
+A passage that is a positive of its question, a part of one or around one, case and white space aside, is no negative.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.encoder.text.passages import cut_passages
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.indexes.changes.build import build_index
@@ -24,6 +28,7 @@ from aveyb_retrieval.indexes.search.options import Options
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.settings import MiningRules
+from aveyb_retrieval.training.texts import text_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,8 +85,8 @@ def mine_negatives(
             ignored, so that triplets can be mined again with a better model.
         rules: None: the defaults.
         model: model folder or name, or a loaded `Embedder`; None: the embedded default.
-        corpus: more texts that may be negatives; blank and repeated ones are left out, and so is a text equal to the
-            anchor, from which nothing can be learned.
+        corpus: more texts whose passages may be negatives; blank and repeated ones are left out, and so is a text equal
+            to the anchor, from which nothing can be learned.
         mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
         device: where the model runs and vectors are searched.
         progress: called as the work goes on.
@@ -97,8 +102,12 @@ def mine_negatives(
     own: dict[str, list[str]] = {}
     for anchor, positive in dict.fromkeys(zip(pairs["anchor"], pairs["positive"], strict=True)):
         own.setdefault(anchor, []).append(positive)
-    texts = list(dict.fromkeys([*pairs["positive"], *(text for text in corpus if text.strip())]))
-    number = {text: i for i, text in enumerate(texts)}
+    answers: dict[str, set[str]] = {}  # of all anchors with the same words
+    for anchor, positives in own.items():
+        answers.setdefault(text_key(anchor), set()).update(map(text_key, positives))
+    more = (passage for text in corpus for passage in _passages(text, embedder) if passage.strip())
+    texts = list(dict.fromkeys([*pairs["positive"], *more]))
+    number, keys = {text: i for i, text in enumerate(texts)}, [text_key(text) for text in texts]
     vectors = _encode(embedder, texts, progress)
     anchors, found = list(own), {}
     with TemporaryDirectory(prefix="aveyb-mine-") as folder:
@@ -107,14 +116,30 @@ def mine_negatives(
         with Retriever.load(folder, model=embedder, device=device) as retriever:
             for start in range(0, len(anchors), _ANCHORS):
                 some = anchors[start : start + _ANCHORS]
-                depth = rules.range_max + max(len(own[anchor]) for anchor in some) + 1  # 1: the anchor itself
+                depth = rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1  # 1: itself
                 rankings = retriever.rank(some, depth, mode=mode)
                 for anchor, query, ranking in zip(some, embedder.encode_queries(some), rankings, strict=True):
+                    asked = text_key(anchor)
+                    ids = (int(text) for text, _ in ranking)
+                    ranked = [i for i in ids if keys[i] != asked and not _is_answer(keys[i], answers[asked])]
                     positives = [number[text] for text in own[anchor]]
-                    ranked = [int(text) for text, _ in ranking if texts[int(text)] != anchor]
                     found[anchor] = [texts[i] for i in _choose(ranked, positives, vectors, query, rules)]
                 progress("anchors", len(found), len(anchors), 0)
     return _mined(own, found, len(texts), rules)
+
+
+def _passages(text: str, embedder: EmbedderLike) -> list[str]:
+    """Cut a text as an index of the model would; a model that does not say how leaves it whole."""
+    size, tokens = getattr(embedder, "passage_size", None), getattr(embedder, "tokens", None)
+    if size is None or tokens is None:
+        return [text]
+    spans = cut_passages(text, tokens(text, special=False)[1], size).spans
+    return [text] if len(spans) == 1 else [text[start:end] for start, end in spans]
+
+
+def _is_answer(text: str, answers: set[str]) -> bool:
+    """Whether a text is one of the answers, some words of one, or the words around one; all by `text_key`."""
+    return text in answers or any(f" {text} " in f" {own} " or f" {own} " in f" {text} " for own in answers)
 
 
 def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> FloatArray:
@@ -129,9 +154,8 @@ def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> Flo
 def _choose(
     ranked: list[int], positives: list[int], vectors: FloatArray, query: FloatArray, rules: MiningRules
 ) -> list[int]:
-    """Choose the negatives among texts in their order, for the query `[d]` of an anchor."""
-    known = set(positives)
-    considered = [i for i in ranked if i not in known][rules.range_min : rules.range_max]
+    """Choose the negatives among texts in their order, none of them an answer, for the query `[d]` of an anchor."""
+    considered = ranked[rules.range_min : rules.range_max]
     limit = rules.limit(float((vectors[positives] @ query).min()))
     near = vectors[considered] @ query
     return [i for i, cosine in zip(considered, near.tolist(), strict=True) if cosine <= limit][: rules.negatives]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +13,13 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import save_again
+from aveyb_retrieval.encoder.embedders.sentence_transformers import NO_LIMIT, save_again
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.wording import plural
+
+_LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,6 +42,8 @@ def train_sentence_model(
     tokenizer: Tokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
+    max_tokens: int | None = None,
+    rows_at_once: int | None = None,
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
@@ -55,6 +62,8 @@ def train_sentence_model(
         tokenizer: saved with the model, which by itself saves only transformers' form of it.
         recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
+        max_tokens: texts are cut at so many tokens while training; the saved model keeps its own limit. None: at that.
+        rows_at_once: of a column, whose activations are held; None: the batch's.
         resume: continue from the newest checkpoint.
         device: "cpu" keeps the run off an accelerator.
 
@@ -62,10 +71,18 @@ def train_sentence_model(
         The folder of the trained model, or of the run if it was interrupted.
 
     Raises:
-        ConfigError: settings are out of range, or the run folder holds another run.
+        ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
         InputError: less than one batch of data, a loss that is not a number, or a resume that does not fit.
     """
     _check(sets, settings)
+    limit = model.max_seq_length
+    if max_tokens is not None:
+        model.max_seq_length = min(limit or max_tokens, max_tokens)
+    cut = count_cut(model, sets, prompts or {})
+    if cut:
+        _LOG.warning(
+            "%s longer than %d tokens: cut while training", plural(cut, "text is", "texts are"), model.max_seq_length
+        )
     arguments = SentenceTransformerTrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.batch_size,
@@ -78,6 +95,8 @@ def train_sentence_model(
     with arguments.main_process_first(local=False, desc="opening the run folder"):
         main = arguments.process_index == 0
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
+    size = settings.batch_size // arguments.world_size
+    check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
     trainer = _Trainer(
         model=model,
@@ -93,11 +112,14 @@ def train_sentence_model(
         trainer.add_callback(own)
         if run.checkpoint:
             own.load(Path(run.checkpoint))
-    if not run_to_end(trainer, callback, run.checkpoint):
+    ended = run_to_end(trainer, callback, run.checkpoint)
+    if max_tokens is not None:
+        model.max_seq_length = limit
+    if not ended:
         return run.path
     if trainer.is_world_process_zero():
         save_again(model, tokenizer, run.model)
-        run.finish(title, {"rows": float(sum(map(len, sets.values())))})
+        run.finish(title, {"rows": float(sum(map(len, sets.values()))), "texts cut": float(cut)})
     return run.model
 
 
@@ -132,6 +154,77 @@ class LossParameters(TrainerCallback):
         with torch.no_grad():
             for name, value in saved.items():
                 self.parameters[name].copy_(value)
+
+
+def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dict[str, str]) -> int:
+    """Count the texts of all columns that are longer than the model's limit of tokens, prompt included."""
+    limit = model.max_seq_length
+    if limit is None or limit >= NO_LIMIT:
+        return 0
+    long = []
+    for rows in sets.values():
+        for column in _text_columns(rows):
+            whole = (prompts.get(column, "") + text for text in rows[column])
+            long += [text for text in whole if len(text.encode()) > limit]  # a token has a byte at least
+    found = (
+        model.tokenizer(long[i : i + 256], truncation=False, padding=False, verbose=False)
+        for i in range(0, len(long), 256)
+    )
+    return sum(len(ids) > limit for some in found for ids in some["input_ids"])
+
+
+def check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device) -> None:
+    """Check that the activations of the longest texts fit into memory, beside gradients and Adam's moments.
+
+    The bytes that a token leaves for the backward pass are measured on a short text: they grow with the tokens.
+
+    Args:
+        model: the student.
+        sets: name -> rows.
+        rows: how many texts of a column are read at once.
+        device: where the run computes.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    free = _free_bytes(device)
+    texts = (text for some in sets.values() for name in _text_columns(some) for text in some[name])
+    longest = heapq.nlargest(rows, texts, key=len)
+    tokens = int(model.preprocess(longest)["attention_mask"].sum())
+    sample = model.preprocess([" ".join(longest[:8])[:2000]])
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    parameters = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    sample = {name: value.to(model.device) for name, value in sample.items() if isinstance(value, torch.Tensor)}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = model(dict(sample))  # held while it is measured: a freed storage's place would be given again
+    of_token = sum(size for place, size in kept.items() if place not in parameters) / int(
+        sample["attention_mask"].sum()
+    )
+    del out
+    needed = tokens * of_token + 3 * sum(parameters.values())
+    if needed > free:
+        raise ConfigError(
+            f"{rows} texts are read at once, and the longest have {tokens:,} tokens: they need about "
+            f"{needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; lower max_tokens or micro_batch "
+            "(in distillation batch_size)"
+        )
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _text_columns(rows: Dataset) -> list[str]:
+    return [name for name in rows.column_names if name != "label"]
 
 
 class _Trainer(CheckedSteps, SentenceTransformerTrainer):

@@ -187,6 +187,13 @@ class ContrastiveSettings(RunSettings):
     """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
 
     micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.", least=1)
+    max_tokens: int = setting(512, "Cut texts to this many tokens while training; how many is told.", least=1)
+    duplicates: str = setting(
+        "mask",
+        "mask: in a batch, positives of the same question (or of one with the same words) are no negatives of each "
+        "other; keep: they are.",
+        choices=("mask", "keep"),
+    )
     scale: float = setting(20.0, "Factor applied to the cosines.", above=0)
     matryoshka: tuple[int, ...] = setting(
         (), "Also train vectors truncated to N dimensions. Repeatable.", kind=int, least=1
@@ -238,6 +245,7 @@ class DistillSettings(RunSettings):
     vector_weight: float = setting(5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.", least=0)
     score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.", least=0)
     temperature: float = setting(0.1, "Temperature of the score distributions.", above=0)
+    max_tokens: int = setting(512, "Cut texts to this many tokens while training; how many is told.", least=1)
     teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.", least=1)
     teacher_precision: str = setting("float32", "Precision of the teacher's matrix products.", choices=PRECISIONS)
     steps: int = 2000

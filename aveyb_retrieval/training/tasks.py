@@ -544,6 +544,7 @@ def _split(
     read: Callable[[Sequence[Path]], list[Any]],
 ) -> tuple[list[Any], list[Any]]:
     """Read the rows to train on and those held out: the files of `validation`, or a share drawn with a fixed seed."""
+    settings.check()  # before anything is read
     rows = read(files)
     if validation:
         return rows, read(validation)

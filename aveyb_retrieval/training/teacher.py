@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.encoder.config import LOADING_ERRORS
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.settings import check_precision
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,20 +56,39 @@ def texts_digest(texts: Sequence[str]) -> str:
 
 
 def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[Any, str]:
-    """Load a SentenceTransformer that cuts at `max_tokens`; return it and its name with a hash of its weights."""
+    """Load a SentenceTransformer that cuts at `max_tokens`, or at its own limit where that is lower.
+
+    Returns:
+        The model, and its name with a hash of its weights and prompts. A table of vectors has no limit and reads all.
+
+    Raises:
+        ModelError: there is none, or it cannot be loaded.
+    """
     from sentence_transformers import SentenceTransformer
 
-    teacher = SentenceTransformer(model, device=device)
-    teacher.max_seq_length = max_tokens
+    try:
+        teacher = SentenceTransformer(model, device=device)
+    except LOADING_ERRORS as error:
+        raise ModelError(
+            f"teacher {model}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); "
+            "give the folder or hub name of one of its models"
+        ) from error
+    limit = teacher.max_seq_length
+    if limit is None or max_tokens < limit < math.inf:
+        teacher.max_seq_length = max_tokens
     digest = hashlib.sha256()
     for name, tensor in sorted(teacher.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().numpy().tobytes())
+    if any(teacher.prompts.values()):
+        digest.update(json.dumps([teacher.prompts, teacher.default_prompt_name], sort_keys=True).encode())
     return teacher, f"{Path(model).name}@{digest.hexdigest()[:16]}"
 
 
 def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_size: int = 64) -> np.ndarray:
-    """Return unit vectors `[n, dim]` float32; "bfloat16" runs under autocast (weights stay float32).
+    """Return unit vectors `[n, dim]` float32 of documents, with the teacher's prompt for those.
+
+    "bfloat16" runs under autocast (weights stay float32).
 
     Raises:
         ConfigError: `precision` is unknown.
@@ -75,7 +97,9 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_siz
 
     check_precision(precision)
     with torch.autocast(teacher.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        vectors = teacher.encode(list(texts), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+        vectors = teacher.encode_document(
+            list(texts), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+        )
     vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
     return vectors.cpu().numpy()
 

@@ -39,6 +39,11 @@ def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[
             yield text
 
 
+def text_key(text: str) -> str:
+    """Return what two texts share that differ only in case and white space."""
+    return " ".join(text.casefold().split())
+
+
 def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSON Lines file that is not blank.
 

@@ -211,12 +211,16 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
     triplets = ("-o", tmp_path / "triplets.jsonl")
     cases = [
         (("tokenizer", bad, "-o", tmp_path / "v"), "line 1: field 'text'"),
-        (("tokenizer", text, "-o", tmp_path / "v", "--vocab-size", 100), "vocab_size is 100"),
+        (("tokenizer", text, "-o", tmp_path / "v", "--vocab-size", 100), "100 is not in the range"),
         (("mlm", text, "--vocabulary", tmp_path, *run), "is missing"),
         (("mlm", "--vocabulary", vocabulary, *run), "give FILES or --hub"),
         (
             ("mlm", text, "--vocabulary", vocabulary, "--length", 100_000, "--micro-batch", 4, *run),
             "one sequence needs 100000",
+        ),
+        (
+            ("mlm", text, "--vocabulary", vocabulary, "--set", "vocab_size=5", *run),
+            "vocab_size is the vocabulary's, 360",
         ),
         (("contrastive", bad, "--model", encoder, *run), "no positive side"),
         (("contrastive", pairs, "--model", tmp_path / "nothing", *run), "no such model folder"),
@@ -226,7 +230,10 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         (("mine", bad, *triplets), "bad.jsonl, line 1: no positive side"),
         (("mine", pairs, *triplets, "--positive", "best"), "pairs.jsonl, line 1: no positive side, that is best"),
         (("mine", pairs, *triplets, "--model", encoder, "--corpus", bad), "bad.jsonl, line 1: field 'text'"),
-        (("distill", text, "--model", encoder, "--teacher", encoder, *run, "--threads", 0), "--threads is 0"),
+        (
+            ("distill", text, "--model", encoder, "--teacher", encoder, *run, "--threads", 0),
+            "'--threads': 0 is not in the range",
+        ),
     ]
     for arguments, reason in cases:
         result = call(*arguments)

@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.contrastive import ranking_loss, read_hub_pairs, read_pairs, train_contrastive
+from aveyb_retrieval.training.contrastive import (
+    duplicate_labels,
+    false_negatives,
+    ranking_loss,
+    read_hub_pairs,
+    read_pairs,
+    train_contrastive,
+)
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.trainer import shared_arguments
@@ -155,6 +163,92 @@ def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
     two_process_run(tmp_path)
     in_two_processes(two_process_run, tmp_path)
     same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
+
+
+def test_answers_of_the_same_question_are_no_negatives(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    """Two questions with two answers each, two rows with one answer: only the other question's texts count."""
+    import torch
+
+    rows = [
+        {"query": "Q one", "positive": "a", "negative": "x"},
+        {"query": "q  one", "positive": "b", "negative": "y"},
+        {"query": "q two", "positive": "A ", "negative": "b"},
+        {"query": "q three", "positive": "a", "negative": "z"},
+    ]
+    labels = torch.tensor(duplicate_labels(read_pairs([write(tmp_path / "a.jsonl", rows)])))
+    hidden = false_negatives(labels, torch.arange(4)).int().tolist()
+    assert hidden == [  # positives a b A a, negatives x y b z
+        [0, 1, 1, 1, 0, 0, 1, 0],
+        [1, 0, 1, 1, 0, 0, 1, 0],
+        [1, 0, 0, 1, 0, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0, 0, 0],
+    ]
+    model = make(tmp_path / "m", tokenizer)
+    same = [model.preprocess([text] * 4) for text in ("which river?", "the river")]
+    for micro_batch in (1, 4):
+        loss = ranking_loss(model, micro_batch=micro_batch)
+        assert loss([dict(f) for f in same], None).item() == pytest.approx(np.log(4), abs=1e-5)  # never learned
+        assert loss([dict(f) for f in same], torch.tensor([[0, 1]] * 4)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_masked_and_plain_loss_agree_where_nothing_is_equal(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    model = make(tmp_path / "m", tokenizer)
+    features = [model.preprocess([t[side] for t in TRIPLETS[:6]]) for side in ("query", "positive", "negative")]
+    apart = torch.arange(18).view(6, 3)
+    for dimensions in ((), (8, 32)):
+        loss = ranking_loss(model, micro_batch=4, dimensions=dimensions)
+        plain, masked = (loss([dict(f) for f in features], labels) for labels in (None, apart))
+        assert torch.allclose(plain, masked, atol=1e-6)
+
+
+def test_duplicates_are_masked_in_a_run_unless_they_are_kept(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    rows = [{"query": "which river?", "positive": text} for text in SENTENCES[:8]]
+    pairs = read_pairs([write(tmp_path / "a.jsonl", rows)])
+    for choice in ("mask", "keep"):
+        settings = replace(SETTINGS, steps=1, duplicates=choice)
+        model = make(tmp_path / f"{choice}-start", tokenizer)
+        train_contrastive(model, pairs, tmp_path / choice, data=DATA, settings=settings, device="cpu")
+        loss = read_metrics(tmp_path / choice / "metrics.jsonl")[0]["loss"]
+        assert loss == pytest.approx(0, abs=1e-6) if choice == "mask" else loss > 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"query": "q", "positive": "a", "negative": "b"}, {"query": "q", "positive": "c", "negative": "C\n"}],
+        [{"query": "q", "positive": "a", "negative": "b"}, {"query": " Q", "positive": "c", "negative": "a"}],
+    ],
+)
+def test_a_negative_that_is_a_positive_of_its_question_is_refused(tmp_path: Path, rows: list[dict]) -> None:
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: the negative .* is a positive of the question"):
+        read_pairs([write(tmp_path / "a.jsonl", rows)])
+
+
+def test_long_texts_are_cut_while_training_and_told(tokenizer, tmp_path: Path, caplog, monkeypatch) -> None:
+    rows = [{"query": f"q {i}", "positive": " ".join(SENTENCES[i : i + 3])} for i in range(8)]
+    model = make(tmp_path / "start", tokenizer)
+    pairs, seen = read_pairs([write(tmp_path / "a.jsonl", rows)]), []
+    encode = AveyBModel.encode_batch
+    monkeypatch.setattr(
+        AveyBModel, "encode_batch", lambda self, ids, *a, **k: seen.append(ids.shape[1]) or encode(self, ids, *a, **k)
+    )
+    settings = replace(SETTINGS, steps=1, max_tokens=7)
+    train_contrastive(model, pairs, tmp_path / "run", data=DATA, settings=settings, tokenizer=tokenizer, device="cpu")
+    assert max(seen) == 7 and "8 texts are longer than 7 tokens: cut while training" in caplog.text
+    assert "| texts cut | 8.0000 |" in (tmp_path / "run" / "README.md").read_text()
+    assert Embedder.load(tmp_path / "run" / "model").max_tokens is None  # the model itself reads all
+
+
+def test_a_step_that_would_not_fit_is_refused_before_it_starts(tokenizer, tmp_path: Path, monkeypatch) -> None:
+    from aveyb_retrieval.training import sentence_trainer
+
+    monkeypatch.setattr(sentence_trainer, "_free_bytes", lambda device: 1 << 16)
+    pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS)])
+    with pytest.raises(ConfigError, match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are"):
+        train_contrastive(
+            make(tmp_path / "start", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+        )
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:

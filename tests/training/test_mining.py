@@ -74,6 +74,28 @@ def test_a_text_equal_to_the_anchor_is_no_negative() -> None:
     assert negatives(mined, TEA, COFFEE) == [BIRDS]
 
 
+def test_an_answer_in_other_white_space_or_case_or_around_or_within_is_no_negative() -> None:
+    around = f"He said: {COFFEE.upper()}  and sat down"
+    mined = mine(
+        [("Drink", COFFEE), ("drink ", TEA)],
+        NO_MARGIN,
+        corpus=[f"{COFFEE}\n", TEA.title(), around, "is  Brewed", STEEL],
+    )
+    assert {row["negative"] for row in mined.triplets} == {STEEL}
+    assert negatives(mine([("drink", "yes")], NO_MARGIN, corpus=["her eyes"]), "drink", "yes") == ["her eyes"]
+
+
+def test_negatives_are_cut_as_an_index_cuts_them() -> None:
+    from aveyb_retrieval import Embedder
+    from aveyb_retrieval.encoder.text.passages import PassageSize
+
+    model = Embedder.load().with_passage_size(PassageSize(16))
+    long = "Boats float on the river in summer. Birds sing in the trees all day. Steel is made in the north. " * 2
+    rows = Dataset.from_list([{"anchor": "what do birds do", "positive": "they sing"}])
+    found = mine_negatives(rows, NO_MARGIN, model=model, corpus=[long]).triplets["negative"]
+    assert len(found) > 2 and all(text in long and len(text) < 100 for text in found)
+
+
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
@@ -144,7 +166,7 @@ def test_saved_triplets_are_read_as_pairs(tmp_path: Path) -> None:
     ("rules", "reason"),
     [
         ({"negatives": 0}, "negatives is 0"),
-        ({"range_min": -1}, "range_min -1"),
+        ({"range_min": -1}, "range_min is -1"),
         ({"range_min": 48, "negatives": 3}, "leave 2 ranks for 3 negatives"),
         ({"relative_margin": -0.1}, "relative_margin is -0.1"),
         ({"absolute_margin": math.nan}, "absolute_margin is nan"),

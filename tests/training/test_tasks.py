@@ -20,10 +20,10 @@ from aveyb_retrieval.encoder.network.heads import (
 )
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
-from aveyb_retrieval.training.labeled import read_answered
+from aveyb_retrieval.training.labeled import label_ids, read_answered
 from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
 from aveyb_retrieval.training.tasks import (
     answer_examples,
@@ -118,7 +118,8 @@ def test_one_label_makes_a_reranker(encoder: Path, tmp_path: Path, tokenizer: Av
 
 def test_pairs_are_cut_as_transformers_cuts_them(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
     tokenizer.save(tmp_path)
-    write_template(tmp_path, tokenizer, limit=20)
+    write_template(tmp_path, tokenizer)
+    write_limit(tmp_path, 20)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     texts = [" ".join(SENTENCES[:n])[: 9 * n + 5] for n in range(1, 5)]
     for a in texts:
@@ -254,6 +255,14 @@ BAD = [
     ("classify", [{"text": "a", "label": 1}, {"text": "b", "label": "no"}], "line 2: label 'no' is a name"),
     ("classify", [{"text": "a", "label": -1}, {"text": "b", "label": 1}], "line 1: label -1 is out of range"),
     ("classify", [{"text": "a", "label": "x"}] * 2, "line 1: every label is 'x'"),
+    ("classify", [{"text": "a", "label": 0}, {"text": "b", "label": 100000}], "line 2: label 100000 is the highest"),
+    ("classify", [{"text": "a", "label": "1"}, {"text": "b", "label": "02"}], "line 2: label '02' is a name"),
+    ("classify", [{"text": "a", "label": "\u00b2"}, {"text": "b", "label": "1"}], "line 1: label '\u00b2' is a name"),
+    (
+        "classify --loss bce",
+        [{"text": "a", "text_pair": "b", "label": 1}, {"text": "a", "label": 0}],
+        "line 2: a single text, and ",
+    ),
     ("classify --loss bce", [{"text": "a", "label": 2}], "line 1: field 'label' is 2.0, out of range"),
     ("classify --loss mse", [{"text": "a", "label": "2"}], "line 1: field 'label' must be a number, it is '2'"),
     ("tag", [{"words": ["a", "b"], "tags": ["O"]}], "line 1: field 'words' has 2 entries, field 'tags' 1"),
@@ -289,3 +298,66 @@ def test_labels_of_the_validation_rows_must_be_known(encoder: Path, tmp_path: Pa
         train_task(task, tmp_path / "run", data={}, settings=settings)
     with pytest.raises(ConfigError, match=r"held_out is 1\.0"):
         classification([data], [], str(encoder), replace(settings, held_out=1.0))
+
+
+def test_digits_with_zeros_before_them_are_names() -> None:
+    assert label_ids([("02", "a"), ("01", "b")]) == {"01": 0, "02": 1}
+    assert label_ids([("2", "a"), ("0", "b")]) == {"0": 0, "1": 1, "2": 2}
+
+
+def test_a_head_for_numbers_gives_them_in_a_cross_encoder(encoder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    rows = [{"query": "price", "document": text, "label": 5.0} for text in SENTENCES[:8]]
+    data = write(tmp_path / "numbers.jsonl", rows)
+    for loss, activation in (("mse", "linear.Identity"), ("bce", "activation.Sigmoid")):
+        settings = ClassifySettings(**{**FAST, "steps": 1, "batch_size": 4, "loss": loss})
+        if loss == "bce":
+            data = write(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
+        train_task(classification([data], [], str(encoder), settings), tmp_path / loss, data={}, settings=settings)
+        config = json.loads((tmp_path / loss / "model" / "config.json").read_text())
+        assert config["sentence_transformers"] == {"activation_fn": f"torch.nn.modules.{activation}"}
+        model = CrossEncoder(str(tmp_path / loss / "model"), device="cpu")
+        raw = model.predict([("price", SENTENCES[0])], activation_fn=torch.nn.Identity())
+        plain = model.predict([("price", SENTENCES[0])])
+        assert np.allclose(plain, raw if loss == "mse" else 1 / (1 + np.exp(-raw)))
+
+
+def test_the_saved_tokenizer_of_tags_gives_the_ids_of_training(encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    rows = [
+        {"words": text[:-1].split(), "tags": ["B-X" if w == "river" else "O" for w in text[:-1].split()]}
+        for text in SENTENCES[:20]
+    ]
+    settings = TaskSettings(**{**FAST, "steps": 1, "batch_size": 8})
+    task = tagging([write(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
+    train_task(task, tmp_path / "run", data={}, settings=settings)
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    assert saved.model_max_length == settings.length
+    for example in task.train:
+        assert saved(" ".join(example.source.words))["input_ids"] == example.ids.tolist()
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers", "shares", "tags", "tokens"])
+def test_accumulated_losses_are_those_of_the_batch(kind: str) -> None:
+    """`num_items_in_batch` is what transformers' Trainer counts: labels that are not -100."""
+    torch.manual_seed(0)
+    ids = torch.randint(5, 300, (4, 9))
+    of_tokens = torch.full((4, 9), -100)
+    for row, count in enumerate((1, 9, 2, 5)):
+        of_tokens[row, :count] = torch.randint(0, 2, (count,))
+    heads = {
+        "classes": (AveyBForSequenceClassification, {"num_labels": 3}, torch.tensor([0, 2, 1, 1])),
+        "numbers": (AveyBForSequenceClassification, {"num_labels": 1}, torch.randn(4)),
+        "shares": (AveyBForSequenceClassification, {"num_labels": 2}, torch.randint(0, 2, (4, 2)).float()),
+        "tags": (AveyBForTokenClassification, {"num_labels": 2}, of_tokens),
+        "tokens": (AveyBForQuestionAnswering, {"num_labels": 2, "answer_form": "tokens"}, of_tokens),
+    }
+    cls, settings, labels = heads[kind]
+    model = cls(tiny_config(**settings)).eval()
+    assert model.accepts_loss_kwargs
+    items = (labels != -100).sum()
+    whole = model(ids, labels=labels).loss
+    parts = sum(model(ids[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=items).loss for i in range(4))
+    assert torch.allclose(whole, parts, atol=1e-6)

@@ -7,8 +7,8 @@ import pytest
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
 
 from .conftest import SENTENCES, tiny_config
 
@@ -77,3 +77,35 @@ def test_damage_is_named(teacher: str, tmp_path: Path) -> None:
 def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="precision is 'int3'"):
         cache_vectors(TEXTS, tmp_path, model=teacher, precision="int3")
+
+
+def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"teacher .*nothing: sentence-transformers cannot load it"):
+        cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "nothing"))
+
+
+def test_a_teachers_own_limit_and_prompts_stay(teacher: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    own = SentenceTransformer(teacher, device="cpu")
+    own.max_seq_length, own.prompts = 5, {"query": "ask: ", "document": "read: "}
+    own.save(str(tmp_path / "own"), create_model_card=False)
+    loaded, name = load_teacher(str(tmp_path / "own"), device="cpu", max_tokens=256)
+    assert (
+        loaded.max_seq_length == 5
+        and load_teacher(str(tmp_path / "own"), device="cpu", max_tokens=3)[0].max_seq_length == 3
+    )
+    assert name.rpartition("@")[2] != load_teacher(teacher, device="cpu", max_tokens=256)[1].rpartition("@")[2]
+    cached = read_vectors(cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "own")))
+    assert np.allclose(cached, own.encode_document(TEXTS, normalize_embeddings=True), atol=2e-3)
+
+
+def test_a_table_of_vectors_teaches(teacher: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    table = StaticEmbedding(Tokenizer.from_file(str(Path(teacher) / "tokenizer.json")), embedding_dim=6)
+    SentenceTransformer(modules=[table], device="cpu").save(str(tmp_path / "table"), create_model_card=False)
+    cached = read_vectors(cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "table")))
+    assert cached.shape == (len(TEXTS), 6)
