@@ -455,11 +455,11 @@ def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
     flag, text = f"--{name.replace('_', '-')}", about["help"]
     if isinstance(default, bool):
         return click.option(flag, name, is_flag=True, default=default, help=text)
-    kind = about["kind"] or (float if isinstance(default, tuple) else type(default))
+    kind: Any = about["kind"] or (float if isinstance(default, tuple) else type(default))
     if (limits := about["limits"]) is not None:
         high = None if limits.most == math.inf else limits.most
         least, most = (kind(limits.least), None if high is None else kind(high))
-        ranged = click.IntRange if kind is int else click.FloatRange
+        ranged: Any = click.IntRange if kind is int else click.FloatRange
         kind = ranged(least, most, min_open=limits.least_open, max_open=limits.most_open)
     if isinstance(default, tuple) and about["kind"] is None:
         return click.option(flag, name, nargs=len(default), type=kind, default=default, show_default=True, help=text)

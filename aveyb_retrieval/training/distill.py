@@ -158,6 +158,7 @@ def train_distill(
         precision=settings.teacher_precision,
         progress=progress,
     )
+    prompt = model.prompts.get("document")
     torch.manual_seed(settings.seed)  # the head starts at random
     loss = DistillationLoss(
         model,
@@ -175,7 +176,7 @@ def train_distill(
         data=data,
         tokenizer=tokenizer,
         settings=settings,
-        prompts={"text": model.prompts["document"]} if model.prompts.get("document") else None,
+        prompts={"text": prompt} if prompt else None,
         max_tokens=settings.max_tokens,
         resume=resume,
         device=device,

@@ -122,8 +122,8 @@ def mine_negatives(
                     asked = text_key(anchor)
                     ids = (int(text) for text, _ in ranking)
                     ranked = [i for i in ids if keys[i] != asked and not _is_answer(keys[i], answers[asked])]
-                    positives = [number[text] for text in own[anchor]]
-                    found[anchor] = [texts[i] for i in _choose(ranked, positives, vectors, query, rules)]
+                    marked = [number[text] for text in own[anchor]]
+                    found[anchor] = [texts[i] for i in _choose(ranked, marked, vectors, query, rules)]
                 progress("anchors", len(found), len(anchors), 0)
     return _mined(own, found, len(texts), rules)
 

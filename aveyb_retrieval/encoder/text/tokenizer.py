@@ -191,7 +191,7 @@ class AveyBTokenizer(Vocabulary):
         ModelError: the parts do not fit together.
     """
 
-    files = (VOCAB_FILE, SETTINGS_FILE)
+    files: tuple[str, ...] = (VOCAB_FILE, SETTINGS_FILE)
 
     def __init__(
         self,
