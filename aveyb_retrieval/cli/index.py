@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aveyb_retrieval.cli import proof
 from aveyb_retrieval.cli.common import (
     CONTEXT,
     ENCODING,
@@ -419,6 +420,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 for command in (
     build, init, add, upsert, delete, sync,
     get, list_documents, count, update_metadata, publish, unpublish,
+    proof.check, proof.grep, proof.outline,
 ):  # fmt: skip
     main.add_command(command)
 

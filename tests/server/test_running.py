@@ -191,5 +191,7 @@ def test_coheres_client(server):
     texts = ["The valve is open.", "Notice period: 3 months"]
     for make in (cohere.Client, cohere.ClientV2):
         client = make(api_key="none needed", base_url=server.url)
-        ranked = client.rerank(model="aveyb-base-en-v2", query="how long is the notice period?", documents=texts, top_n=1)
+        ranked = client.rerank(
+            model="aveyb-base-en-v2", query="how long is the notice period?", documents=texts, top_n=1
+        )
         assert [result.index for result in ranked.results] == [1]

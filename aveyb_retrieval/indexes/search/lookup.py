@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once
+_BEGINNING = 4000  # characters in which a document's first heading is looked for
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ class Document:
     metadata: dict[str, Any]
     origin: FileOrigin | None = field(default=None, repr=False, compare=False)
     index: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: its title, else its first heading, else its id."""
+        if self.title:
+            return self.title
+        headings = outline(self.text[:_BEGINNING]).headings
+        return headings[0][1] if headings else self.id
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Union, overload
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
-from aveyb_retrieval.indexes.search import lookup
+from aveyb_retrieval.indexes.search import lookup, reading
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
+from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
 from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import DocumentSearch, PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
+    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.reading import Excerpt, Match, Section
     from aveyb_retrieval.indexes.search.result import Result
     from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
@@ -333,6 +336,69 @@ class Retriever:
     ) -> Result | list[Result]:
         """Run `search` in a thread, for asynchronous programs; the work is done outside of Python."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
+
+    def check_quotes(
+        self, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
+    ) -> list[QuoteCheck]:
+        """Look for every quotation of an answer in the hits that it was made from, then in the whole index.
+
+        Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`.
+
+        Args:
+            answer: plain text or Markdown.
+            hits: what the answer was made from, in the order of its marks `[1]`, `[2]`; None: only the index counts.
+            filter: only documents that satisfy it exist.
+
+        Raises:
+            ConfigError: `answer` is not a text.
+        """
+        return check_quotes(self, answer, hits, filter=filter)
+
+    def grep(
+        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
+    ) -> list[Match]:
+        """Find where a regular expression matches in the stored texts, in the order of the documents.
+
+        Args:
+            pattern: an expression of the package `regex`; `^` and `$` match at lines.
+            filter: only in documents that satisfy it.
+            limit: the most matches; 1 to 1,000.
+            ignore_case: whether "A" matches "a".
+
+        Raises:
+            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
+        """
+        return reading.grep(self, pattern, filter=filter, limit=limit, ignore_case=ignore_case)
+
+    def outline(self, id: str) -> list[Section]:
+        """Return the headings of a document with what stands under each, in order.
+
+        Raises:
+            InputError: there is no such document.
+        """
+        return reading.sections(self.get([id])[0])
+
+    def read(
+        self,
+        id: str,
+        *,
+        span: tuple[int, int] | None = None,
+        heading: str | None = None,
+        max_tokens: int = 4000,
+    ) -> Excerpt:
+        """Return a part of a document that fits into a budget, cut behind a sentence.
+
+        Args:
+            id: of the document.
+            span: its characters; None: from its beginning, or from `heading`.
+            heading: the words of a heading, case aside; the part goes to the next heading.
+            max_tokens: the budget, of about four characters each.
+
+        Raises:
+            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
+            InputError: there is no such document, or no such heading.
+        """
+        return reading.excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
     def search_vectors(
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]

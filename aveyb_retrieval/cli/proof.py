@@ -1,0 +1,94 @@
+"""`aveyb-index check`, `grep` and `outline`: what an answer quotes, and what documents say, without a search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aveyb_retrieval.cli.common import PATH, filter_option
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.wording import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.search.quotes import QuoteCheck
+
+MAX_ANSWER = 10 << 20  # bytes
+_ONLY = filter_option("Only in documents that match this condition on the metadata.")
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+@click.command()
+@click.argument("directory", type=PATH)
+@click.argument("answer", type=click.File("rb"))
+@_ONLY
+@_AS_JSON
+def check(directory: Path, answer: Any, where: Any, as_json: bool) -> None:
+    """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in DIRECTORY.
+
+    Exit code 1 where one is altered or absent.
+    """
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+
+    data = answer.read(MAX_ANSWER + 1)
+    if len(data) > MAX_ANSWER:
+        raise InputError(f"{answer.name}: more than {MAX_ANSWER >> 20} MiB; check it in parts")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{answer.name}: byte {error.start:,} is not UTF-8; save it as UTF-8") from error
+    with Retriever.load(directory) as retriever:
+        found = retriever.check_quotes(text, filter=where)
+    for each in found:
+        click.echo(json.dumps(each.to_dict(), ensure_ascii=False) if as_json else _told(each))
+    if not as_json and not found:
+        click.echo("no quotations")
+    if any(each.verdict in ("altered", "absent") for each in found):
+        raise SystemExit(1)
+
+
+def _told(check: QuoteCheck) -> str:
+    place = "" if check.id is None or check.span is None else f"  {check.id} {check.span[0]}-{check.span[1]}"
+    page = "" if check.page is None else f", page {check.page}"
+    lines = [f"{check.verdict:9} {printable(check.quote)}", f"         {place}{page}"]
+    if check.verdict == "altered":
+        lines.append(f"           stored: {printable(check.stored or '')}")
+        lines += [f"           {ours or '(nothing)'} -> {theirs or '(nothing)'}" for ours, theirs in check.differences]
+    return "\n".join(lines if place else lines[:1])
+
+
+@click.command()
+@click.argument("directory", type=PATH)
+@click.argument("pattern")
+@_ONLY
+@click.option("-i", "--ignore-case", is_flag=True, help="Match capitals and small letters alike.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Most matches.", metavar="N")
+@_AS_JSON
+def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool) -> None:
+    """Print where the regular expression PATTERN matches in the stored texts. Exit code 1 where it does not."""
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+
+    with Retriever.load(directory) as retriever:
+        found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
+    for each in found:
+        place = f"{each.id} {each.span[0]}-{each.span[1]}"
+        click.echo(json.dumps(asdict(each), ensure_ascii=False) if as_json else f"{place}  {printable(each.line)}")
+    if not found:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("directory", type=PATH)
+@click.argument("document")
+def outline(directory: Path, document: str) -> None:
+    """Print the headings of a document, given by its id, with their characters."""
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+
+    with Retriever.load(directory) as retriever:
+        for section in retriever.outline(document):
+            page = "" if section.page is None else f"  page {section.page}"
+            click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")

@@ -1,0 +1,394 @@
+"""Quotations of an answer, compared with what is stored: word for word, without a model.
+
+A text is a row of tokens: numbers with their separators and signs, words, and signs such as `%` and currencies. White
+space, punctuation, quotation marks, case, ligatures and soft hyphens are not part of any. A quotation is *found* where
+its tokens stand in a document in the same order. A hyphen or an apostrophe joins the parts beside it or not, on either
+side: "well-known" is "well known" and "wellknown", but "notable" is not "no table".
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.store.filters import Filter
+
+Verdict = Literal["found", "altered", "elsewhere", "absent"]
+
+LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
+ALTERED = 0.6  # share of its words that a passage must hold near each other
+LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
+_CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
+_TOGETHER = 32  # quotations that are searched at once
+
+# What closes a quotation, by what opens it; of those alike on both sides, the place decides.
+_CLOSING = {
+    "\u201c": "\u201d\u201c",
+    "\u201d": "\u201d",
+    "\u201e": "\u201c\u201d\u201f",
+    "\u201a": "\u2018\u2019",
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+    "\u00bb": "\u00ab\u00bb",
+    "\u2039": "\u203a",
+    "\u203a": "\u2039\u203a",
+    "\u300c": "\u300d",
+    "\u300e": "\u300f",
+    "\u300a": "\u300b",
+    "\u301d": "\u301e\u301f",
+    "\uff02": "\uff02",
+    '"': '"',
+}
+_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]+`", re.DOTALL)
+_BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
+_MARK = re.compile(r"[\s.,;:!?)\u201d\u00bb\"']{0,4}\[(\d{1,4})\]")
+_LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
+_NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*"
+_UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
+_WORD = rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+"
+_TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
+_OF_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_JOINS = re.compile(r"[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
+_KEPT_SIGNS = frozenset("%\u2030\u00a7&@#\u00b0")
+_DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
+
+
+@dataclass(frozen=True)
+class QuoteCheck:
+    """What became of one quotation.
+
+    Attributes:
+        quote: its words, as the answer has them.
+        verdict: "found"; "altered" (a passage holds at least three fifths of its words near each other, but not the
+            same words in the same order); "elsewhere" (found, but not in the hit that `[n]` names, or in no hit);
+            "absent".
+        position: where it begins in the answer, in characters.
+        id: of the document; None where it is absent.
+        span: its characters `[start, end)` in the document's text, from the first word to the last.
+        stored: the words that stand there.
+        differences: pairs of words, of the answer and stored ones, that differ; one of a pair may be "".
+        page: the page of the first word, counted from 1; None where the document has no pages.
+        sha256: of the document's file, where it was read from one.
+        version: of the index.
+        mark: the number in `[n]` beside it.
+    """
+
+    quote: str
+    verdict: Verdict
+    position: int
+    id: str | None = None
+    span: tuple[int, int] | None = None
+    stored: str | None = None
+    differences: tuple[tuple[str, str], ...] = ()
+    page: int | None = None
+    sha256: str | None = None
+    version: str | None = None
+    mark: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return dict(vars(self))
+
+
+class Quotation(NamedTuple):
+    """A quotation in an answer: its characters, where it begins, and the number in `[n]` beside it."""
+
+    text: str
+    position: int
+    mark: int | None
+
+
+def quotations(answer: str) -> Iterator[Quotation]:
+    """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
+
+    Code is left out. Marks that do not match quote nothing.
+    """
+    answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
+    place = 0
+    for start, stop in [*blocks, (len(answer), len(answer))]:
+        yield from _between_marks(answer, place, start)
+        if start < stop:
+            text = re.sub(r"^[ \t]{0,3}>[ \t]?", "", answer[start:stop], flags=re.MULTILINE)
+            mark = _MARK.search(text)
+            yield Quotation(_MARK.sub("", text).strip(), start, int(mark[1]) if mark else _mark_at(answer, stop))
+        place = stop
+
+
+def _between_marks(answer: str, start: int, stop: int) -> Iterator[Quotation]:
+    at = start
+    while at < stop:
+        sign = answer[at]
+        closing = _CLOSING.get(sign)
+        before = answer[at - 1] if at > start else " "
+        if closing is None or (sign in closing and before.isalnum()):
+            at += 1
+            continue
+        end = _closing_at(answer, at + 1, min(stop, at + 1 + LONGEST), closing)
+        if end < 0:
+            at += 1
+            continue
+        if text := answer[at + 1 : end].strip():
+            yield Quotation(text, at + 1, _mark_at(answer, end + 1))
+        at = end + 1
+
+
+def _closing_at(answer: str, start: int, stop: int, closing: str) -> int:
+    """Where a quotation ends; an apostrophe inside a word does not end it. -1: nowhere."""
+    for match in re.compile(f"[{closing}]").finditer(answer, start, stop):
+        after = answer[match.end() : match.end() + 1]
+        if not (match[0] == "\u2019" and after.isalnum()):
+            return match.start()
+    return -1
+
+
+def _mark_at(answer: str, place: int) -> int | None:
+    match = _MARK.match(answer, place)
+    return int(match[1]) if match else None
+
+
+class Tokens(NamedTuple):
+    """A text as tokens.
+
+    words: each as it is compared.
+    starts, stops: their characters in the text.
+    places: where each begins in the tokens joined, and at the end where they end.
+    glued: whether a hyphen or an apostrophe, or nothing at all, stands before a token.
+    """
+
+    words: list[str]
+    starts: list[int]
+    stops: list[int]
+    places: list[int]
+    glued: list[bool]
+
+
+def tokens_of(text: str) -> Tokens:
+    """Split a text into tokens."""
+    words, starts, stops, places, glued = list[str](), list[int](), list[int](), [0], list[bool]()
+    last = 0
+    for match in _TOKEN.finditer(text):
+        token = unicodedata.normalize("NFKC", match[0]).casefold().translate(_DASHES)
+        if not any(map(str.isalnum, token)) and not any(map(_counts, token)):
+            continue
+        words.append(token)
+        starts.append(match.start())
+        stops.append(match.end())
+        places.append(places[-1] + len(token))
+        between = text[last : match.start()]
+        glued.append(not between or _JOINS.fullmatch(between) is not None or _OF_UNSPACED.match(token) is not None)
+        last = match.end()
+    return Tokens(words, starts, stops, places, glued)
+
+
+def _counts(sign: str) -> bool:
+    """Whether a sign says something: currencies, signs of mathematics, and a few more."""
+    return sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm")
+
+
+class _Text:
+    """A document's text, ready for comparing."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens = text, tokens_of(text)
+        self.joined = "".join(self.tokens.words)
+        self.at: dict[str, list[int]] = {}
+        for number, word in enumerate(self.tokens.words):
+            self.at.setdefault(word, []).append(number)
+
+    def find(self, quote: Tokens, start: int = 0) -> tuple[int, int] | None:
+        """The first tokens `[first, stop)` from `start` on that are those of a quotation; None: there are none."""
+        wanted, mine = "".join(quote.words), self.tokens
+        place = mine.places[start] if start < len(mine.places) else len(self.joined)
+        while (place := self.joined.find(wanted, place)) >= 0:
+            first = bisect_left(mine.places, place)
+            stop = bisect_left(mine.places, place + len(wanted))
+            whole = mine.places[first] == place and mine.places[stop] == place + len(wanted)
+            if whole and self._same_edges(quote, first, stop):
+                return first, stop
+            place += 1
+        return None
+
+    def _same_edges(self, quote: Tokens, first: int, stop: int) -> bool:
+        """Whether words begin at the same places, but where either text joins them."""
+        mine, base = self.tokens, self.tokens.places[first]
+        ours = {mine.places[n] - base: mine.glued[n] for n in range(first + 1, stop)}
+        theirs = {quote.places[n]: quote.glued[n] for n in range(1, len(quote.words))}
+        return all((ours.get(edge) or theirs.get(edge)) for edge in ours.keys() ^ theirs.keys())
+
+    def nearest(self, quote: Tokens) -> tuple[float, int, int]:
+        """The tokens `[first, stop)` that hold most of a quotation's words near each other, and the share of these."""
+        wanted = Counter(quote.words)
+        places = sorted((place, word) for word in wanted for place in self.at.get(word, ()))
+        width = len(quote.words) + max(2, len(quote.words) // 3)
+        held: Counter[str] = Counter()
+        best, edges, left, count = 0, (0, 0), 0, 0
+        for right, (place, word) in enumerate(places):
+            count += held[word] < wanted[word]
+            held[word] += 1
+            while place - places[left][0] >= width:
+                gone = places[left][1]
+                held[gone] -= 1
+                count -= held[gone] < wanted[gone]
+                left += 1
+            while held[places[left][1]] > wanted[places[left][1]]:  # it stands again further on
+                held[places[left][1]] -= 1
+                left += 1
+            if count > best:
+                best, edges = count, (places[left][0], places[right][0] + 1)
+        return best / len(quote.words), *edges
+
+
+def check_quotes(
+    retriever: Retriever, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
+) -> list[QuoteCheck]:
+    """Look for every quotation of an answer in the hits that it was made from, then in the whole index.
+
+    Args:
+        retriever: over the index.
+        answer: plain text or Markdown.
+        hits: what the answer was made from, in the order of its marks `[1]`, `[2]`; None: only the index counts.
+        filter: only documents that satisfy it exist.
+
+    Returns:
+        One for each quotation, in order. One or two words that are not found are no quotation and are left out.
+
+    Raises:
+        ConfigError: `answer` is not a text.
+    """
+    if not isinstance(answer, str):
+        raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
+    asked = [(each, _parts(each.text)) for each in quotations(answer)]
+    asked = [(each, parts) for each, parts in asked if parts]
+    checker = _Checker(retriever, hits, filter)
+    found: list[QuoteCheck] = []
+    for start in range(0, len(asked), _TOGETHER):
+        found += checker.check(asked[start : start + _TOGETHER])
+    few = LEAST_WORDS
+    return [
+        check
+        for check, (_, parts) in zip(found, asked, strict=True)
+        if check.verdict in ("found", "elsewhere") or sum(len(part.words) for part in parts) >= few
+    ]
+
+
+def _parts(quote: str) -> list[Tokens]:
+    """A quotation's tokens, in parts where an ellipsis says that something was left out."""
+    parts = [tokens_of(part) for part in _LEFT_OUT.split(quote)]
+    return [part for part in parts if part.words]
+
+
+class _Checker:
+    def __init__(self, retriever: Retriever, hits: Sequence[Hit] | None, filter: Filter | None) -> None:
+        self._retriever, self._hits, self._filter = retriever, hits, filter
+        self._texts = lru_cache(maxsize=64)(_Text)
+        self._known: dict[str, Document] = {}
+
+    def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
+        candidates = self._candidates([each.text for each, _ in asked])
+        named = {hit.id for hit in self._hits or ()}
+        wanted = {name for names in candidates for name in names} | named
+        if new := sorted(wanted - self._known.keys()):
+            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
+        return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
+
+    def _candidates(self, quotes: list[str]) -> list[list[str]]:
+        """Ids of the documents that hold most of each quotation's words."""
+        options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
+        whole = self._retriever.search(quotes, **options)
+        parts = whole
+        if self._retriever.granularity != "document":
+            parts = self._retriever.search(quotes, **options, unit="passage", fold=False)
+        return [list(dict.fromkeys(hit.id for hit in [*a, *b])) for a, b in zip(parts, whole, strict=True)]
+
+    def _check(self, quotation: Quotation, parts: list[Tokens], names: list[str]) -> QuoteCheck:
+        mark = quotation.mark
+        first = [hit.id for hit in self._hits or ()]
+        if self._hits and mark is not None and 1 <= mark <= len(self._hits):
+            first = [self._hits[mark - 1].id]
+        order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
+        for name in order:
+            if edges := _find_parts(self._text(name), parts):
+                verdict: Verdict = "found" if self._hits is None or name in first else "elsewhere"
+                return self._told(quotation, verdict, name, *edges)
+        for name in order if len(parts) > 1 else ():
+            places = [place for part in parts if (place := self._text(name).find(part))]
+            if len(places) == len(parts):  # all parts, in another order
+                first, stop = min(place[0] for place in places), max(place[1] for place in places)
+                return self._told(quotation, "altered", name, first, stop)
+        quote = tokens_of(" ".join(_LEFT_OUT.split(quotation.text)))
+        best = max(((*self._text(name).nearest(quote), name) for name in order), default=None, key=lambda each: each[0])
+        if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
+            return QuoteCheck(quotation.text, "absent", quotation.position, version=self._version, mark=mark)
+        return self._told(quotation, "altered", best[3], best[1], best[2], quote)
+
+    def _text(self, name: str) -> _Text:
+        text: _Text = self._texts(self._known[name].text)
+        return text
+
+    @property
+    def _version(self) -> str:
+        return self._retriever.version
+
+    def _told(
+        self, quotation: Quotation, verdict: Verdict, name: str, first: int, stop: int, quote: Tokens | None = None
+    ) -> QuoteCheck:
+        document, text = self._known[name], self._text(name)
+        span = text.tokens.starts[first], text.tokens.stops[stop - 1]
+        origin = document.origin
+        page = None if origin is None or origin.pages is None else origin.pages.at(span[0]).number
+        differences: Iterable[tuple[str, str]] = ()
+        if quote is not None:
+            differences = _differences(quote, text, first, stop)
+        return QuoteCheck(
+            quotation.text,
+            verdict,
+            quotation.position,
+            id=name,
+            span=span,
+            stored=document.text[slice(*span)],
+            differences=tuple(differences),
+            page=page,
+            sha256=None if origin is None else origin.sha256,
+            version=self._version,
+            mark=quotation.mark,
+        )
+
+
+def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
+    """The tokens `[first, stop)` that hold all parts of a quotation in order; None: there are none."""
+    first, stop = None, 0
+    for part in parts:
+        found = text.find(part, stop)
+        if found is None:
+            return None
+        first, stop = found[0] if first is None else first, found[1]
+    return None if first is None else (first, stop)
+
+
+def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
+    """Whether at least half of a quotation's longer words are there: short ones are in every text."""
+    longer = [word for word in quote.words if len(word) > 3 or word[0].isdigit()] or quote.words
+    there = set(text.tokens.words[first:stop])
+    return sum(word in there for word in longer) * 2 >= len(longer)
+
+
+def _differences(quote: Tokens, text: _Text, first: int, stop: int) -> Iterator[tuple[str, str]]:
+    stored = text.tokens.words[first:stop]
+    for kind, a, b, c, d in SequenceMatcher(None, quote.words, stored, autojunk=False).get_opcodes():
+        if kind != "equal":
+            yield " ".join(quote.words[a:b]), " ".join(stored[c:d])

@@ -1,0 +1,218 @@
+"""Quotations of answers: found, altered, elsewhere or absent, word for word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.search.quotes import quotations
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOAN = (
+    "# Loan\n\nThe borrower repays the loan in twelve instalments of 1,250.50 EUR. Interest of 4.5 % a year is due on "
+    "1 March. The lender may not sell the loan without consent.\n\n## Default\n\nA well-known rule: who is 30 days "
+    "late pays 2 % more."
+)
+TANK = "# Tank\n\nThe tank holds 900 litres at -5 degrees. Nobody enters it alone. Open the vent before the hatch."
+JAPANESE = "\u5951\u7d04\u306f\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5\u3067\u7d42\u4e86\u3059\u308b\u3002"
+ROWS = [
+    {"_id": "loan", "text": LOAN, "team": "bank"},
+    {"_id": "tank", "text": TANK, "team": "plant"},
+    {"_id": "japanese", "text": JAPANESE, "team": "plant"},
+]
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    root = tmp_path_factory.mktemp("quotes") / "ix"
+    build_index(ROWS, root, model=FakeEmbedder())
+    with Retriever.load(root, model=FakeEmbedder()) as found:
+        yield found
+
+
+def verdicts(retriever: Retriever, answer: str) -> list[str]:
+    return [check.verdict for check in retriever.check_quotes(answer)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ('It says "one two" and \u201ethree\u201c.', ["one two", "three"]),
+        ("\u00abone\u00bb \u00bbtwo\u00ab \u300cthree\u300d \u2018four\u2019", ["one", "two", "three", "four"]),
+        ("\u2018the tenant\u2019s notice\u2019 counts", ["the tenant\u2019s notice"]),
+        ("> one\n> two\n\nand\n\n> three", ["one\ntwo", "three"]),
+        ('`"code"` and\n```\n"code"\n```\n"text"', ["text"]),
+        ('a 5" pipe, an open "quotation', []),
+        ('"" \u201c \u201d', []),
+    ],
+)
+def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:
+    assert [each.text for each in quotations(answer)] == expected
+
+
+@pytest.mark.parametrize(("answer", "mark"), [('"a" [2]', 2), ('"a," [12].', 12), ('"a" is [1]', None), ("> a [3]", 3)])
+def test_the_mark_beside_it(answer: str, mark: int | None) -> None:
+    (found,) = quotations(answer)
+    assert (found.text.rstrip(","), found.mark) == ("a", mark)
+
+
+def test_marks_without_end_take_linear_time() -> None:
+    assert list(quotations("\u201c" * 50_000)) == []
+    assert len(list(quotations('"a" ' * 50_000))) == 50_000
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "repays the loan in twelve instalments of 1,250.50 EUR",
+        "REPAYS  the\nloan in twelve instal-\nments",
+        "A well known rule: who is 30 days late",
+        "a wellknown rule",
+        "Interest of 4.5 % a year",
+        "may not sell the loan \u2026 who is 30 days late",
+        "The borrower repays [...] without consent",
+        "holds 900 litres at \u22125 degrees",
+        "\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5",
+        "instalments",
+    ],
+)
+def test_found(quote: str, retriever: Retriever) -> None:
+    (check,) = retriever.check_quotes(f"It says \u201c{quote}\u201d.")
+    assert check.verdict == "found"
+    text = next(row["text"] for row in ROWS if row["_id"] == check.id)
+    assert check.span is not None
+    assert text[slice(*check.span)] == check.stored
+
+
+@pytest.mark.parametrize(
+    ("quote", "differences"),
+    [
+        ("repays the loan in eleven instalments", [("eleven", "twelve")]),
+        ("instalments of 1,350.50 EUR. Interest of 4.5 %", [("1,350.50", "1,250.50")]),
+        ("Interest of 45 % a year is due", [("45", "4.5")]),
+        ("Interest of 4.5 \u20ac a year is due on 1 March", [("\u20ac", "%")]),
+        ("The lender may sell the loan without consent", [("", "not")]),
+        ("The lender may not sell the loan with consent", [("with", "without")]),
+        ("The tank holds 900 litres at 5 degrees", [("5", "-5")]),
+        ("Open the hatch before the vent", None),
+        ("No body enters it alone", None),
+        ("who is 30 days late \u2026 may not sell the loan", None),
+    ],
+)
+def test_altered(quote: str, differences: list[tuple[str, str]] | None, retriever: Retriever) -> None:
+    (check,) = retriever.check_quotes(f'"{quote}"')
+    assert check.verdict == "altered"
+    if differences is not None:
+        assert list(check.differences) == differences
+
+
+@pytest.mark.parametrize("quote", ["The garden is watered by the neighbours on Sunday", "the and of is a in it to be"])
+def test_absent(quote: str, retriever: Retriever) -> None:
+    (check,) = retriever.check_quotes(f'"{quote}"')
+    assert (check.verdict, check.id, check.span) == ("absent", None, None)
+
+
+def test_one_or_two_words_that_are_not_there_are_no_quotation(retriever: Retriever) -> None:
+    assert retriever.check_quotes('the "so called" pump') == []
+
+
+def test_in_the_hit_that_is_named_in_another_or_in_none(retriever: Retriever) -> None:
+    hits = [hit for hit in retriever.search("loan", k=3, mode="lexical") if hit.id == "loan"]
+    hits += [hit for hit in retriever.search("tank", k=3, mode="lexical") if hit.id == "tank"]
+    answer = '"Nobody enters it alone" [2] "Nobody enters it alone" [1] "Nobody enters it alone"'
+    found = retriever.check_quotes(answer, hits)
+    assert [(check.verdict, check.id, check.mark) for check in found] == [
+        ("found", "tank", 2), ("elsewhere", "tank", 1), ("found", "tank", None),
+    ]  # fmt: skip
+    assert retriever.check_quotes('"Nobody enters it alone"', hits[:1])[0].verdict == "elsewhere"
+    assert retriever.check_quotes('"Nobody enters it alone"', [])[0].verdict == "elsewhere"
+
+
+def test_only_documents_of_the_filter_exist(retriever: Retriever) -> None:
+    (check,) = retriever.check_quotes('"Nobody enters it alone"', filter={"team": "bank"})
+    assert check.verdict == "absent"
+
+
+def test_page_file_and_version_of_what_is_found(tmp_path_factory: pytest.TempPathFactory) -> None:
+    top = tmp_path_factory.mktemp("files")
+    (top / "f").mkdir()
+    (top / "f" / "a.txt").write_text("The vent is open.\n\fThe hatch is closed at night.")
+    build_index(top / "f", top / "ix", model=FakeEmbedder())
+    with Retriever.load(top / "ix", model=FakeEmbedder()) as found:
+        (check,) = found.check_quotes('"The hatch is closed"')
+        assert check.version == found.version
+        assert len(check.sha256 or "") == 64
+
+
+def test_what_is_no_answer(retriever: Retriever) -> None:
+    assert retriever.check_quotes("") == []
+    with pytest.raises(ConfigError, match="answer is of type int"):
+        retriever.check_quotes(3)  # type: ignore[arg-type]
+
+
+# --- reading without a search -----------------------------------------------------------------------------------------
+
+
+def test_grep(retriever: Retriever) -> None:
+    found = retriever.grep(r"\d+ (days|litres)")
+    assert [(match.id, match.line[:5]) for match in found] == [("loan", "A wel"), ("tank", "The t")]
+    assert LOAN[slice(*found[0].span)] == "30 days"
+    assert [match.id for match in retriever.grep("TANK", ignore_case=True, limit=1)] == ["tank"]
+    assert retriever.grep("TANK") == []
+    assert retriever.grep("^# ", filter={"team": "bank"})[0].id == "loan"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "message"),
+    [
+        ("(", {}, "not an expression"),
+        ("", {}, "must have 1 to 1,000"),
+        ("a" * 1001, {}, "must have 1 to 1,000"),
+        ("a", {"limit": 0}, "must be 1 to 1,000"),
+        ("a", {"limit": 1001}, "must be 1 to 1,000"),
+    ],
+)
+def test_what_is_no_expression(pattern: str, options: dict[str, int], message: str, retriever: Retriever) -> None:
+    with pytest.raises(ConfigError, match=message):
+        retriever.grep(pattern, **options)  # type: ignore[arg-type]
+
+
+def test_an_expression_that_would_run_for_ever(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from aveyb_retrieval.indexes.search.reading import grep
+
+    root = tmp_path_factory.mktemp("long") / "ix"
+    build_index([{"_id": "a", "text": "a" * 20_000 + " b"}], root, model=FakeEmbedder())
+    with (
+        Retriever.load(root, model=FakeEmbedder()) as found,
+        pytest.raises(ConfigError, match=r"took longer than 0\.1 s"),
+    ):
+        grep(found, "(a+)+c", seconds=0.1)
+
+
+def test_outline_and_parts(retriever: Retriever) -> None:
+    sections = retriever.outline("loan")
+    assert [section.heading for section in sections] == ["Loan", "Default"]
+    assert sections[0].span == (0, LOAN.index("## Default"))
+    part = retriever.read("loan", heading=" default ")
+    assert (part.text, part.left_out) == (LOAN[LOAN.index("## Default") :], 0)
+    short = retriever.read("loan", max_tokens=25)
+    assert short.text.rstrip().endswith("EUR.")
+    assert short.left_out == len(LOAN) - len(short.text)
+    assert retriever.read("loan", span=(10, 20)).text == LOAN[10:20]
+    with pytest.raises(InputError, match="no heading 'Rent'; the headings are 'Loan', 'Default'"):
+        retriever.read("loan", heading="Rent")
+    with pytest.raises(InputError):
+        retriever.outline("nothing")
+    for options in ({"span": (0, 10_000)}, {"span": (5, 2)}, {"span": (0, 1), "heading": "Loan"}, {"max_tokens": 0}):
+        with pytest.raises(ConfigError):
+            retriever.read("loan", **options)  # type: ignore[arg-type]
+
+
+def test_what_a_document_is_called(retriever: Retriever) -> None:
+    assert [document.name for document in retriever.documents()] == ["Loan", "Tank", "japanese"]
