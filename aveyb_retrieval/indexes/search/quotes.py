@@ -328,8 +328,8 @@ class _Checker:
         for name in order if len(parts) > 1 else ():
             places = [place for part in parts if (place := self._text(name).find(part))]
             if len(places) == len(parts):  # all parts, in another order
-                first, stop = min(place[0] for place in places), max(place[1] for place in places)
-                return self._told(quotation, "altered", name, first, stop)
+                begin, end = min(place[0] for place in places), max(place[1] for place in places)
+                return self._told(quotation, "altered", name, begin, end)
         quote = tokens_of(" ".join(_LEFT_OUT.split(quotation.text)))
         best = max(((*self._text(name).nearest(quote), name) for name in order), default=None, key=lambda each: each[0])
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
