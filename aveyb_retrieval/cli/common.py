@@ -336,6 +336,8 @@ FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
     click.option("--file-seconds", type=click.IntRange(min=1), default=120, metavar="N",
                  help="Processor time that reading one file may take."),
+    click.option("--path-fields", metavar="PATTERN",
+                 help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
 )  # fmt: skip
 MAX_LINE = click.option(
     "--max-line",
@@ -344,7 +346,9 @@ MAX_LINE = click.option(
     metavar="BYTES",
     help="Longest line, or text of a file, that is read as a document.",
 )
-ENCODING = click.option("--encoding", help="Encoding of text files, such as cp1252.  [default: UTF-8]")
+ENCODING = click.option(
+    "--encoding", help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252."
+)
 VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
 FIELDS = together(
     MAX_LINE,

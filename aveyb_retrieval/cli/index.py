@@ -207,7 +207,8 @@ def sync(
     from aveyb_retrieval.indexes.changes.sync import plan_sync, sync_index, watch_folder
 
     if dry_run:
-        _print_plan(plan_sync(folder, directory, follow_links=arguments["follow_links"]), verbose=verbose)
+        found = {name: arguments[name] for name in ("follow_links", "path_fields")}
+        _print_plan(plan_sync(folder, directory, **found), verbose=verbose)
         return
 
     def run() -> Report:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import glob
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,12 @@ from aveyb_retrieval.documents.json_lines import (
     split_suffix,
 )
 from aveyb_retrieval.documents.readers.base import Unreadable, too_long
+from aveyb_retrieval.documents.readers.charsets import is_seven_bit
 from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.reading import ColumnType, Reading, convert, fits, transcode
+from aveyb_retrieval.documents.readers.tables import SEPARATORS
+from aveyb_retrieval.documents.reading import ColumnType, Reading, convert, fits, is_utf8, transcode
 from aveyb_retrieval.documents.records import (
     FieldNames,
     Item,
@@ -54,8 +57,6 @@ from aveyb_retrieval.documents.records import (
     shown,
 )
 from aveyb_retrieval.errors import InputError, extra_for
-
-SEPARATORS = (",", ";", "\t", "|")
 
 OpenBlocks = Callable[[], Iterator[bytes]]
 """Opens a table from its start, as UTF-8."""
@@ -75,7 +76,7 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
     header: list[str] | None = None
     for location, row in _rows(open_blocks(), source, separator, reading.max_line):
         if header is None:
-            header = row
+            header = _named_columns(row)
         elif not row:
             continue  # a blank line
         elif len(row) != len(header):
@@ -111,6 +112,7 @@ def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Readin
     """The types of all columns that are metadata and no strings: those that are given, and those of their values."""
     rows = _rows(open_blocks(), source, separator, reading.max_line)
     location, header = next(rows, (SourceLocation(source, 1), []))
+    header = _named_columns(header)
     _check_header(header, location, reading)
     id_field = reading.names.id or ("_id" if "_id" in header else "id")
     inferred = {
@@ -126,8 +128,18 @@ def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Readin
     return {column: kind for column, kind in types.items() if kind != "string"}
 
 
+def _named_columns(header: list[str]) -> list[str]:
+    """The names of columns; one without is called by its place: "column 3"."""
+    return [name if name.strip() else f"column {place}" for place, name in enumerate(header, start=1)]
+
+
 def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
     names = reading.names
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise InputError(
+            f"{location}: the header names {twice[0]!r} {header.count(twice[0])} times, and only one of "
+            "its values could be kept; rename a column"
+        )
     given = [
         names.text,
         *([names.id] if names.id else []),
@@ -306,7 +318,10 @@ def _read_parquet(path: Path, reading: Reading) -> Iterator[Item]:
 
 
 def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[bytes]:
-    """The contents of a file, decompressed, as UTF-8."""
+    """The contents of a file, decompressed, as UTF-8; `encoding` is for a file that is not."""
+    if encoding is not None and not is_seven_bit(encoding):
+        with path.open("rb") as handle:
+            encoding = None if is_utf8(decompress(handle, path, compression)) else encoding
     with path.open("rb") as handle:
         yield from transcode(decompress(handle, path, compression), encoding, path_text(path))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.json_lines import COMPRESSED, split_suffix
+from aveyb_retrieval.documents.labels import Labels
 from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, FileKind, kind_of
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, found_kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
@@ -23,6 +25,7 @@ from aveyb_retrieval.documents.records import (
     Record,
     Rejected,
     SourceLocation,
+    metadata_json,
     path_text,
     read_row,
 )
@@ -30,7 +33,7 @@ from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from aveyb_retrieval.documents.reading import Reading
 
@@ -54,6 +57,7 @@ class SourceFile:
         folder: The folder that is read, as an absolute path.
         kind: How it is read.
         named: It was not found in a folder, but asked for by its name: a link is followed, and it must be readable.
+        metadata: What its folder says of it.
     """
 
     path: Path
@@ -61,6 +65,13 @@ class SourceFile:
     folder: str
     kind: FileKind
     named: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def digest(self, sha256: str) -> str:
+        """Return what tells whether its document has changed: the hash of its bytes, and of what its folder says."""
+        if not self.metadata:
+            return sha256
+        return hashlib.sha256(f"{sha256} {metadata_json(self.metadata)}".encode()).hexdigest()
 
 
 class Listing(NamedTuple):
@@ -71,15 +82,16 @@ class Listing(NamedTuple):
     unreadable: list[Rejected]
 
 
-def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
+def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | None = None) -> Listing:
     """List the files below a folder that hold one document each, and what is left out.
 
     Hidden files and folders are left out, and links, unless they are followed: a folder that somebody else has made
     may hold a link to a file that is nobody's business. Depth is bounded only by the longest path of the system.
 
     Raises:
-        InputError: the folder itself cannot be read.
+        InputError: the folder itself, or its file of metadata, cannot be read.
     """
+    labels = Labels.of_folder(folder, path_fields, follow_links=follow_links)
     files: list[SourceFile] = []
     notices: list[Notice] = []
     unreadable: list[Rejected] = []
@@ -101,15 +113,19 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
             is_folder = _is_folder(entry, follow_links)
             if notice := _left_out(path, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
                 notices.append(notice)
+            elif path == labels.file:
+                notices.append(Notice(path_text(path), "metadata of the other files", left_out=False, harmless=True))
             elif not is_folder:
-                kind = kind_of(path)
+                kind = found_kind_of(path)
                 assert kind is not None  # `_left_out` has a reason for the others
-                files.append(SourceFile(path, path_text(path.relative_to(folder).as_posix()), whole, kind))
+                name = path_text(path.relative_to(folder).as_posix())
+                files.append(SourceFile(path, name, whole, kind, metadata=labels.of(name)))
             elif (identity := _identity(path)) in seen:
                 notices.append(Notice(path_text(path), "a folder that is read already, by another name", harmless=True))
             else:
                 seen.add(identity)
                 waiting.append(path)
+    notices += [Notice(path_text(labels.file), reason, left_out=False) for reason in labels.unused() if labels.file]
     return Listing(
         sorted(files, key=lambda file: Path(file.id)),
         sorted(notices, key=lambda notice: notice.path),
@@ -149,7 +165,7 @@ def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
         return Notice(shown, "a link (--follow-links, follow_links)")
     if is_folder:
         return None
-    if kind_of(path) is not None:
+    if found_kind_of(path) is not None:
         return None if path.is_file() else Notice(shown, "not a plain file")
     suffix, _ = split_suffix(path)
     if suffix in MANY_DOCUMENTS:
@@ -172,7 +188,7 @@ def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
     Raises:
         InputError: there is none.
     """
-    files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links)
+    files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links, path_fields=reading.path_fields)
     if not files:
         found = f": {summary(notices)}" if notices else ""
         raise InputError(
@@ -185,7 +201,7 @@ def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
 
 def known_files() -> str:
     """The suffixes of files that hold one document each, as a list in words."""
-    return ", ".join(SUFFIXES)
+    return ", ".join([*SUFFIXES, *TABLES])
 
 
 def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
@@ -218,16 +234,19 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
         return
     if found.warning:
         yield Notice(shown, shortened(found.warning, LONGEST_REASON), left_out=False)
+    metadata = {**found.metadata, **file.metadata}
+    title = metadata.pop("title", None)
     row = {
         "_id": file.id,
-        "title": found.title or _stem(file.path),
+        "title": title if isinstance(title, str) and title else found.title or _stem(file.path),
         "text": found.text,
         "path": file.id,
         "type": file.kind.name,
         "modified": modified,
+        "metadata": metadata,
     }
     item = read_row(row, location, FieldNames())
-    origin = FileOrigin(digest, file.folder, found.pages)
+    origin = FileOrigin(file.digest(digest), file.folder, found.pages)
     yield replace(item, origin=origin) if isinstance(item, Record) else replace(item, found=not file.named)
 
 

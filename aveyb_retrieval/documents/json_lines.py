@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from aveyb_retrieval.documents.readers.base import too_long, wrong_byte
+from aveyb_retrieval.documents.readers.base import too_long
+from aveyb_retrieval.documents.readers.charsets import wrong_byte
 from aveyb_retrieval.documents.records import (
     LARGEST_LINE,
     SHOWN,
@@ -26,6 +27,7 @@ from aveyb_retrieval.documents.records import (
     read_row,
     refuse_constant,
     shown,
+    unique_fields,
 )
 from aveyb_retrieval.errors import InputError
 
@@ -38,7 +40,7 @@ _BLOCK = 1 << 20
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 COMPRESSED = tuple(_CODECS)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=unique_fields)
 _LEAST = 1 << 16  # characters that are read at once
 
 

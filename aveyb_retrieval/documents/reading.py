@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FILE_SECONDS, wrong_byte
+from aveyb_retrieval.documents.readers.base import FILE_SECONDS
+from aveyb_retrieval.documents.readers.charsets import python_encoding, without_mark, wrong_byte
 from aveyb_retrieval.documents.records import LARGEST_LINE, MAX_LINE, FieldNames
 from aveyb_retrieval.errors import ConfigError, InputError
 
@@ -29,11 +30,12 @@ class Reading:
     Attributes:
         names: Of the id, title and text fields.
         max_line: Bytes that a line, a row of a table or the text of a file may have.
-        encoding: Of text files; None is UTF-8, or UTF-16 where a byte order mark says so.
+        encoding: Of texts that are not UTF-8 and do not name their own; None: there are none.
         types: Of columns of CSV and TSV files, by their names: "int", "float", "bool" or "string". The others are
             inferred from all rows of a file.
         follow_links: Whether links that are found in a folder are followed.
         file_seconds: Seconds of processor time that reading one file may take.
+        path_fields: How the paths of files below a folder become fields, such as "{team}/{year}/*"; None: not at all.
 
     Raises:
         ConfigError: a field is out of range, or not known.
@@ -45,13 +47,14 @@ class Reading:
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     follow_links: bool = False
     file_seconds: int = FILE_SECONDS
+    path_fields: str | None = None
 
     def __post_init__(self) -> None:
         length = self.max_line
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LARGEST_LINE:
             raise ConfigError(f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}")
-        if self.encoding is not None and not _is_encoding(self.encoding):
-            raise ConfigError(f"encoding={self.encoding!r}: not an encoding of text that Python has, such as cp1252")
+        if self.encoding is not None and (not isinstance(self.encoding, str) or not python_encoding(self.encoding)):
+            raise ConfigError(f"encoding={self.encoding!r}: not an encoding of text that is known, such as cp1252")
         if isinstance(self.file_seconds, bool) or not isinstance(self.file_seconds, int) or self.file_seconds < 1:
             raise ConfigError(f"file_seconds={self.file_seconds!r}: must be a whole number of at least 1")
         for column, kind in self.types.items():
@@ -67,14 +70,9 @@ class Reading:
             described["types"] = dict(self.types)
         if self.follow_links:
             described["follow_links"] = True
+        if self.path_fields is not None:
+            described["path_fields"] = self.path_fields
         return described
-
-
-def _is_encoding(name: str) -> bool:
-    try:
-        return isinstance("".encode(name), bytes) and isinstance(b"".decode(name), str)
-    except (LookupError, ValueError):
-        return False
 
 
 def convert(value: str, kind: str) -> Any:
@@ -105,10 +103,16 @@ def fits(value: str, kind: str) -> bool:
     return True
 
 
-class ColumnType:
-    """The narrowest type that fits all values of a column: int, float, bool, or string.
+def _loses_nothing(value: str, kind: str) -> bool:
+    """Whether a number is written as Python writes it: of "1.10" a zero would be lost, "1E5" may be a code."""
+    return kind != "float" or value.strip() in (repr(float(value)), repr(float(value)).removesuffix(".0"))
 
-    A number with leading zeros, a sign in front or more than 18 digits is a string: it is rather a code than a number.
+
+class ColumnType:
+    """The narrowest type that fits all values of a column and loses nothing of them: int, float, bool, or string.
+
+    A number with zeros in front or behind, a sign in front, an exponent or more than 18 digits is a string: it is
+    rather a code than a number.
     """
 
     def __init__(self) -> None:
@@ -120,7 +124,7 @@ class ColumnType:
         if not value.strip():
             return
         self._blank = False
-        self._fitting = [kind for kind in self._fitting if fits(value, kind)]
+        self._fitting = [kind for kind in self._fitting if fits(value, kind) and _loses_nothing(value, kind)]
 
     @property
     def name(self) -> str:
@@ -129,7 +133,7 @@ class ColumnType:
 
 
 def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Iterator[bytes]:
-    """Yield blocks of bytes as UTF-8, from an encoding or, where None, from UTF-16 if a byte order mark says so.
+    """Yield blocks of bytes as UTF-8, from an encoding or, where None, from UTF-16 or UTF-32 as their first bytes say.
 
     UTF-8 is passed on as it is: its lines are decoded one by one, so that a bad one can be skipped.
 
@@ -138,18 +142,36 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
     """
     blocks = iter(blocks)
     first = next(blocks, b"")
-    if encoding is None and first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    if encoding is None or codecs.lookup(encoding).name == "utf-8":
+    wide = _marked_wide(first) or without_mark(first)
+    name = wide or (python_encoding(encoding) if encoding else None) or "utf-8"
+    if codecs.lookup(name).name == "utf-8":
         yield first
         yield from blocks
         return
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = codecs.getincrementaldecoder(name)()
     done = 0
     for block in itertools.chain((first,), blocks, (b"",)):
         try:
             yield decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             position = done + len(block) - len(error.object) + error.start  # `object` begins with what was left over
-            raise InputError(f"{source}: {wrong_byte(error, encoding, position)}") from None
+            raise InputError(f"{source}: {wrong_byte(error, encoding or name, position)}") from None
         done += len(block)
+
+
+def _marked_wide(first: bytes) -> str:
+    """UTF-32 or UTF-16 where a byte order mark says so; "" of others."""
+    if first.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+
+
+def is_utf8(blocks: Iterable[bytes]) -> bool:
+    """Return whether bytes are UTF-8; a part of a character at the end is."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for block in blocks:
+            decoder.decode(block)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
@@ -92,7 +93,7 @@ class FileOrigin:
     """The file that a document was read from: how it is told whether it has changed, and where its pages begin.
 
     Attributes:
-        sha256: Of the file's bytes, as hexadecimal digits.
+        sha256: Of the file's bytes and of what its folder says of it, as hexadecimal digits.
         folder: The folder whose files were read, as an absolute path.
         pages: None where the file has no pages.
     """
@@ -365,7 +366,7 @@ def parse_json(text: str) -> Mapping[str, Any]:
         BadRecord: it is not JSON, or not an object.
     """
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique_fields)
     except RecursionError:
         raise BadRecord(f"nested more than {MAX_DEPTH} levels deep") from None
     except BadRecord:
@@ -375,6 +376,19 @@ def parse_json(text: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadRecord(f"a JSON object is needed, this is {_kind(value)}")
     return value
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its fields.
+
+    Raises:
+        BadRecord: two have one name; Python's parser would keep the last one.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((name, count),) = Counter(name for name, _ in pairs).most_common(1)
+        raise BadRecord(f"the field {shown(name)!r} is there {count} times; rename one of them")
+    return found
 
 
 def refuse_constant(name: str) -> None:

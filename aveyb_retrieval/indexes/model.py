@@ -208,10 +208,11 @@ class ReadOptions(TypedDict, total=False):
         on_error: What to do with an item that is no document: "stop"; "skip" lists it in `Report.rejected_file` and
             goes on; "auto" (default) does so with files that were found in folders, and stops at all else.
         max_line: A line of the corpus, or the text of a file, has at most this many bytes; a longer one is no document.
-        encoding: Of text files, such as "cp1252"; None is UTF-8, or UTF-16 where a byte order mark says so.
+        encoding: Of texts that are not UTF-8 and do not name their own, such as "cp1252".
         types: Types of columns of CSV and TSV files: "int", "float", "bool" or "string"; the others are inferred.
         follow_links: Also read links that are found in folders; without it they are left out, with a notice.
         file_seconds: Seconds of processor time that reading one file may take.
+        path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
     """
 
     id_field: str | None
@@ -223,6 +224,7 @@ class ReadOptions(TypedDict, total=False):
     types: Mapping[str, str] | None
     follow_links: bool
     file_seconds: int
+    path_fields: str | None
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -366,6 +368,7 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
         dict(options.get("types") or {}),
         options.get("follow_links", False),
         options.get("file_seconds", FILE_SECONDS),
+        options.get("path_fields"),
     )
 
 

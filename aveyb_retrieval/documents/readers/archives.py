@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import MAX_UNPACKED, FileText, Parts, Unreadable, one_line
 
@@ -80,11 +80,18 @@ MAX_DEPTH = 3  # of files in files
 class InnerFiles:
     """The text of a file that holds others: each has a heading with its name, and is a page.
 
-    `read_inner` reads one by the reader of its kind; None where the kind is not known.
+    `read_inner` reads one by the reader of its kind; None where the kind is not known, which `knows` tells of a name.
     """
 
-    def __init__(self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int) -> None:
+    def __init__(
+        self,
+        read_inner: Callable[[str, bytes, int], FileText | None],
+        knows: Callable[[str], bool],
+        longest: int,
+        depth: int,
+    ) -> None:
         self._read_inner = read_inner
+        self.knows = knows
         self._parts = Parts("file", longest)
         self._depth = depth
         self._left_out: list[str] = []
@@ -98,13 +105,13 @@ class InnerFiles:
         """Note that a file was not read."""
         self._left_out.append(f"{name}: {reason}")
 
-    def read(self, name: str, load: Callable[[], bytes]) -> None:
-        """Read one file, whose bytes `load` gives, or note why it was not read."""
+    def read(self, name: str, load: Callable[[], bytes], as_name: str = "") -> None:
+        """Read one file, whose bytes `load` gives, as if it were called `as_name`, or note why it was not read."""
         if self._depth >= MAX_DEPTH:
             self.leave_out(name, f"{MAX_DEPTH} files deep")
             return
         try:
-            found = self._read_inner(name, load(), self._depth + 1)
+            found = self._read_inner(as_name or name, load(), self._depth + 1)
         except Unreadable as reason:
             self.leave_out(name, str(reason))
             return
@@ -114,20 +121,21 @@ class InnerFiles:
             self.leave_out(name, f"not readable ({type(error).__name__}: {one_line(str(error))})")
             return
         if found is None:
-            self.leave_out(name, f"unknown kind {PurePosixPath(name).suffix}")
+            suffix = PurePosixPath(name).suffix
+            self.leave_out(name, f"unknown kind {suffix}" if suffix else "unknown kind")
             return
         if found.text.strip():
             self.add(name, found.text)
         if found.warning:
             self._warnings.append(f"{name}: {found.warning}")
 
-    def text(self, title: str) -> FileText:
+    def text(self, title: str, metadata: dict[str, Any] | None = None) -> FileText:
         """Return what was read, and which files were not."""
         warnings = list(self._warnings)
         if self._left_out:
             files = "files" if len(self._left_out) > 1 else "file"
             warnings.insert(0, f"{len(self._left_out):,} {files} in it left out: " + "; ".join(self._left_out))
-        return self._parts.text(title, "; ".join(warnings))
+        return self._parts.text(title, "; ".join(warnings), metadata)
 
 
 def read_zip(data: bytes, inner: InnerFiles) -> FileText:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Whatever is read from a file that may be hostile is bounded by these.
 MAX_FILE = 512 << 20  # bytes of a file
@@ -14,8 +17,9 @@ MAX_UNPACKED = 256 << 20  # bytes of what is packed in it
 FILE_SECONDS = 120  # of processor time, for each
 LONGEST_TITLE = 1000  # characters
 
-_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")  # control characters; tab, newline, form feed stay
+# Where a word may be divided: no part of it. In scripts without blanks a zero-width one parts words, and stays.
+_DIVISIONS = re.compile("[\u00ad\u2060\ufeff]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
 
 
 class Unreadable(Exception):
@@ -33,12 +37,14 @@ class FileText:
             like one (end such a line of a reader's own with a stop); a listing between fences ("~~~~") holds none.
         pages: Where its pages begin in the text; None where the format has none.
         warning: Which part of the file holds no text that could be read; "" where all of it was read.
+        metadata: What the file says of itself beside its title (author, date of a mail), as JSON can hold it.
     """
 
     title: str
     text: str
     pages: Pages | None = None
     warning: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class Parts:
@@ -73,32 +79,11 @@ class Parts:
         self._texts.append(text + end if text else "")
         self._length += len(self._texts[-1])
 
-    def text(self, title: str, warning: str = "") -> FileText:
+    def text(self, title: str, warning: str = "", metadata: dict[str, Any] | None = None) -> FileText:
         """Return the whole."""
         numbered = all(label == str(number) for number, label in enumerate(self._labels, start=1))
         pages = Pages(tuple(self._starts), () if numbered else tuple(self._labels), self._unit) if self else None
-        return FileText(title, "".join(self._texts), pages, warning)
-
-
-def decode(data: bytes, encoding: str | None, errors: str = "strict") -> str:
-    """Decode a text file: by its byte order mark, else by `encoding`, else as UTF-8; `errors` as Python has it.
-
-    Raises:
-        Unreadable: a byte does not fit; the message names it.
-    """
-    mark, name = next(((mark, name) for mark, name in _BOMS if data.startswith(mark)), (b"", encoding or "utf-8"))
-    try:
-        return data[len(mark) :].decode(name, errors)
-    except UnicodeDecodeError as error:
-        raise Unreadable(wrong_byte(error, name, len(mark) + error.start)) from None
-
-
-def wrong_byte(error: UnicodeDecodeError, encoding: str, position: int) -> str:
-    """Say which byte does not fit into an encoding, and what to do."""
-    value = f"0x{error.object[error.start]:02x}"
-    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
-        return f"invalid UTF-8 at byte {position:,} ({value}); name its encoding by --encoding (encoding)"
-    return f"byte {position:,} ({value}) is not {encoding}; --encoding (encoding) names another one"
+        return FileText(title, "".join(self._texts), pages, warning, metadata or {})
 
 
 def too_long(length: int, longest: int) -> str:
@@ -115,7 +100,38 @@ def check_characters(count: int, longest: int) -> None:
 def clean(text: str) -> str:
     """Remove control characters, and end lines with a newline; what is stored as it was written does without."""
     # a vertical tab is a line break inside of a paragraph: of slides, and of mails that Word has written
-    return _NO_TEXT.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\v", "\n"))
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\v", "\n")
+    return whole_words(_NO_TEXT.sub("", text))
+
+
+def whole_words(text: str) -> str:
+    """Remove the characters that only say where a word may be divided: soft hyphens, zero-width blanks."""
+    return text if text.isascii() else _DIVISIONS.sub("", text)
+
+
+def paragraphs(lines: Iterable[str]) -> str:
+    """Return lines as a text, of several blank ones in a row one."""
+    return _BLANK_LINES.sub("\n\n", clean("\n".join(lines))).strip()
+
+
+_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
+_NOBODY = re.compile(
+    r"\(?(?:anonymous|unspecified|unknown|untitled|unnamed|none|no title|title)\)?|python-docx|openpyxl|"
+    r"untitled\d*|document\d*|powerpoint presentation|microsoft word - .*|"
+    r".*\.(?:dvi|tex|docx?|indd|qxd|pdf|rtf|html?|txt)",
+    re.IGNORECASE,
+)
+
+
+def named(value: str | None) -> str:
+    """A title or author as one line; "" where it is what a program writes for want of one."""
+    words = one_line(value or "")
+    return "" if _NOBODY.fullmatch(words) else words
+
+
+def about(author: str | None, created: str | None) -> dict[str, Any]:
+    """Metadata that office programs and PDF have in common; those that are missing are left out."""
+    return {key: value for key, value in (("author", named(author)), ("created", one_line(created or ""))) if value}
 
 
 def one_line(text: str) -> str:

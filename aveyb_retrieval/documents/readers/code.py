@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.pages import MAX_PAGES, Pages
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, decode
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean
+from aveyb_retrieval.documents.readers.charsets import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,23 @@ from aveyb_retrieval.documents.json_lines import decompress, split_suffix
 from aveyb_retrieval.documents.readers.archives import InnerFiles, read_zip
 from aveyb_retrieval.documents.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, too_long
 from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
-from aveyb_retrieval.documents.readers.html import read_epub, read_html
+from aveyb_retrieval.documents.readers.docx import read_docx
+from aveyb_retrieval.documents.readers.epub import read_epub
+from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.mail import read_eml, read_msg
-from aveyb_retrieval.documents.readers.office import read_docx, read_odt, read_pptx, read_spreadsheet
+from aveyb_retrieval.documents.readers.markdown import read_markdown
+from aveyb_retrieval.documents.readers.opendocument import read_odt
 from aveyb_retrieval.documents.readers.pdf import read_pdf
-from aveyb_retrieval.documents.readers.text import read_markdown, read_notebook, read_rtf, read_subtitles, read_text
+from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
+from aveyb_retrieval.documents.readers.slides import read_pptx
+from aveyb_retrieval.documents.readers.tables import read_table
+from aveyb_retrieval.documents.readers.text import (
+    read_calendar,
+    read_notebook,
+    read_rtf,
+    read_subtitles,
+    read_text,
+)
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.system import open_file
 from aveyb_retrieval.wording import shortened
@@ -37,13 +49,16 @@ SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "html",
     ".md": "markdown", ".markdown": "markdown",
     ".txt": "text", ".text": "text", ".rst": "text", ".adoc": "text", ".org": "text",
-    ".eml": "mail", ".msg": "outlook", ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
+    ".eml": "mail", ".msg": "outlook", ".ics": "calendar",
+    ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
     **{suffix: name for name, language in LANGUAGES.items() for suffix in language.suffixes},
 }  # fmt: skip
+# Files that are many documents where they are named, and one sheet where they are found in a folder or a mail.
+TABLES = dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), "table")
 PACKAGES = {  # what a kind needs, and the extra that brings it
-    "pdf": ("pypdfium2", "files"), "docx": ("docx", "files"), "odt": ("lxml", "files"), "rtf": ("striprtf", "files"),
-    "epub": ("selectolax", "files"), "html": ("selectolax", "files"), "pptx": ("pptx", "files"),
-    "spreadsheet": ("python_calamine", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
+    "pdf": ("pypdfium2", "files"), "docx": ("lxml", "files"), "odt": ("lxml", "files"), "rtf": ("striprtf", "files"),
+    "epub": ("selectolax", "files"), "html": ("selectolax", "files"), "pptx": ("lxml", "files"),
+    "spreadsheet": ("lxml", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
     **{name: (language.package, "code") for name, language in LANGUAGES.items() if language.package},
 }  # fmt: skip
 AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
@@ -60,6 +75,13 @@ def kind_of(path: PurePath) -> FileKind | None:
     """The kind of a file, by its suffix; None where it does not hold one document."""
     suffix, compression = split_suffix(path)
     name = SUFFIXES.get(suffix)
+    return FileKind(name, compression) if name else None
+
+
+def found_kind_of(path: PurePath) -> FileKind | None:
+    """The kind of a file that is found in a folder, an archive or a mail: tables are sheets there."""
+    suffix, compression = split_suffix(path)
+    name = SUFFIXES.get(suffix) or TABLES.get(suffix)
     return FileKind(name, compression) if name else None
 
 
@@ -151,12 +173,19 @@ def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: in
     if kind in LANGUAGES:
         return read_code(data, encoding, kind)
     if kind in _HOLDERS:
-        return _HOLDERS[kind](data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
+        return _HOLDERS[kind](data, encoding, _inner(encoding, longest, depth))
     return _READERS[kind](data, encoding, longest)
 
 
+def _inner(encoding: str | None, longest: int, depth: int) -> InnerFiles:
+    def knows(name: str) -> bool:
+        return found_kind_of(PurePosixPath(name)) is not None
+
+    return InnerFiles(partial(_parse_inner, encoding, longest), knows, longest, depth)
+
+
 def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, depth: int) -> FileText | None:
-    kind = kind_of(PurePosixPath(name))
+    kind = found_kind_of(PurePosixPath(name))
     if kind is None:
         return None
     if missing := missing_package(kind.name):
@@ -184,5 +213,7 @@ _READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
     "markdown": lambda data, encoding, _: read_markdown(data, encoding),
     "text": lambda data, encoding, _: read_text(data, encoding),
     "notebook": lambda data, encoding, _: read_notebook(data, encoding),
+    "calendar": lambda data, encoding, _: read_calendar(data, encoding),
+    "table": read_table,
     "subtitles": read_subtitles,
 }

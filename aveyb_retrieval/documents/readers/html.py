@@ -1,24 +1,20 @@
-"""HTML and EPUB: the text that a page shows, with headings, lists and tables."""
+"""HTML: the text that a page shows, with headings, lists and tables."""
 
 from __future__ import annotations
 
-import codecs
-import posixpath
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, clean, decode, one_line
+from aveyb_retrieval.documents.readers.base import FileText, clean, one_line
+from aveyb_retrieval.documents.readers.charsets import decode, marked, python_encoding
+from aveyb_retrieval.documents.readers.marks import lowered, raised
 
 if TYPE_CHECKING:
-    import zipfile
-
-    from selectolax.lexbor import LexborNode
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 _DROPPED = {
-    "script", "style", "noscript", "template", "svg", "head", "nav", "footer", "aside", "iframe", "object", "canvas",
-    "audio", "video", "select", "button", "dialog", "annotation",
+    "script", "style", "noscript", "template", "head", "title", "nav", "iframe", "object", "canvas", "audio", "video",
+    "datalist", "annotation", "annotation-xml", "rp", "desc", "metadata", "area",
 }  # fmt: skip
 _DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
 _DROPPED_CLASSES = {
@@ -28,11 +24,21 @@ _DROPPED_CLASSES = {
 _MAYBE_LINKS = {"sidebar", "related"}  # links of a site, or a box in a text, as DocBook has it
 _PARAGRAPHS = {
     "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
-    "fieldset", "address",
+    "fieldset", "address", "aside", "dialog",
 }  # fmt: skip
-_LINES = {"div", "li", "tr", "dt", "dd", "br", "form", "caption", "figcaption", "summary", "header", "body", "center"}
+_LINES = {
+    "div", "li", "tr", "dt", "dd", "br", "form", "caption", "figcaption", "summary", "header", "footer", "body",
+    "center", "legend", "option", "text", "optgroup",
+}  # fmt: skip
+_APART = {"button", "select", "textarea", "input", "label", "output"}  # side by side on a line, never one word
+_CELLS = {"td", "th"}
+_HELD = {"sup", "sub", "rt", "ruby"}  # what is not written where it stands
+_BLOCKS = {"nav", "iframe", "object", "canvas", "audio", "video"}  # which end a line though they are not read
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
+_TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
+_HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " "}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
@@ -40,59 +46,63 @@ _EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>
 _COMMENT = re.compile(r"^(?=#)", re.MULTILINE)  # of a program, in <pre>: no heading where it is indented
 _LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
-# What browsers read instead of the encoding that is named (WHATWG), by Python's names: most pages that name one of
-# these are in the larger one.
-_LARGER = {
-    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
-    "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949",
-}  # fmt: skip
-_WITH_HOLES = ("cp1252", "cp1254")  # some bytes are no character in Python; browsers show nothing for them
+_MOST_SPANS = 1000  # rows and columns that a cell may span, as browsers have it
+_MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 
 
-def read_html(data: bytes, encoding: str | None) -> FileText:
-    """Read an HTML or XHTML page, in the encoding that is given, that it names, or UTF-8.
+def read_html(data: bytes, encoding: str | None, *, declared: str | None = None) -> FileText:
+    """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the one that is given.
+
+    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of
+    the encoding from outside, which goes before what the page says.
 
     Raises:
         Unreadable: a byte does not fit into the encoding.
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    named = None if encoding else named_encoding(data)
-    text = decode(data, encoding or named, "ignore" if named in _WITH_HOLES else "strict")
+    text = decode(data, encoding, declared=declared or (None if marked(data)[1] else named_encoding(data)))
     tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
     if tree.root is None:
         return FileText("", "")
-    writer = _Writer()
-    _write(tree.css_first("main, [role=main]") or tree.body or tree.root, writer)
-    title = tree.css_first("title") or tree.css_first("h1")
-    return FileText(one_line(title.text() if title is not None else ""), writer.text())
+    found = _shown(tree, hidden_too=False) or _shown(tree, hidden_too=True)
+    title = tree.css_first("head title") or tree.css_first("h1")
+    return FileText(one_line(title.text() if title is not None else ""), found)
+
+
+def _shown(tree: LexborHTMLParser, *, hidden_too: bool) -> str:
+    """The text of a page; with what is hidden where nothing else is there: a page that was saved behind a dialog."""
+    writer = _Writer(tree, hidden_too)
+    tops = [
+        main
+        for main in tree.css("main, [role=main]")
+        if (hidden_too or not _is_hidden_inside(main)) and not _is_inside(main.parent, {"main"})
+    ]
+    for top in tops or filter(None, [tree.body or tree.root]):
+        _write(top, writer)
+        writer.gap(2)
+    return writer.text()
 
 
 def named_encoding(data: bytes) -> str | None:
-    """The encoding that a page names, as browsers take it; None where there is none that Python has."""
+    """The encoding that a page names, as browsers take it; None where there is none that is known."""
     found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
-    name = browser_encoding(found[1].decode("ascii")) if found else None
+    name = python_encoding(found[1].decode("ascii")) if found else None
     return "utf-8" if name and name.startswith("utf-16") else name  # the name could not be read if that were true
-
-
-def browser_encoding(label: str) -> str | None:
-    """The encoding that browsers take a label for; None where Python has none for texts."""
-    try:
-        name = codecs.lookup(label).name
-        "".encode(name)
-    except (LookupError, ValueError):
-        return None
-    return _LARGER.get(name, name)
 
 
 def _write(top: LexborNode, writer: _Writer) -> None:
     """Write a node and all below it, without recursion: a page may be nested as deeply as it is long."""
     node, entering = top, True
     while True:
-        if entering and _enter(node, writer) and node.first_child is not None:
-            node = node.first_child
-            continue
-        _leave(node, writer)
+        if entering:
+            if _enter(node, writer):
+                if node.first_child is not None:
+                    node = node.first_child
+                    continue
+                _leave(node, writer)
+        else:
+            _leave(node, writer)
         if node.mem_id == top.mem_id:
             return
         if node.next is not None:
@@ -108,11 +118,26 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
     if node.is_text_node:
         writer.add(node.text_content or "")
         return False
-    if not node.is_element_node or _is_dropped(node, tag):
+    if not node.is_element_node:
         return False
+    if _is_dropped(node, tag, writer.hidden_too):
+        writer.gap(2 if tag in _PARAGRAPHS else 1 if tag in _LINES or tag in _BLOCKS else 0)
+        return False
+    if writer.has_math and node.parent is not None and node.parent.tag in _MATH and node.prev is not None:
+        writer.join(_MATH[node.parent.tag])
+    _begin(node, tag, writer)
+    return True
+
+
+def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
     if tag in _HEADINGS:
         writer.gap(2)
         writer.begin("#" * _HEADINGS[tag] + " ")
+    elif tag == "table":
+        writer.gap(2)
+        writer.tables.append(_Table(node))
+    elif tag in _CELLS:
+        writer.enter_cell(node)
     elif tag in _PARAGRAPHS:
         writer.gap(2)
         writer.preformatted += tag == "pre"
@@ -120,9 +145,21 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
         writer.gap(1)
         if tag == "li":
             writer.begin("- ")
-    elif tag in ("td", "th"):
-        writer.cell()
-    return True
+        elif tag == "tr" and writer.tables:
+            writer.tables[-1].column = 0
+    elif tag in _APART or tag in _HELD:
+        _begin_inside(node, tag, writer)
+
+
+def _begin_inside(node: LexborNode, tag: str, writer: _Writer) -> None:
+    """Begin an element within a line."""
+    if tag in _APART:
+        writer.add(" ")
+        writer.add(_typed(node) if tag == "input" else "")
+    elif tag == "ruby":
+        writer.readings.append([])
+    else:
+        writer.hold()
 
 
 def _leave(node: LexborNode, writer: _Writer) -> None:
@@ -130,23 +167,92 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
     if tag in _HEADINGS:
         writer.begin("")
         writer.gap(2)
+    elif tag == "table":
+        writer.gap(2)
+        writer.tables.pop()
+    elif tag in _CELLS:
+        writer.leave_cell()
     elif tag in _PARAGRAPHS:
         writer.gap(2)
         writer.preformatted -= tag == "pre" and writer.preformatted > 0
+    elif tag == "tr":
+        writer.leave_row()
     elif tag in _LINES:
         writer.gap(1)
+    elif tag in _APART:
+        writer.add(" ")
+    elif tag in ("sup", "sub", "rt"):
+        writer.release(tag)
+    elif tag == "ruby":
+        writer.write_readings()
 
 
-def _is_dropped(node: LexborNode, tag: str) -> bool:
+def _typed(node: LexborNode) -> str:
+    """What somebody has typed into a field of a form."""
+    attributes = node.attributes
+    return (attributes.get("value") or "") if (attributes.get("type") or "").lower() in _TYPED else ""
+
+
+def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
     if tag in _DROPPED:
         return True
     attributes = node.attributes
-    if "hidden" in attributes or (attributes.get("role") or "").lower() in _DROPPED_ROLES:
+    if not attributes:
+        return _is_around(node, tag) if tag in ("header", "footer", "aside", "option", "dialog") else False
+    if not hidden_too and _is_hidden(attributes, tag):
+        return True
+    role = (attributes.get("role") or "").lower()
+    if role in _DROPPED_ROLES and not (role in ("banner", "contentinfo") and _is_inside_article(node)):
         return True
     classes = {*(attributes.get("class") or "").lower().split(), (attributes.get("id") or "").lower()}
     if tag not in _KEPT and (classes & _DROPPED_CLASSES or (classes & _MAYBE_LINKS and _is_mostly_links(node))):
         return True
-    return tag == "header" and node.css_first("h1") is None and not _is_inside_article(node)
+    return _is_around(node, tag)
+
+
+def _is_hidden(attributes: dict[str, str | None], tag: str) -> bool:
+    if "hidden" in attributes and (attributes["hidden"] or "").lower() != "until-found":
+        return True
+    if (attributes.get("aria-hidden") or "").lower() == "true" and tag not in ("body", "html"):
+        return True
+    style = attributes.get("style")
+    return bool(style) and _HIDDEN_STYLE.search(style or "") is not None
+
+
+def _is_hidden_inside(node: LexborNode | None) -> bool:
+    """Whether a node or one around it is hidden."""
+    while node is not None and node.is_element_node:
+        if _is_hidden(node.attributes, node.tag or ""):
+            return True
+        node = node.parent
+    return False
+
+
+def _is_around(node: LexborNode, tag: str) -> bool:
+    """Whether an element stands around the text of a page, or is one that is not open or not chosen."""
+    if tag == "header":
+        return node.css_first("h1") is None and not _is_inside_article(node)
+    if tag == "footer":
+        return not _is_inside_article(node)
+    if tag == "aside":
+        return node.css_first("a") is not None and _is_mostly_links(node)
+    if tag == "dialog":
+        return "open" not in node.attributes
+    if tag == "option":
+        return not _is_chosen(node)
+    return False
+
+
+def _is_chosen(option: LexborNode) -> bool:
+    above = option.parent
+    while above is not None and above.tag not in ("select", "datalist"):
+        above = above.parent
+    if above is None:
+        return True
+    chosen = above.css("option[selected]")
+    if not chosen and "multiple" not in above.attributes:
+        chosen = above.css("option")[:1]
+    return any(one.mem_id == option.mem_id for one in chosen)
 
 
 def _is_mostly_links(node: LexborNode) -> bool:
@@ -155,113 +261,187 @@ def _is_mostly_links(node: LexborNode) -> bool:
 
 
 def _is_inside_article(node: LexborNode) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.tag in ("article", "main", "section"):
+    return _is_inside(node.parent, {"article", "main", "section", "blockquote", "td", "figure"})
+
+
+def _is_inside(node: LexborNode | None, tags: set[str]) -> bool:
+    while node is not None:
+        if node.tag in tags:
             return True
-        above = above.parent
+        node = node.parent
     return False
+
+
+class _Table:
+    """A table that is being written: where it stands, and the cells of rows above that reach down.
+
+    A table is one for layout, whose cells are text like any other, where it says so, holds another table or headings,
+    or has one column.
+    """
+
+    def __init__(self, node: LexborNode) -> None:
+        role = (node.attributes.get("role") or "").lower()
+        self.column = 0
+        self.row_began = False
+        self.spans: dict[int, tuple[int, str]] = {}  # rows that are left and text, by column
+        self.cell: tuple[int, int, int] | None = None  # where its text begins, and the rows and columns that it spans
+        self.of_layout = (
+            role in ("presentation", "none")
+            or node.css_first("td table, th table") is not None
+            or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
+            or (node.css_first("td + td, td + th, th + td, th + th") is None)
+        )
 
 
 class _Writer:
     """A text that grows: blanks are merged as a browser does, gaps between blocks are lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: LexborHTMLParser, hidden_too: bool) -> None:
+        self.hidden_too = hidden_too
+        self.has_math = tree.css_first("math") is not None
         self.preformatted = 0
+        self.tables: list[_Table] = []
+        self.readings: list[list[str]] = []
         self._parts: list[str] = []
+        self._held: list[tuple[list[str], bool]] = []
         self._gap = 0
         self._blank = False
         self._prefix = ""
 
     def add(self, text: str) -> None:
         """Write text."""
-        if self.preformatted:
+        if self.preformatted and not self._held:
             text = _COMMENT.sub("    ", text if self._parts else text.lstrip("\n"))
             if text:
                 self._start()
                 self._parts.append(text)
             return
         words = " ".join(text.split())
-        self._blank |= text[:1].isspace()
+        self._blank |= text[:1].isspace() and not (self._parts and self._parts[-1] == " | ")
         if words:
             self._start()
             self._parts.append(words)
             self._blank = text[-1:].isspace()
 
+    def join(self, text: str) -> None:
+        """Write text without a blank in front of what follows."""
+        self.add(text)
+        self._blank = False
+
     def gap(self, lines: int) -> None:
-        """End the line (1), or the paragraph (2)."""
-        self._gap = max(self._gap, lines)
+        """End the line (1), or the paragraph (2); in a cell of a table both are a blank."""
+        if not lines:
+            return
+        cell = self.tables[-1].cell if self.tables and not self.tables[-1].of_layout else None
+        if self._held or cell is not None:
+            self._blank = cell is None or len(self._parts) > cell[0]
+        else:
+            self._gap = max(self._gap, lines)
 
     def begin(self, prefix: str) -> None:
         """Write a prefix in front of the text that follows."""
-        self._prefix = prefix
+        if not self._held:
+            self._prefix = prefix
 
-    def cell(self) -> None:
-        """Begin a cell of a table."""
-        if not self._gap and self._parts:
+    def hold(self) -> None:
+        """Keep what follows apart until `release`."""
+        if self._gap or self._blank:
+            self._flush_gap()
+        self._held.append((self._parts, self._blank))
+        self._parts, self._blank = [], False
+
+    def release(self, tag: str) -> None:
+        """Write what was held: raised, lowered, or as the reading of the characters before."""
+        text = "".join(self._parts).strip()
+        self._parts, blank = self._held.pop()
+        if tag == "rt":
+            if self.readings:
+                self.readings[-1].append(text)
+            self._blank = blank
+            return
+        before = "" if self._parts and self._parts[-1].endswith("\n") else "".join(self._parts[-3:])
+        if text:
+            self._start()
+            self._parts.append((raised if tag == "sup" else lowered)(before, text))
+        self._blank = False
+
+    def write_readings(self) -> None:
+        """Write the readings of a group of characters behind it, in brackets."""
+        if readings := "".join(self.readings.pop()):
+            self._parts.append(f"({readings})")
+
+    def enter_cell(self, node: LexborNode) -> None:
+        """Begin a cell of a table, behind those of rows above that reach into its row."""
+        if not self.tables or self.tables[-1].of_layout:
+            self.gap(2 if self.tables else 1)
+            return
+        table = self.tables[-1]
+        self._repeat_cells(table)
+        self._separate(table)
+        attributes = node.attributes
+        table.cell = (len(self._parts), _span(attributes.get("rowspan")), _span(attributes.get("colspan")))
+
+    def leave_cell(self) -> None:
+        """End a cell."""
+        table = self.tables[-1] if self.tables else None
+        if table is None or table.of_layout:
+            self.gap(2)
+            return
+        if table.cell is None:
+            return
+        start, rows, columns = table.cell
+        table.cell = None
+        if rows > 1:
+            text = one_line("".join(self._parts[start:]))
+            for column in range(table.column, min(table.column + columns, _MOST_COLUMNS)):
+                table.spans[column] = (rows - 1, text)
+        table.column += columns
+        self._blank = False
+
+    def leave_row(self) -> None:
+        """End a row of a table."""
+        if self.tables and not self.tables[-1].of_layout:
+            self._repeat_cells(self.tables[-1])
+            self.tables[-1].row_began = False
+        self._prefix = ""
+        self.gap(1)
+
+    def _repeat_cells(self, table: _Table) -> None:
+        while table.column in table.spans:
+            rows, text = table.spans.pop(table.column)
+            if rows > 1:
+                table.spans[table.column] = (rows - 1, text)
+            self._separate(table)
+            self.add(text)
+            self._blank = False
+            table.column += 1
+
+    def _separate(self, table: _Table) -> None:
+        if table.row_began:
+            self._blank = False
             self._start()
             self._parts.append(" | ")
+        table.row_began = True
 
     def text(self) -> str:
         """Return what was written."""
-        lines = (line.rstrip() for line in clean("".join(self._parts)).split("\n"))
+        lines = (line.rstrip() if line.strip(" |") else "" for line in clean("".join(self._parts)).split("\n"))
         return "\n".join(_LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines).strip()
 
     def _start(self) -> None:
+        self._flush_gap()
+        if self._prefix and not self._held:
+            self._parts.append(self._prefix)
+            self._prefix = ""
+
+    def _flush_gap(self) -> None:
         if self._gap and self._parts:
             self._parts.append("\n" * self._gap)
         elif self._blank and self._parts:
             self._parts.append(" ")
-        if self._prefix:
-            self._parts.append(self._prefix)
-        self._gap, self._blank, self._prefix = 0, False, ""
+        self._gap, self._blank = 0, False
 
 
-_CONTAINER = "META-INF/container.xml"
-_ENCRYPTION = "META-INF/encryption.xml"
-_PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
-
-
-def read_epub(data: bytes, longest: int) -> FileText:
-    """Read a book: `longest` bounds the characters of its text.
-
-    Raises:
-        Unreadable: it is damaged, protected, or too long.
-    """
-    archive = open_archive(data)
-    container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)
-    found = container.xpath("//*[local-name()='rootfile']/@full-path")
-    if not found:
-        raise Unreadable(f"damaged: {_CONTAINER!r} names no package file")
-    package = parse_xml(read_member(archive, found[0]), found[0])
-    folder = posixpath.dirname(found[0])
-    items = {item.get("id"): item for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")}
-    protected = _protected(archive)
-    texts: list[str] = []
-    seen: set[str] = set()
-    length = 0
-    for reference in dict.fromkeys(package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref")):
-        item = items.get(reference)
-        if item is None:
-            raise Unreadable(f"damaged: its spine names {reference!r}, which it does not have")
-        if item.get("media-type") not in _PAGES or "nav" in (item.get("properties") or "").split():
-            continue
-        name = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
-        if name in seen:  # by another id: a page is read once, however often a hostile spine names it
-            continue
-        seen.add(name)
-        if name in protected:
-            raise Unreadable(f"protected: {name!r} is encrypted")
-        texts.append(read_html(read_member(archive, name), None).text)
-        length += len(texts[-1])
-        check_characters(length, longest)
-    title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
-    return FileText(one_line(title), "\n\n".join(filter(None, texts)))
-
-
-def _protected(archive: zipfile.ZipFile) -> set[str]:
-    """The files of a book that are encrypted. Fonts may be, and are not read."""
-    if _ENCRYPTION not in archive.namelist():
-        return set()
-    tree = parse_xml(read_member(archive, _ENCRYPTION), _ENCRYPTION)
-    return {unquote(uri) for uri in tree.xpath("//*[local-name()='CipherReference']/@URI")}
+def _span(value: str | None) -> int:
+    text = (value or "").strip()
+    return min(max(1, int(text)), _MOST_SPANS) if text.isascii() and text.isdigit() and len(text) < 9 else 1

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import io
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, decode, one_line
-from aveyb_retrieval.documents.readers.html import browser_encoding, named_encoding, read_html
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, one_line
+from aveyb_retrieval.documents.readers.charsets import decode, python_encoding, without_mark
+from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:
-    from email.message import EmailMessage
+    from email.message import Message
 
     from aveyb_retrieval.documents.readers.archives import InnerFiles
 
-_HEADERS = ("From", "To", "Cc", "Date")
+_SHOWN = ("From", "To", "Cc", "Date")
+_FIELDS = {  # of metadata, by headers
+    "from": "From", "to": "To", "cc": "Cc", "date": "Date", "subject": "Subject", "message_id": "Message-ID",
+}  # fmt: skip
+_SIGNS_OF_A_MAIL = ("From", "Subject", "To", "Date", "Message-ID", "Received")
+_SUFFIXES = {  # of parts whose name has none that is known, by their type
+    "text/plain": ".txt", "text/html": ".html", "text/markdown": ".md", "text/rtf": ".rtf", "application/rtf": ".rtf",
+    "text/calendar": ".ics", "application/ics": ".ics", "application/pdf": ".pdf", "message/rfc822": ".eml",
+    "text/csv": ".csv", "text/tab-separated-values": ".tsv", "application/epub+zip": ".epub", "application/zip": ".zip",
+    "application/vnd.ms-outlook": ".msg", "application/vnd.ms-excel": ".xls",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+    "application/vnd.oasis.opendocument.text": ".odt", "application/vnd.oasis.opendocument.spreadsheet": ".ods",
+}  # fmt: skip
+_BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199}?)[ \t]*\r?$", re.MULTILINE)
+_ADDRESS = re.compile(r"\S*(?:://|@)\S*")
+_WORD = re.compile(r"\w+")
+_SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
 
 def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
@@ -25,70 +47,255 @@ def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
     Raises:
         Unreadable: it is not a mail.
     """
-    from email import policy
     from email.errors import MessageError
     from email.parser import BytesParser
 
-    message: EmailMessage = BytesParser(policy=policy.default).parsebytes(data)
+    message = BytesParser().parsebytes(data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n\t "))
     try:
-        if not (message["From"] or message["Subject"]):
-            raise Unreadable("not a mail: neither From nor Subject")
-        head = [f"{name}: {one_line(str(message[name]))}" for name in _HEADERS if message[name]]
-        attached: list[EmailMessage] = []
+        headers = _Headers(message, encoding)
+        if not any(headers.get(name) for name in _SIGNS_OF_A_MAIL):
+            raise Unreadable("not a mail: it has none of the headers " + ", ".join(_SIGNS_OF_A_MAIL))
+        head = [f"{name}: {value}" for name in _SHOWN if (value := headers.get(name))]
+        attached: list[Message] = []
         inner.add("", "\n".join(head) + f"\n\n{_text(message, encoding, attached)}")
         for part in attached:
-            _attach(part, inner)
+            _attach(part, encoding, inner)
     except (MessageError, LookupError, ValueError, AttributeError) as error:
         raise Unreadable(f"damaged: not a mail ({type(error).__name__}: {one_line(str(error))})") from None
-    return inner.text(one_line(str(message["Subject"] or "")))
+    fields = {field: value for field, name in _FIELDS.items() if (value := headers.get(name))}
+    return inner.text(headers.get("Subject"), _with_date(fields))
 
 
-def _text(part: EmailMessage, encoding: str | None, attached: list[EmailMessage]) -> str:
-    """The text of a part and of those in it; the others are added to `attached`."""
-    if part.get_content_maintype() == "multipart":
-        parts: list[Any] = list(part.iter_parts())
-        one_of_them = part.get_content_subtype() == "alternative"
-        if one_of_them:
-            parts.sort(key=lambda inner: inner.get_content_type() != "text/plain")
-        texts = [text for inner in parts if (text := _text(inner, encoding, attached))]
-        return "\n\n".join(texts[:1] if one_of_them else texts)
-    if part.get_content_type() in ("text/plain", "text/html") and not part.get_filename():
-        return _content(part, encoding).strip()
-    attached.append(part)
-    return ""
+class _Headers:
+    """The headers of a mail as text, whatever encodings are named or meant."""
 
+    def __init__(self, message: Message, encoding: str | None) -> None:
+        self._message = message
+        self._encoding = encoding
 
-def _attach(part: EmailMessage, inner: InnerFiles) -> None:
-    if part.get_content_type() == "message/rfc822":
-        inner.read(f"{part.get_filename() or 'message'}.eml", lambda: part.get_content().as_bytes())
-    elif name := part.get_filename():
-        inner.read(one_line(name), lambda: _bytes(part))
-    elif part.is_attachment():
-        inner.leave_out("without a name", part.get_content_type())
+    def get(self, name: str) -> str:
+        """Return a header as one line; "" without it."""
+        found = (value for header, value in self._message.raw_items() if header.lower() == name.lower())
+        return one_line(self.decoded(str(next(found, ""))))
 
+    def decoded(self, value: str) -> str:
+        """Return a header's value with its encoded words (RFC 2047) and its bytes beyond ASCII as characters."""
+        from email.errors import HeaderParseError
+        from email.header import decode_header
 
-def _content(part: EmailMessage, encoding: str | None) -> str:
-    data = _bytes(part)
-    is_html = part.get_content_subtype() == "html"
-    # programs write us-ascii where they do not know: bytes beyond it are mostly UTF-8
-    label = part.get_content_charset("us-ascii")
-    charset = browser_encoding(label) if label != "us-ascii" else None
-    text = _decoded(data, charset, named_encoding(data) if is_html else None, encoding, "utf-8")
-    return read_html(text.encode(), "utf-8").text if is_html else clean(text)
-
-
-def _decoded(data: bytes, *encodings: str | None) -> str:
-    """Decode by the first of these encodings that fits, else as cp1252: one bad byte does not cost the mail."""
-    for encoding in filter(None, encodings):
+        value = _characters(value.encode("ascii", "surrogateescape"), self._charset()) if _has_bytes(value) else value
+        if "=?" not in value:
+            return value
         try:
-            return decode(data, encoding)
-        except (Unreadable, UnicodeError):
-            continue
+            parts = decode_header(value)
+        except (HeaderParseError, ValueError):  # damaged base64
+            return value
+        return "".join(
+            part if isinstance(part, str) else _characters(part, label) if label else part.decode("latin-1")
+            for part, label in parts
+        )
+
+    def _charset(self) -> str | None:
+        return self._message.get_content_charset() or self._encoding
+
+
+def _has_bytes(value: str) -> bool:
+    return not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value)
+
+
+def _characters(data: bytes, *labels: str | None) -> str:
+    """Decode by the first of these labels that fits, else as UTF-8, else as cp1252: one bad byte costs no mail."""
+    if wide := without_mark(data):
+        labels = (wide, *labels)
+    for label in (*labels, "utf-8"):
+        # programs write us-ascii where they do not know: bytes beyond it are mostly UTF-8
+        if label and label.lower() not in ("us-ascii", "ascii", "unknown-8bit") and python_encoding(label):
+            try:
+                return decode(data, declared=label) if label != "utf-8" else data.decode("utf-8")
+            except (Unreadable, UnicodeError):
+                continue
     return data.decode("cp1252", "replace")
 
 
-def _bytes(part: Any) -> bytes:
-    return part.get_payload(decode=True) or b""
+def _with_date(fields: dict[str, str]) -> dict[str, str]:
+    """Metadata with the date as in ISO 8601, where it is one."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return fields | {"date": parsedate_to_datetime(fields["date"]).isoformat()}
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        return fields
+
+
+def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
+    """The text of a part and of those in it; the others are added to `attached`."""
+    kind = part.get_content_type()
+    if kind in ("message/rfc822", "message/global") or _is_attachment(part):
+        attached.append(part)
+        return ""
+    payload: Any = part.get_payload()
+    if part.get_content_maintype() == "multipart":
+        if isinstance(payload, str):  # none of its lines is the boundary that it names
+            again = _with_found_boundary(part, payload)
+            return _plain_text(part, encoding) if again is None else _text(again, encoding, attached)
+        texts = [text for inner in payload if (text := _text(inner, encoding, attached))]
+        return _best(texts) if kind == "multipart/alternative" else "\n\n".join(texts)
+    if isinstance(payload, list):  # message/delivery-status: headers in groups
+        groups = ("\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload)
+        return clean("\n\n".join(groups)).strip()
+    if kind == "text/html":
+        return _page(part, encoding)
+    if kind == "text/calendar":
+        attached.append(part)
+        return ""
+    return _plain_text(part, encoding)
+
+
+def _is_attachment(part: Message) -> bool:
+    """Whether a part is attached: it says so, or is no text; a body may have a name."""
+    if part.get_content_disposition() == "attachment":
+        return True
+    return part.get_content_maintype() not in ("text", "message", "multipart")
+
+
+def _with_found_boundary(part: Message, payload: str) -> Message | None:
+    """A multipart whose boundary is another than it names, read again with the one that its lines begin with."""
+    from email.parser import BytesParser
+
+    found = _BOUNDARY.search(payload)
+    if found is None:
+        return None
+    body = payload.encode("utf-8", "surrogateescape")
+    head = f'Content-Type: {part.get_content_type()}; boundary="{found[1]}"\n\n'
+    again = BytesParser().parsebytes(head.encode("utf-8", "surrogateescape") + body)
+    return again if isinstance(again.get_payload(), list) else None
+
+
+def _best(texts: list[str]) -> str:
+    """Of texts that are meant to say the same: the plain one where it does, else the longest; what it lacks follows.
+
+    The plain one is a stub in many mails, and now and then the other one is.
+    """
+    if not texts:
+        return ""
+    words = [_words(text) for text in texts]
+    everything = set().union(*words)
+    first = next((n for n, own in enumerate(words) if len(own) >= _SAID * len(everything)), None)
+    best = max(range(len(texts)), key=lambda n: len(words[n])) if first is None else first
+    said, parts = set(words[best]), [texts[best]]
+    for text in (*texts[:best], *texts[best + 1 :]):
+        for line in text.split("\n"):
+            if _words(line) - said:
+                parts.append(line)
+                said |= _words(line)
+    return "\n\n".join([parts[0], *(["\n".join(parts[1:])] if parts[1:] else [])])
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(_ADDRESS.sub(" ", text).lower()))
+
+
+def _bytes(part: Message) -> bytes:
+    payload = part.get_payload(decode=True)
+    if isinstance(payload, bytes):
+        return payload
+    raw = part.get_payload()
+    return raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else b""
+
+
+def _plain_text(part: Message, encoding: str | None) -> str:
+    return clean(_characters(_bytes(part), part.get_content_charset(), encoding)).strip()
+
+
+def _page(part: Message, encoding: str | None) -> str:
+    data = _bytes(part)
+    text = _characters(data, part.get_content_charset(), named_encoding(data), encoding)
+    return read_html(text.encode("utf-8", "replace"), None, declared="utf-8").text
+
+
+def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
+    headers, kind = _Headers(part, encoding), part.get_content_type()
+    name = one_line(headers.decoded(_name(part)))
+    if kind in ("message/rfc822", "message/global"):
+        name = name or one_line(_subject_of(part, encoding)) or "message"
+        inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
+        return
+    data = _bytes(part)
+    suffix = _SUFFIXES.get(kind) or _suffix_by_content(data)
+    shown = name or f"without a name ({kind})"
+    known = inner.knows(shown)
+    inner.read(shown, lambda: data, as_name="" if known or not suffix else f"{shown}{suffix}")
+
+
+def _name(part: Message) -> str:
+    """The name of a part as it is written; "" without one."""
+    try:
+        return part.get_filename() or ""
+    except (LookupError, ValueError, TypeError, AttributeError):  # of an encoding or a number that is none
+        return ""
+
+
+def _subject_of(part: Message, encoding: str | None) -> str:
+    payload: Any = part.get_payload()
+    inside = payload[0] if isinstance(payload, list) and payload else None
+    return _Headers(inside, encoding).get("Subject")[:100] if inside is not None else ""
+
+
+def _forwarded(part: Message) -> bytes:
+    """The bytes of a mail in a mail; some programs write it in base64, which the standard forbids."""
+    payload: Any = part.get_payload()
+    if isinstance(payload, str) or not payload:
+        return _bytes(part)
+    inside: Message = payload[0]
+    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64" or not inside.keys():
+        try:
+            text = inside.get_payload()
+            decoded = base64.b64decode("".join(text.split()) if isinstance(text, str) else "")
+            if b":" in decoded[:1000]:
+                return decoded
+        except (binascii.Error, ValueError):
+            pass  # it was not base64 after all: the mail as it stands
+    return inside.as_bytes()
+
+
+def _suffix_by_content(data: bytes) -> str:
+    """A suffix for bytes whose name and type tell nothing; "" where they tell nothing, either."""
+    start = data[:1024].lstrip()
+    if start.startswith(b"%PDF-"):
+        return ".pdf"
+    if start.startswith(b"PK\x03\x04"):
+        return _suffix_of_archive(data)
+    if start.startswith(b"{\\rtf"):
+        return ".rtf"
+    if start.startswith(b"BEGIN:VCALENDAR"):
+        return ".ics"
+    if start[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return ".html"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    return "" if "\0" in text or not text.strip() else ".txt"
+
+
+def _suffix_of_archive(data: bytes) -> str:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = set(archive.namelist())
+            kind = archive.read("mimetype")[:100] if "mimetype" in names else b""
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, RuntimeError, NotImplementedError):
+        return ".zip"
+    for name, suffix in (
+        ("word/document.xml", ".docx"),
+        ("ppt/presentation.xml", ".pptx"),
+        ("xl/workbook.xml", ".xlsx"),
+    ):
+        if name in names:
+            return suffix
+    ends = {b"opendocument.text": ".odt", b"opendocument.spreadsheet": ".ods", b"epub+zip": ".epub"}
+    return next((suffix for end, suffix in ends.items() if kind.strip().endswith(end)), ".zip")
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
@@ -101,18 +308,19 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
 
     try:
         message = Message.load(io.BytesIO(data))
-        headers = {name: value for name, value in message.message_headers.items() if name in _HEADERS}
-        head = [f"{name}: {one_line(value)}" for name, value in ({"From": message.sender} | headers).items() if value]
-        text = message.body or ""
-        if not text.strip() and message.html_body:
-            text = read_html(message.html_body.encode(), "utf-8").text
-        inner.add("", "\n".join(head) + f"\n\n{clean(text).strip()}")
+        headers = {name.lower(): one_line(value) for name, value in message.message_headers.items()}
+        headers = {"from": one_line(message.sender or "")} | headers
+        head = [f"{name}: {headers[name.lower()]}" for name in _SHOWN if headers.get(name.lower())]
+        page = read_html(message.html_body.encode(), None, declared="utf-8").text if message.html_body else ""
+        texts = [text for text in (clean(message.body or "").strip(), page) if text]
+        inner.add("", "\n".join(head) + f"\n\n{_best(texts)}")
         for attachment in message.attachments:
             inner.read(one_line(attachment.file_name or "attachment"), partial(_bytes_of_msg, attachment))
-        subject = message.subject
+        subject = one_line(message.subject or "")
     except (OSError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise Unreadable(f"damaged: not a mail of Outlook ({type(error).__name__}: {error})") from None
-    return inner.text(one_line(subject or ""))
+    fields = {field: headers[name.lower()] for field, name in _FIELDS.items() if headers.get(name.lower())}
+    return inner.text(subject, _with_date({**fields, **({"subject": subject} if subject else {})}))
 
 
 def _bytes_of_msg(attachment: Any) -> bytes:

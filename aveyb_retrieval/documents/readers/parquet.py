@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import Unreadable, too_long
@@ -57,6 +58,10 @@ def _text_columns(path: Path) -> list[str]:
 
     with pyarrow.parquet.ParquetFile(path, memory_map=False) as table:
         kinds = (pyarrow.types.is_string, pyarrow.types.is_large_string)
+        names = table.schema_arrow.names
+        if len(set(names)) < len(names):
+            ((name, count),) = Counter(names).most_common(1)
+            raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
         return [field.name for field in table.schema_arrow if any(is_text(field.type) for is_text in kinds)]
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 import re
 import time
 from collections import Counter
+from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, clean, one_line
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
 from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
+from aveyb_retrieval.documents.readers.pdf_page import notes_and_fields, font_size, join_words, page_text, words_with_hyphen
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     import pypdfium2
 
-_HYPHEN = re.compile(r"[\x02\u00ad\ufffe]\s*")  # PDFium's sign of a word that is divided at the end of a line
-_FILE_NAME = re.compile(r"(?i)untitled|.*\.(?:dvi|tex|docx?|indd|qxd|pdf|rtf|html?|txt)$|microsoft word - .*")
+_DATE = re.compile(
+    r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:(?P<sign>[-+])(?P<hours>\d\d)'?(?P<minutes>\d\d)?)?"
+)
 _SENTENCE_END = tuple(".!?:\"')”’。！？")  # noqa: RUF001  # stops of other scripts
 _FORMAT, _PASSWORD, _SECURITY = 3, 4, 5  # FPDF_GetLastError
 _LONGEST_NUMBER = 8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
@@ -62,51 +63,107 @@ def _reason(code: int | None, message: str) -> str:
     return f"not readable as PDF: {one_line(message)}"
 
 
+class _Page(NamedTuple):
+    """What one page holds: text, forms and notes, whether it is a picture without text, and the sizes of lines."""
+
+    text: str
+    beside: list[str]
+    is_picture: bool
+    sizes: Sizes
+
+
 def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     count = len(document)
     if not 1 <= count <= MAX_PAGES:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
     bookmarks = _bookmarks(document)
-    texts: list[str] = []
-    sizes: list[Sizes] = []
-    pictures: list[int] = []  # numbers of pages that show pictures and hold no text
+    form = _form(document)
+    pages: list[_Page] = []
     length = 0
-    enough = time.monotonic() + ALL_SECONDS
+    hyphened: set[str] = set()  # words
     for index in range(count):
-        text, is_picture, page_sizes = _page(document, index, measure=not bookmarks)
-        if is_picture and time.monotonic() < enough:
+        pages.append(_page(document, index, form, measure=not bookmarks))
+        length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
+        check_characters(length, longest)
+        hyphened |= words_with_hyphen(pages[-1].text)
+    texts: list[str] = []
+    pictures: list[int] = []  # numbers of pages that show pictures and hold no text
+    enough = time.monotonic() + ALL_SECONDS
+    for index, page in enumerate(pages):
+        text = clean(join_words(page.text, hyphened)).strip()
+        if page.is_picture and time.monotonic() < enough:
             text = clean(read_picture(document[index])).strip()
-        if is_picture and not text:
+        if page.is_picture and not text:
             pictures.append(index + 1)
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
-        sizes.append(page_sizes)
-        length += len(text)
-        check_characters(length, longest)
-    if pictures and not length:
+    if pictures and not any(texts) and not length:
         raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
     labels = tuple(short_label(one_line(document.get_page_label(index))) for index in range(count))
     if all(label in ("", str(number)) for number, label in enumerate(labels, start=1)):
         labels = ()
-    text, starts = _join(texts if bookmarks else _mark_by_size(texts, sizes))
-    return FileText(_title(document), text, Pages(starts, labels), _warning(pictures, count))
+    texts = texts if bookmarks else _mark_by_size(texts, [page.sizes for page in pages])
+    texts = ["\n\n".join(filter(None, [text, *page.beside])) for text, page in zip(texts, pages, strict=True)]
+    text, starts = _join(texts)
+    check_characters(len(text), longest)
+    told = [_warning(pictures, count), _embedded(document)]
+    return FileText(_title(document), text, Pages(starts, labels), "; ".join(filter(None, told)), _about(document))
 
 
-def _page(document: pypdfium2.PdfDocument, index: int, *, measure: bool) -> tuple[str, bool, Sizes]:
-    """The text of one page, whether it is a picture without text, and the sizes of its lines."""
+def _form(document: pypdfium2.PdfDocument) -> Any | None:
+    """PDFium's view of a form, which the document keeps until it is closed; None where there is none."""
+    if not document.get_formtype():
+        return None
+    document.init_forms()
+    return document.formenv
+
+
+def _embedded(document: pypdfium2.PdfDocument) -> str:
+    """Say which files a document carries along; they are not read."""
+    count = min(document.count_attachments(), 1000)
+    if not count:
+        return ""
+    names = [one_line(document.get_attachment(number).get_name()) for number in range(min(count, _NAMED))]
+    more = ", ..." if count > _NAMED else ""
+    return f"{plural(count, 'embedded file')} not read: {', '.join(names)}{more}"
+
+
+def _about(document: pypdfium2.PdfDocument) -> dict[str, Any]:
+    return about(document.get_metadata_value("Author"), _date(document.get_metadata_value("CreationDate")))
+
+
+def _date(value: str) -> str:
+    """A date of PDF, D:20260131120000+01'00', as in ISO 8601; "" where it is none."""
+    found = _DATE.match(value)
+    if found is None:
+        return ""
+    year, month, day, hour, minute, second = (
+        int(part or least) for part, least in zip(found.groups()[:6], "111000", strict=True)
+    )
+    zone = f"{found['sign']}{found['hours']}{found['minutes'] or '00'}" if found["sign"] else "+0000"
+    try:
+        date = datetime.strptime(f"{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}{zone}", "%Y%m%d%H%M%S%z")
+        return date.astimezone(timezone.utc).isoformat()
+    except (ValueError, OverflowError):
+        return ""
+
+
+def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, *, measure: bool) -> _Page:
+    """Read one page."""
     import pypdfium2
 
     try:
         page = document[index]
         words = page.get_textpage()
-        text = clean(_HYPHEN.sub("", words.get_text_bounded())).strip()
+        raw_text = page_text(words)
         sizes = _line_sizes(words) if measure else {}
         words.close()
+        beside = list(dict.fromkeys(notes_and_fields(page, form)))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
-        is_picture = not text and any(page.get_objects(filter=[image], max_depth=3))
+        is_picture = not raw_text.strip() and any(page.get_objects(filter=[image], max_depth=3))
         page.close()
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
-    return text, is_picture, sizes
+    return _Page(raw_text, beside, is_picture, sizes)
 
 
 def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
@@ -122,8 +179,7 @@ def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
 
 
 def _title(document: pypdfium2.PdfDocument) -> str:
-    title = one_line(document.get_metadata_value("Title"))
-    return "" if _FILE_NAME.fullmatch(title) else title
+    return named(document.get_metadata_value("Title"))
 
 
 def _warning(pictures: list[int], count: int) -> str:
@@ -180,21 +236,9 @@ def _line_sizes(words: pypdfium2.PdfTextPage) -> Sizes:
         letters = _letters_of(line)
         if letters:
             first = next(number for number, character in enumerate(line) if character.isalnum())
-            sizes.setdefault(letters, _size(words, start + first))
+            sizes.setdefault(letters, font_size(words, start + first))
         start += len(line) + 1
     return sizes
-
-
-def _size(words: pypdfium2.PdfTextPage, character: int) -> float:
-    """The size of a character, to half a point: that of its font, enlarged as the page says."""
-    from pypdfium2 import raw
-
-    matrix = raw.FS_MATRIX()
-    size = raw.FPDFText_GetFontSize(words, character)
-    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
-        scale = math.hypot(matrix.b, matrix.d)
-        size *= scale if math.isfinite(scale) and scale > 0 else 1.0
-    return round(2 * size) / 2
 
 
 def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:

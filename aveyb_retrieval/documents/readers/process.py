@@ -72,7 +72,8 @@ class FileReader:
             pages = None if answer["pages"] is None else Pages.from_json(answer["pages"])
         except ValueError as error:
             raise Unreadable(f"its pages cannot be told ({error})") from None
-        return FileText(answer["title"], answer["text"], pages, answer["warning"]), answer["sha256"]
+        found = FileText(answer["title"], answer["text"], pages, answer["warning"], answer["metadata"])
+        return found, answer["sha256"]
 
     def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
         """Read the documents of a Parquet file. The seconds of a file are here those of some rows.

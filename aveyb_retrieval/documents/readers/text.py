@@ -1,59 +1,89 @@
-"""Plain text, Markdown, RTF, notebooks and subtitles."""
+"""Plain text, RTF, notebooks, subtitles and calendars."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
-import string
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, decode, one_line
+from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
+from aveyb_retrieval.documents.readers.charsets import decode
+from aveyb_retrieval.documents.readers.marks import lowered, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_YAML = re.compile(
-    r"---[ \t]*\r?\n(?P<inside>(?:\s*[\w\"'-]+\s*:|#).*?\r?\n|)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
-)
-_TOML = re.compile(r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-_TITLE = re.compile(r"^title[ \t]*[:=](?P<title>[^\r\n]+)", re.MULTILINE)
-_HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
-
 
 def read_text(data: bytes, encoding: str | None) -> FileText:
     """Read a plain text."""
-    return FileText("", decode(data, encoding))
+    return FileText("", whole_words(decode(data, encoding)))
+
+
+_RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
+_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub)(?![a-z0-9-]) ?")
+_RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
+_RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
+_RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
+_RTF_FONTS = re.compile(r"\{\\fonttbl")
 
 
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
     """Read the text of an RTF file, which names its characters in `encoding`, or in cp1252.
 
+    Notes, comments, page headers and footers stand behind the text.
+
     Raises:
         Unreadable: it is not one.
     """
-    from striprtf.striprtf import rtf_to_text
-
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
-    return FileText("", clean(rtf_to_text(data.decode("latin-1"), encoding=encoding or "cp1252", errors="replace")))
+    source = data.decode("latin-1")
+    source = _RTF_RAISED.sub(lambda found: f"{found[0].rstrip()} {_RTF_MARKS[found[1]]}", source)
+    source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
+    fonts = _RTF_FONTS.search(source)
+    start = f"{{\\rtf1\\ansi{source[fonts.start() : _group_end(source, fonts.start())] if fonts else ''} "
+    codepage = re.search(r"\\ansicpg\d+", source[:1000])
+    start = start.replace("\\ansi", f"\\ansi{codepage[0] if codepage else ''}", 1)
+    body, asides, position = [], [], 0
+    for found in _RTF_ASIDE.finditer(source):
+        if found.start() >= position:
+            end = _group_end(source, found.start())
+            body.append(source[position : found.start()])
+            asides.append(f"{start}{source[found.end() : end]}}}")
+            position = end
+    texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
+    return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))))
 
 
-def read_markdown(data: bytes, encoding: str | None) -> FileText:
-    """Read a Markdown text: its title is that of the front matter, else the heading that it begins with."""
-    text = decode(data, encoding)
-    title = ""
-    if front := _YAML.match(text) or _TOML.match(text):
-        text = text[front.end() :].lstrip()
-        named = _TITLE.search(front["inside"])
-        title = _unquoted(named["title"].strip()) if named else ""
-    heading = _HEADING.match(text)
-    if not title and heading:
-        title = heading["title"].rstrip(f"{string.whitespace}#")
-    return FileText(one_line(title), text)
+_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END}
 
 
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+def _group_end(source: str, start: int) -> int:
+    """The place behind the group of RTF that begins at `start`."""
+    depth = 0
+    for found in _BRACES.finditer(source, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(source)
+
+
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def _rtf_text(source: str, encoding: str | None) -> str:
+    from striprtf.striprtf import rtf_to_text
+
+    text = rtf_to_text(source, encoding=encoding or "cp1252", errors="replace")
+    parts, position = [""], 0
+    for found in _RAISED_TEXT.finditer(text):
+        parts.append(text[position : found.start()])
+        write = raised if found[1] == _RAISED else lowered
+        parts.append(write(parts[-1] or "".join(parts[-3:]), found[2] if found[2] is not None else found[3]))
+        position = found.end()
+    text = "".join([*parts, text[position:]])
+    return clean(re.sub(f"[{_RAISED}-{_END}]", "", text)).strip("\n")
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
@@ -99,18 +129,80 @@ def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
     Raises:
         Unreadable: it has none.
     """
-    parts, label = Parts("time", longest), ""
-    for block in re.split(r"\n\n+", clean(decode(data, encoding))):
-        lines = block.split("\n")
-        at = next((number for number, line in enumerate(lines[:2]) if _TIMES.match(line)), None)
-        if at is not None and (found := _TIMES.match(lines[at])):
-            label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
-        elif not label or _ASIDE.match(block):
-            continue  # the head of the file, a note, a style
-        # else more of the cue before, behind a blank line
-        said = " ".join(_MARKS.sub("", " ".join(lines if at is None else lines[at + 1 :])).split())
-        if said:
-            parts.add(said, label, end="\n" if said.endswith(_SENTENCE_END) else " ")
-    if not parts:
+    lines = clean(decode(data, encoding)).split("\n")
+    times = {number: found for number, line in enumerate(lines) if (found := _TIMES.match(line))}
+    if not times:
         raise Unreadable("no cues with times, as SRT and WebVTT files have them")
+    parts, is_vtt = Parts("time", longest), lines[0].startswith("WEBVTT")
+    for cue, ((start, found), end) in enumerate(zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2):
+        label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
+        said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
+        words = " ".join(_MARKS.sub("", " ".join(said)).split())
+        if is_vtt or "&" in words:
+            words = " ".join(html.unescape(words).split())
+        if words:
+            parts.add(words, label, end="\n" if words.endswith(_SENTENCE_END) else " ")
     return parts.text("")
+
+
+def _end_of_cue(lines: list[str], start: int, end: int, following: int) -> int:
+    """Where a cue ends before the times in line `end`: in front of the number or the name of the following cue."""
+    if end == len(lines):
+        return end
+    name = next((number for number in range(end - 1, start - 1, -1) if lines[number].strip()), None)
+    if name is None:
+        return end
+    counts = lines[name].strip() == str(following) or (lines[name].strip().isdigit() and name == end - 1)
+    named = name == end - 1 and name > start and not lines[name - 1].strip()
+    return name if counts or named else end
+
+
+def _without_asides(lines: list[str]) -> Iterator[str]:
+    """Lines without the blocks of notes and styles that follow a cue."""
+    aside = False
+    for number, line in enumerate(lines):
+        if not line.strip():
+            aside = False
+        elif number and not lines[number - 1].strip() and _ASIDE.match(line):
+            aside = True
+        elif not aside:
+            yield line
+
+
+_ICS_FOLD = re.compile(r"\n[ \t]")
+_ICS_FIELD = re.compile(r"(?P<name>[A-Z]+)(?:;(?P<options>(?:\"[^\"]*\"|[^\":])*))?:(?P<value>.*)")
+_ICS_ESCAPE = re.compile(r"\\([\\;,nN])")
+_ICS_SHOWN = {
+    "SUMMARY": "# ", "DTSTART": "Start: ", "DTEND": "End: ", "DUE": "Due: ", "LOCATION": "Location: ",
+    "ORGANIZER": "Organizer: ", "ATTENDEE": "Attendee: ", "STATUS": "Status: ", "CATEGORIES": "Categories: ",
+    "URL": "Address: ", "RRULE": "Repeats: ", "DESCRIPTION": "", "COMMENT": "", "CONTACT": "Contact: ",
+}  # fmt: skip
+
+
+def read_calendar(data: bytes, encoding: str | None) -> FileText:
+    """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and description.
+
+    Raises:
+        Unreadable: it is not one.
+    """
+    text = clean(decode(data, encoding))
+    if "BEGIN:VCALENDAR" not in text:
+        raise Unreadable("not a calendar of RFC 5545")
+    lines: list[str] = []
+    skipped = ""  # rules of a time zone
+    for line in _ICS_FOLD.sub("", text).split("\n"):
+        found = _ICS_FIELD.match(line)
+        if found is None:
+            continue
+        name, value = found["name"], found["value"].strip()
+        if name in ("BEGIN", "END"):
+            skipped = value if name == "BEGIN" and value in ("VTIMEZONE", "VALARM") else skipped
+            skipped = "" if name == "END" and value == skipped else skipped
+            lines.append("")
+        elif name in _ICS_SHOWN and not skipped and value:
+            who = re.search(r"CN=(\"[^\"]*\"|[^;:]*)", found["options"] or "")
+            value = _ICS_ESCAPE.sub(lambda escaped: {"n": "\n", "N": "\n"}.get(escaped[1], escaped[1]), value)
+            named = who[1].strip('"') + f" ({value.removeprefix('mailto:')})" if who and who[1] else value
+            lines.append(f"{_ICS_SHOWN[name]}{one_line(named) if name == 'SUMMARY' else named}")
+    title = next((line[2:] for line in lines if line.startswith("# ")), "")
+    return FileText(title, re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip())

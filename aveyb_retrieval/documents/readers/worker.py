@@ -29,7 +29,8 @@ MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
 def main() -> None:
     """Answer requests until there are no more."""
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a parser's own messages must not stand between answers
+    for stream in (1, 2):  # a parser's own messages must not stand between answers, nor on the terminal
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     limit_memory(MEMORY)
     forbid_dumps()
     for line in sys.stdin:
@@ -64,7 +65,14 @@ def _text(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     kind = FileKind(*request["kind"])
     found, digest = read_file(path, kind, request["encoding"], request["longest"], follow_links=request["follow_links"])
     pages = None if found.pages is None else found.pages.to_dict()
-    yield {"title": found.title, "text": found.text, "pages": pages, "warning": found.warning, "sha256": digest}
+    yield {
+        "title": found.title,
+        "text": found.text,
+        "pages": pages,
+        "warning": found.warning,
+        "metadata": found.metadata,
+        "sha256": digest,
+    }
 
 
 def _rows(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -78,6 +78,7 @@ def sync_index(
     encoding: str | None = None,
     follow_links: bool = False,
     file_seconds: int = FILE_SECONDS,
+    path_fields: str | None = None,
     restart: bool = False,
     progress: Progress = silent,
     **options: Unpack[ModelOptions],
@@ -95,9 +96,10 @@ def sync_index(
             `Report.rejected_file`, "stop" stops. A file that was read before and cannot be read any more is
             removed from the index, not kept as if its text were today's.
         max_line: The text of a file has at most this many bytes.
-        encoding: Of text files; None is UTF-8.
+        encoding: Of texts that are not UTF-8 and do not name their own.
         follow_links: Also read links that are found in the folder.
         file_seconds: Seconds of processor time that reading one file may take.
+        path_fields: How paths below the folder become metadata, such as "{team}/{year}/*".
         restart: Throw away the work of an interrupted change.
         progress: Called as the work goes on.
         **options: `model` (the index's, if it has moved; for a first build, any), `device` and `precision`.
@@ -108,12 +110,15 @@ def sync_index(
         IndexLockedError: another process is writing.
     """
     folder = Path(folder)
-    listed, notices = _list(folder, follow_links)
-    reading = Reading(max_line=max_line, encoding=encoding, follow_links=follow_links, file_seconds=file_seconds)
+    listed, notices = _list(folder, follow_links, path_fields)
+    reading = Reading(
+        max_line=max_line, encoding=encoding, follow_links=follow_links, file_seconds=file_seconds,
+        path_fields=path_fields,
+    )  # fmt: skip
     if IndexDirectory(root).current() is None:
         return build_index(
             folder, root, on_error=on_error, max_line=max_line, encoding=encoding, follow_links=follow_links,
-            file_seconds=file_seconds, restart=restart, progress=progress, **options,
+            file_seconds=file_seconds, path_fields=path_fields, restart=restart, progress=progress, **options,
         )  # fmt: skip
     found = _hashes(listed, follow_links, progress)
     made = read_manifest(root).encoding
@@ -178,8 +183,9 @@ def stored_files(tables: Tables) -> dict[str, StoredFile]:
 
 
 def plan_sync(
-    folder: str | Path, root: str | Path, *, follow_links: bool = False, progress: Progress = silent
-) -> SyncPlan:
+    folder: str | Path, root: str | Path, *, follow_links: bool = False, path_fields: str | None = None,
+    progress: Progress = silent,
+) -> SyncPlan:  # fmt: skip
     """Compare a folder with the index at `root`, or with nothing where there is none, and change nothing.
 
     Raises:
@@ -187,7 +193,7 @@ def plan_sync(
         ConfigError: the index was made from other folders.
     """
     folder, index_dir = Path(folder), IndexDirectory(root)
-    listed, _ = _list(folder, follow_links)
+    listed, _ = _list(folder, follow_links, path_fields)
     found = _hashes(listed, follow_links, progress)
     if index_dir.current() is None:
         return compare({}, found)
@@ -220,7 +226,7 @@ def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncP
     return SyncPlan(tuple(new), tuple(changed), tuple(renamed), tuple(deleted), tuple(unchanged))
 
 
-def _list(folder: Path, follow_links: bool) -> tuple[list[SourceFile], list[Notice]]:
+def _list(folder: Path, follow_links: bool, path_fields: str | None) -> tuple[list[SourceFile], list[Notice]]:
     """List the files of a folder that are read, and what is left out.
 
     Raises:
@@ -230,7 +236,7 @@ def _list(folder: Path, follow_links: bool) -> tuple[list[SourceFile], list[Noti
         raise InputError(f"{folder}: no such folder")
     if beir_corpus(folder, follow_links=follow_links) is not None:
         raise ConfigError(f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to upsert")
-    listed, notices, unreadable = list_folder(folder, follow_links=follow_links)
+    listed, notices, unreadable = list_folder(folder, follow_links=follow_links, path_fields=path_fields)
     if unreadable:
         raise InputError(f"{unreadable[0].location}: {unreadable[0].reason}; what it holds would count as deleted")
     if not listed:
@@ -246,7 +252,7 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = files.hash_file(file.path, follow_links=follow_links).sha256
+            found[file.id] = file.digest(files.hash_file(file.path, follow_links=follow_links).sha256)
         except (OSError, IndexFormatError):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
@@ -336,13 +342,13 @@ def watch_folder(folder: Path, seconds: float, act: Callable[[], object], *, fol
         act()
 
 
-def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int]]:
-    """Size, time and number of every file that is read: a hint that something changed, not a proof."""
+def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int, str]]:
+    """Size, time, number and metadata of every file that is read: a hint that something changed, not a proof."""
     found = {}
     for file in list_folder(folder, follow_links=follow_links).files:
         try:
             about = file.path.stat()
         except OSError:  # it is gone since it was listed
             continue
-        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino)
+        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino, file.digest(""))
     return found

@@ -1,0 +1,257 @@
+"""Packages of Office Open XML (ECMA-376): parts, relations, properties, and what all of its formats have in common.
+
+The parts that hold text are read here, and no others: a picture that is missing, a relation that leads nowhere or a
+part that is damaged costs what it holds, not the file, for which the libraries that write such files refuse it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
+from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line
+from aveyb_retrieval.documents.readers.marks import lowered, raised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
+R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # names of ISO 29500 Strict, as those of Transitional
+_FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
+
+
+class Package:
+    """The parts of a file: what cannot be read of them is listed in `lost`.
+
+    Raises:
+        Unreadable: it is no archive, or encrypted.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._archive = open_archive(data)
+        self._names = {name.lower(): name for name in self._archive.namelist()}
+        self.lost: list[str] = []
+
+    def part(self, name: str) -> Any | None:
+        """Return the root of a part in XML; None where there is none."""
+        data = self.data(name)
+        try:
+            return None if data is None else parse_xml(data, name)
+        except Unreadable as error:
+            self.lost.append(str(error))
+            return None
+
+    def data(self, name: str) -> bytes | None:
+        """Return the bytes of a part, in the names of the transitional standard; None where there is none."""
+        stored = self._names.get(name.lstrip("/").lower())
+        if stored is None:
+            return None
+        try:
+            return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", read_member(self._archive, stored))
+        except Unreadable as error:
+            self.lost.append(str(error))
+            return None
+
+    def main(self, kind: str, usual: str) -> tuple[str, Any]:
+        """Return the name and the root of the part that a file is about.
+
+        Raises:
+            Unreadable: there is none.
+        """
+        for name in (*self.related("", "officeDocument"), usual):
+            root = self.part(name)
+            if root is not None:
+                return name, root
+        raise Unreadable(f"damaged: not {kind}" + (f" ({one_line(self.lost[0])})" if self.lost else ""))
+
+    def relations(self, name: str) -> dict[str, tuple[str, str]]:
+        """Return the relations of a part: the kind and the name of another part by an id; "" is that of the package."""
+        folder, _, base = name.rpartition("/")
+        root = self.part(posixpath.join(folder, "_rels", f"{base}.rels"))
+        found = {}
+        for relation in () if root is None else root.iter(_RELATION):
+            if relation.get("TargetMode") != "External":
+                target = relation.get("Target") or ""
+                path = target if target.startswith("/") else posixpath.normpath(posixpath.join(folder, target))
+                found[relation.get("Id") or ""] = ((relation.get("Type") or "").rpartition("/")[2], path.lstrip("/"))
+        return found
+
+    def related(self, name: str, kind: str) -> list[str]:
+        """Return the names of the parts of a kind to which a part is related."""
+        return [target for found, target in self.relations(name).values() if found == kind]
+
+    def properties(self) -> tuple[str, dict[str, Any]]:
+        """Return the title, and the author and the date of creation as metadata."""
+        values = {}
+        for name in self.related("", "core-properties") or ["docProps/core.xml"]:
+            root = self.part(name)
+            for element in () if root is None else root:
+                if isinstance(element.tag, str):
+                    values[element.tag.rpartition("}")[2]] = element.text or ""
+        return named(values.get("title")), about(values.get("creator"), values.get("created"))
+
+    def warning(self, *others: str) -> str:
+        """Return what a reader has to say of a file beside its text."""
+        lost = f"parts that cannot be read: {'; '.join(map(one_line, self.lost[:5]))}" if self.lost else ""
+        return "; ".join(filter(None, (*others, lost)))
+
+
+def is_on(element: Any | None, attribute: str) -> bool:
+    """Return whether a switch is set: it is there, and not with the value "0"."""
+    return element is not None and (element.get(attribute) or "1").lower() not in ("0", "false", "off", "none")
+
+
+def math_text(element: Any) -> str:
+    """Return the text of an equation, as it would be typed in a line."""
+    parts: list[str] = []
+    waiting: list[Any] = [element]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            parts.append(node)
+        elif node.tag == f"{M}t":
+            text = node.text or ""
+            both = "".join(parts[-1:])[-1:].isalpha() and text[:1].isalpha()
+            parts.append(f" {text}" if both and max(len(text), len(parts[-1])) > 1 else text)  # "ln", "Omega"
+        elif isinstance(node.tag, str) and not node.tag.endswith("Pr"):
+            if node.tag == f"{M}d":
+                parts.append("(")
+                waiting.append(")")
+            if node.tag == f"{M}sup" and node.getparent().tag == f"{M}nary":
+                parts.append("^")
+            elif sign := _FRACTIONS.get(node.tag, ""):
+                parts.append(sign)
+            long = node.tag in _FRACTIONS and len("".join(node.itertext(f"{M}t"))) > 1
+            if long:
+                parts.append("(")
+                waiting.append(")")
+            waiting.extend(reversed(node))
+    return "".join(parts)
+
+
+def paragraphs_of_drawing(body: Any) -> Iterator[str]:
+    """The paragraphs of a text body of DrawingML, with their numbers as PowerPoint shows them."""
+    counts: dict[int, tuple[str, int]] = {}
+    for paragraph in body.iter(f"{A}p"):
+        properties = paragraph.find(f"{A}pPr")
+        level = (
+            int(properties.get("lvl", "0")) if properties is not None and properties.get("lvl", "0").isdigit() else 0
+        )
+        numbered = properties.find(f"{A}buAutoNum") if properties is not None else None
+        for deeper in [found for found in counts if found > level or (found == level and numbered is None)]:
+            del counts[deeper]
+        number = ""
+        if numbered is not None:
+            kind, start = numbered.get("type") or "arabicPeriod", numbered.get("startAt", "1")
+            last = counts.get(level)
+            count = last[1] + 1 if last and last[0] == kind else int(start) if start.isdigit() else 1
+            counts[level] = (kind, count)
+            number = _auto_number(kind, count) + " "
+        text = clean(run_text(paragraph)).strip()
+        yield f"{number}{text}" if text else ""
+
+
+def run_text(paragraph: Any) -> str:
+    """The characters of a paragraph of DrawingML."""
+    parts: list[str] = []
+    for node in paragraph.iter(f"{A}t", f"{A}br", f"{A}tab", f"{M}oMath"):
+        if node.tag == f"{A}br":
+            parts.append("\n")
+        elif node.tag == f"{A}tab":
+            parts.append("\t")
+        elif node.tag == f"{M}oMath":
+            parts.append(math_text(node))
+        elif not any(above.tag == FALLBACK for above in node.iterancestors(FALLBACK)):
+            parts.append(_shifted("".join(parts[-3:]), node))
+    return "".join(parts)
+
+
+def _shifted(before: str, text: Any) -> str:
+    run = text.getparent()
+    properties = run.find(f"{A}rPr")
+    if run.tag == f"{A}fld" and (run.get("type") or "") == "slidenum":
+        return ""
+    baseline = properties.get("baseline", "0").rstrip("%") if properties is not None else "0"
+    shift = int(baseline) if baseline.lstrip("-").isdigit() else 0
+    words = text.text or ""
+    return raised(before, words) if shift > 0 else lowered(before, words) if shift < 0 else words
+
+
+def _auto_number(kind: str, count: int) -> str:
+    shapes = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
+    ending = next((ending for ending in shapes if kind.endswith(ending)), "Period")
+    return shapes[ending].format(number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count))
+
+
+_KINDS = {
+    "alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman",
+}  # fmt: skip
+
+
+def number_as(kind: str, number: int) -> str:
+    """Write the number of a list's item: "decimal", "lowerLetter", "upperRoman" and the like, as Word names them."""
+    if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
+        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
+        return letters if kind == "lowerLetter" else letters.upper()
+    if kind in ("lowerRoman", "upperRoman") and 0 < number < 4000:
+        roman = "".join(digits[int(digit)] for digits, digit in zip(_ROMAN, f"{number:04}", strict=True))
+        return roman if kind == "lowerRoman" else roman.upper()
+    return f"{number:02}" if kind == "decimalZero" else str(number)
+
+
+_ROMAN = tuple(
+    ("", one, one * 2, one * 3, one + five, five, five + one, five + one * 2, five + one * 3, one + ten)
+    for one, five, ten in (("m", "?", "?"), ("c", "d", "m"), ("x", "l", "c"), ("i", "v", "x"))
+)
+
+
+def chart_lines(root: Any) -> Iterator[str]:
+    """The title of a chart, its axes, and a row for each category: its name and the value of each series."""
+    title = root.find(f".//{C}chart/{C}title")
+    if title is not None and (words := one_line(" ".join(paragraphs_of_drawing(title)))):
+        yield words
+    series = list(root.iter(f"{C}ser"))
+    names = [_points(one.find(f"{C}tx")) for one in series]
+    categories = max((_points(_first(one, "cat", "xVal")) for one in series), key=len, default={})
+    values = [_points(_first(one, "val", "yVal")) for one in series]
+    if any(names):
+        yield " | ".join(["", *(" ".join(name.values()) for name in names)]).strip()
+    for place in sorted({*categories, *(place for column in values for place in column)}):
+        yield " | ".join([categories.get(place, ""), *(column.get(place, "") for column in values)])
+    for axis in root.iter(f"{C}catAx", f"{C}valAx", f"{C}dateAx"):
+        found = axis.find(f"{C}title")
+        if found is not None and (words := one_line(" ".join(paragraphs_of_drawing(found)))):
+            yield words
+
+
+def _first(element: Any, *names: str) -> Any | None:
+    return next((found for name in names if (found := element.find(f"{C}{name}")) is not None), None)
+
+
+def _points(element: Any | None) -> dict[int, str]:
+    """The texts of a chart's points by their places; a chart keeps them beside the sheet that they come from."""
+    if element is None:
+        return {}
+    found = {}
+    for point in element.iter(f"{C}pt"):
+        value = point.find(f"{C}v")
+        place = point.get("idx") or ""
+        if value is not None and place.isdigit():
+            found[int(place)] = one_line(value.text or "")
+    if not found:
+        found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
+    return found
+
+
+def diagram_lines(root: Any) -> Iterator[str]:
+    """The texts of a diagram (SmartArt), one a line."""
+    for body in root.iter():
+        if isinstance(body.tag, str) and body.tag.endswith("}t") and body.find(f"{A}p") is not None:
+            yield from filter(None, paragraphs_of_drawing(body))

@@ -1,0 +1,246 @@
+"""The text of a page of a PDF as PDFium finds it: lines, divided words, raised marks, forms and notes."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.readers.base import clean, one_line
+from aveyb_retrieval.documents.readers.marks import lowered, raised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pypdfium2
+
+_DIVIDED = re.compile(r"([^\W_]*)[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*([^\W_]*)")  # PDFium's sign at the end of a line
+_NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
+_WIDE = re.compile(r"[^\W\d_][-\w]*-[^\W\d_]\w*")  # words with a hyphen that no line's end divides
+# What may be raised or lowered: digits behind a letter, a digit, or a stop; each maybe on a line of its own.
+_MARK = re.compile(
+    r"(?<=[\w.,;:)\]\u201d\u2019\"])(?:\r?\n)?"
+    r"((?:[-+\u2212\u2013]?\d{1,4})(?:, ?\d{1,3})*|[*†‡§]{1,3}|st|nd|rd|th)(?![^\W\d_])"
+)
+_NUMBER = re.compile(r"\d{2,}")
+_SMALL = 0.85  # of the size of the characters before: a mark is smaller
+_RAISED = 0.12  # of that size: by so much at least it stands above or below
+_SAME_LINE = 0.15  # of the size: two characters of one line differ by less
+_LONGEST_VALUE = 1 << 20  # characters of a value of a form
+
+_TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
+_BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
+_WIDGET, _POPUP, _LINK = 20, 16, 2  # FPDF_ANNOT_...
+_HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
+
+
+def page_text(words: pypdfium2.PdfTextPage) -> str:
+    """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
+
+    PDFium has two ways to a text. The one that leaves out what is off the page loses the ends of lines that run along
+    the other axis; the other one keeps them. It is taken where nothing is off the page.
+    """
+    inside = words.get_text_bounded()
+    whole = words.get_text_range()
+    if _letters(inside) != _letters(whole):
+        return inside
+    return _with_marks(words, whole)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
+
+
+def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
+    """Return a text with its raised and lowered digits and signs apart from the words before them."""
+    if words.count_chars() != len(text):  # a character beyond the first plane: places differ from here on
+        return text
+    parts: list[str] = []
+    position = 0
+    for start, end, break_before in _candidates(text):
+        if start < position:
+            continue
+        place = start - break_before
+        shift = _shift(words, place - 1, start)
+        if not shift:
+            continue
+        parts.append(text[position:place])
+        parts.append((raised if shift > 0 else lowered)("".join(parts[-2:])[-40:], text[start:end]))
+        position = end
+        after = text[end : end + 2]
+        breaks = 2 if after == "\r\n" else 1 if after[:1] == "\n" else 0
+        if breaks and end + breaks < len(text) and _same_line(words, place - 1, end + breaks):
+            position = end + breaks  # the mark, not the line, has ended
+            parts.append("" if text[position].isspace() or not text[position].isalnum() else " ")
+    return "".join([*parts, text[position:]])
+
+
+def _candidates(text: str) -> Iterator[tuple[int, int, int]]:
+    """Places where a mark may stand: its first and last character, and how many of a line's end are before it."""
+    found = []
+    for mark in _MARK.finditer(text):
+        found.append((mark.start(1), mark.end(), mark.start(1) - mark.start()))
+    for number in _NUMBER.finditer(text):  # a power behind its number: 106
+        found += [
+            (start, number.end(), 0) for start in range(number.start() + 1, min(number.end(), number.start() + 9))
+        ]
+    return iter(sorted(set(found), key=lambda one: (one[0], -one[1])))
+
+
+def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
+    """1 where a character is raised above the one before, -1 where it is lowered, else 0."""
+    if before < 0:
+        return 0
+    size, small = font_size(words, before), font_size(words, mark)
+    if not size or small > _SMALL * size:
+        return 0
+    x, y = _origin(words, before)
+    other_x, other_y = _origin(words, mark)
+    angle = _angle(words, before)
+    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
+    return 0 if abs(height) < _RAISED * size or abs(height) > 1.2 * size else 1 if height > 0 else -1
+
+
+def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
+    x, y = _origin(words, first)
+    other_x, other_y = _origin(words, second)
+    angle = _angle(words, first)
+    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
+    along = (other_x - x) * math.cos(angle) + (other_y - y) * math.sin(angle)
+    size = font_size(words, first)
+    return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
+
+
+def _origin(words: pypdfium2.PdfTextPage, character: int) -> tuple[float, float]:
+    from pypdfium2 import raw
+
+    x, y = ctypes.c_double(), ctypes.c_double()
+    raw.FPDFText_GetCharOrigin(words, character, x, y)
+    return x.value, y.value
+
+
+def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
+    """The direction of a line's text against the x axis, in radians, counter-clockwise."""
+    from pypdfium2 import raw
+
+    matrix = raw.FS_MATRIX()
+    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
+        return math.atan2(matrix.b, matrix.a)
+    return 0.0
+
+
+def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
+    """The size of a character, to half a point: that of its font, enlarged as the page says."""
+    from pypdfium2 import raw
+
+    matrix = raw.FS_MATRIX()
+    size = float(raw.FPDFText_GetFontSize(words, character))
+    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
+        scale = math.hypot(matrix.b, matrix.d)
+        size *= scale if math.isfinite(scale) and scale > 0 else 1.0
+    return round(2 * size) / 2
+
+
+def join_words(text: str, known: set[str]) -> str:
+    """Join words that the end of a line divides.
+
+    The hyphen stays where a digit, a capital or a single letter stands beside it (COVID-19, AB-C77, X-ray), and in
+    words that are written so elsewhere; `known` holds the words of the document with a hyphen, in lower case.
+    """
+
+    def join(found: re.Match[str]) -> str:
+        before, behind = found[1], found[2]
+        if not before or not behind:
+            return f"{before}{behind}"
+        kept = (
+            before[-1].isdigit() or behind[0].isdigit() or before[-1].isupper() or behind[0].isupper()
+            or len(before) == 1 or len(behind) == 1 or f"{before}-{behind}".lower() in known
+        )  # fmt: skip
+        return f"{before}-{behind}" if kept else before + behind
+
+    return _NUMBER_DIVIDED.sub("", _DIVIDED.sub(join, text))
+
+
+def words_with_hyphen(text: str) -> set[str]:
+    """Return the words of a text that hold a hyphen within a line, in lower case."""
+    return {word.lower() for word in _WIDE.findall(text)} if "-" in text else set()
+
+
+def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]:
+    """What is typed and chosen in the form on a page, and the notes on it: one line each."""
+    from pypdfium2 import raw
+
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, number)
+        if not annotation:
+            continue
+        try:
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
+                continue
+            text = _field(annotation, form) if kind == _WIDGET else _string(annotation, b"Contents")
+            if text:
+                yield text
+        finally:
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _field(annotation: Any, form: Any | None) -> str:
+    """A field of a form with its name; "" where nothing is typed or chosen."""
+    from pypdfium2 import raw
+
+    if form is None:
+        return ""
+    kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
+    name = one_line(
+        _utf16(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
+        or _utf16(raw.FPDFAnnot_GetFormFieldName, form, annotation)
+    )
+    if kind in _TEXT_FIELDS:
+        chosen = [_option(form, annotation, place) for place in range(_options(form, annotation))
+                  if raw.FPDFAnnot_IsOptionSelected(form, annotation, place)]  # fmt: skip
+        value = ", ".join(filter(None, chosen)) or _utf16(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
+    elif kind in _BOXES:
+        if not raw.FPDFAnnot_IsChecked(form, annotation):
+            return ""
+        value = _utf16(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
+        value = "yes" if value.lower() in ("", "on", "yes", "1", "true") else value
+    else:
+        return ""
+    value = clean(value).strip()
+    return f"{name}: {value}" if name and value else value
+
+
+def _options(form: Any, annotation: Any) -> int:
+    from pypdfium2 import raw
+
+    return min(1000, max(0, raw.FPDFAnnot_GetOptionCount(form, annotation)))
+
+
+def _option(form: Any, annotation: Any, place: int) -> str:
+    from pypdfium2 import raw
+
+    return _filled(lambda buffer, size: raw.FPDFAnnot_GetOptionLabel(form, annotation, place, buffer, size))
+
+
+def _utf16(call: Any, form: Any, annotation: Any) -> str:
+    return _filled(lambda buffer, size: call(form, annotation, buffer, size))
+
+
+def _string(annotation: Any, key: bytes) -> str:
+    from pypdfium2 import raw
+
+    return clean(_filled(lambda buffer, size: raw.FPDFAnnot_GetStringValue(annotation, key, buffer, size))).strip()
+
+
+def _filled(call: Any) -> str:
+    """What a function of PDFium writes into a buffer of so many bytes, as UTF-16."""
+    from pypdfium2 import raw
+
+    size = call(None, 0)
+    if not 2 < size <= 2 * _LONGEST_VALUE:
+        return ""
+    buffer = ctypes.create_string_buffer(size)
+    call(ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR)), size)
+    return buffer.raw[: size - 2].decode("utf-16-le", "replace")

@@ -1,0 +1,151 @@
+"""Presentations of PowerPoint: slide by slide titles as headings, texts, tables, charts, diagrams, notes, comments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.readers.base import FileText, Parts, clean, one_line
+from aveyb_retrieval.documents.readers.ooxml import (
+    FALLBACK,
+    A,
+    C,
+    Package,
+    R,
+    chart_lines,
+    diagram_lines,
+    paragraphs_of_drawing,
+)
+from aveyb_retrieval.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_DIAGRAM = "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds"
+_TITLES = ("title", "ctrTitle")
+_COMMENTS = ("comments", "comment")
+_NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a page of notes that are no notes
+
+
+def read_pptx(data: bytes, longest: int) -> FileText:
+    """Read a presentation: its titles are headings, its slides pages; hidden slides are left out and told.
+
+    Raises:
+        Unreadable: it is damaged, encrypted, or too long.
+    """
+    package = Package(data)
+    name, root = package.main("a presentation", "ppt/presentation.xml")
+    relations = package.relations(name)
+    parts, hidden, missing = Parts("slide", longest), [], []
+    slides = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]
+    for number, identity in enumerate(slides, start=1):
+        target = relations.get(identity, ("", ""))[1]
+        slide = package.part(target) if target else None
+        if slide is None:
+            missing.append(number)
+        elif slide.get("show") in ("0", "false"):
+            hidden.append(number)
+            slide = None
+        parts.add("" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package))))
+    title, metadata = package.properties()
+    told = [
+        f"{plural(len(numbers), 'slide')} {why}: {', '.join(map(str, numbers[:8]))}{', ...' if numbers[8:] else ''}"
+        for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
+        if numbers
+    ]
+    return parts.text(title, package.warning(*told), metadata)
+
+
+def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
+    relations = package.relations(name)
+    shapes = slide.find(f"{P}cSld/{P}spTree")
+    title = (
+        None if shapes is None else next((shape for shape in shapes.iter(f"{P}sp") if _kind(shape) in _TITLES), None)
+    )
+    if title is not None and (words := one_line(" ".join(_texts(title)))):
+        yield f"# {words}"
+    else:
+        title = None
+    if shapes is not None:
+        for shape in shapes:
+            yield from _shape(shape, title, relations, package)
+    for kind, target in relations.values():
+        root = package.part(target) if kind == "notesSlide" or kind in _COMMENTS else None
+        if root is None:
+            continue
+        if kind == "notesSlide":
+            notes = (shape for shape in root.iter(f"{P}sp") if _kind(shape) not in _NOTES_AROUND)
+            yield "\n".join(text for shape in notes for text in _texts(shape)).strip()
+        else:
+            yield from (f"Comment: {text}" for text in _comments(root))
+
+
+def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+    if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
+        return
+    if shape.tag == f"{P}sp":
+        if _kind(shape) != "sldNum" and not _is_hidden(shape):
+            yield "\n".join(_texts(shape)).strip()
+    elif shape.tag == f"{P}graphicFrame":
+        if not _is_hidden(shape):
+            yield from _frame(shape, relations, package)
+    elif not _is_hidden(shape):  # a group, or alternatives of which the first one is read
+        for inner in shape:
+            yield from _shape(inner, title, relations, package)
+
+
+def _frame(frame: Any, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+    for table in frame.iter(f"{A}tbl"):
+        yield "\n".join(_rows(table))
+    for element, key, read in ((f"{C}chart", f"{R}id", chart_lines), (_DIAGRAM, f"{R}dm", diagram_lines)):
+        for reference in frame.iter(element):
+            root = package.part(relations.get(reference.get(key) or "", ("", ""))[1])
+            if root is not None:
+                yield "\n".join(read(root))
+
+
+def _rows(table: Any) -> Iterator[str]:
+    """The rows of a table; a value that is merged over some rows stands in each of them."""
+    above: dict[int, str] = {}
+    for row in table.iter(f"{A}tr"):
+        cells = []
+        for column, cell in enumerate(row.iter(f"{A}tc")):
+            text = one_line(" ".join(_texts(cell)))
+            if cell.get("vMerge") in ("1", "true"):
+                text = text or above.get(column, "")
+            elif cell.get("hMerge") in ("1", "true"):
+                continue
+            else:
+                above[column] = text
+            cells.append(text)
+        yield " | ".join(cells)
+
+
+def _texts(shape: Any) -> Iterator[str]:
+    for tag in (f"{P}txBody", f"{A}txBody"):
+        for body in shape.iter(tag):
+            yield from filter(None, paragraphs_of_drawing(body))
+
+
+def _kind(shape: Any) -> str:
+    """The kind of a placeholder: "title" and the like; "" of another shape."""
+    found = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
+    return "" if found is None else (found.get("type") or "body")
+
+
+def _is_hidden(shape: Any) -> bool:
+    return any(
+        inner.get("hidden") in ("1", "true")
+        for element in shape[:1]
+        for inner in element[:1]
+        if inner.tag == f"{P}cNvPr"
+    )
+
+
+def _comments(root: Any) -> Iterator[str]:
+    """The comments on a slide, of the old kind and of the one with threads."""
+    for text in root.iter(f"{P}text"):
+        yield one_line(clean(text.text or ""))
+    for body in root.iter():
+        if isinstance(body.tag, str) and body.tag.endswith("}txBody"):
+            yield one_line(" ".join(paragraphs_of_drawing(body)))

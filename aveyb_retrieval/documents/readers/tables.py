@@ -1,0 +1,176 @@
+"""Tables as text: a row a line, cells joined by " | ", and in a long table the names of its columns again and again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line
+from aveyb_retrieval.documents.readers.charsets import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SEPARATORS = (",", ";", "\t", "|")
+MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
+_EVERY = 600  # characters of rows between two lines with the names of the columns: less than a passage has
+_LONGEST_NAMES = 300  # characters of such a line; longer ones would be most of the text
+_GAP = 20  # empty cells in front of a cell that are written; a far corner is not the end of a thousand bars
+
+
+def row_text(cells: Iterable[tuple[int, str]]) -> str:
+    """Return a row as a line, of its cells by their columns; those behind the last one that has text are left out."""
+    parts: list[str] = []
+    last = -1
+    for column, text in cells:
+        if text:
+            parts.append(" | " * min(column - max(last, 0), _GAP) if column > last else " | ")
+            parts.append(text)
+            last = column
+    return "".join(parts)
+
+
+class Rows:
+    """The rows of one table as they are written. `longest` bounds their characters."""
+
+    def __init__(self, longest: int) -> None:
+        self._lines: list[str] = []
+        self._length = 0
+        self._since = 0
+        self._longest = longest
+        self._names = ""
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, line: str) -> None:
+        """Add a row; the first of several cells has the names of the columns."""
+        if not line:
+            return
+        if not self._names and " | " in line:
+            self._names = line
+        elif self._since > _EVERY and self._names and len(self._names) <= _LONGEST_NAMES:
+            self._write("")
+            self._write(self._names)
+            self._since = 0
+        self._write(line)
+
+    def text(self) -> str:
+        """Return the table."""
+        return "\n".join(self._lines)
+
+    def _write(self, line: str) -> None:
+        self._lines.append(line)
+        self._length += len(line) + 1
+        self._since += len(line) + 1
+        check_characters(self._length, self._longest)
+
+
+def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
+    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet.
+
+    Raises:
+        Unreadable: it is none, too large, or holds documents.
+    """
+    if data.startswith(b"PAR1"):
+        return FileText("", _read_parquet(data, longest))
+    text = decode(data, encoding)
+    if text.lstrip().startswith("{"):
+        _check_size(len(data))
+        return FileText("", _table(_objects(text), longest))
+    return FileText("", _read_csv(text, longest))
+
+
+def _read_csv(text: str, longest: int) -> str:
+    csv.field_size_limit(sys.maxsize)
+    rows = Rows(longest)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    try:
+        for row in reader:
+            rows.add(row_text(enumerate(map(one_line, row))))
+    except csv.Error as error:
+        raise Unreadable(f"line {reader.line_num:,}: {error}; quote fields as in RFC 4180") from None
+    return rows.text()
+
+
+def _separator(text: str) -> str:
+    first = text.lstrip("\r\n").partition("\n")[0]
+    counts = {}
+    for separator in SEPARATORS:
+        try:
+            counts[separator] = len(next(csv.reader([first], delimiter=separator), []))
+        except csv.Error:  # a quoted field over several lines
+            counts[separator] = first.count(separator)
+    return max(SEPARATORS, key=lambda separator: counts[separator])
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                raise Unreadable(f"line {number:,} is not JSON") from None
+            if not isinstance(value, dict):
+                raise Unreadable(f"line {number:,} is not a JSON object")
+            yield value
+
+
+def _read_parquet(data: bytes, longest: int) -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    _check_size(len(data))
+    try:
+        with pyarrow.parquet.ParquetFile(io.BytesIO(data)) as table:
+            if table.metadata.num_rows > MOST_ROWS:
+                raise Unreadable(_large(f"{table.metadata.num_rows:,} rows"))
+            rows = (row for batch in table.iter_batches(batch_size=256) for row in batch.to_pylist())
+            return _table(rows, longest)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise Unreadable(f"not readable as Parquet ({one_line(str(error))})") from None
+
+
+def _check_size(length: int) -> None:
+    if length > MOST_BYTES:
+        raise Unreadable(_large(f"{length:,} bytes"))
+
+
+def _large(size: str) -> str:
+    return f"{size}: of at most {MOST_BYTES:,} bytes and {MOST_ROWS:,} rows is one table; index it by itself"
+
+
+def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
+    columns: dict[str, int] = {}
+    body: list[list[tuple[int, str]]] = []
+    length = 0
+    for row in objects:
+        if "text" in row:
+            raise Unreadable("holds documents with a text each: index it by itself")
+        body.append(sorted((columns.setdefault(name, len(columns)), _value(value)) for name, value in row.items()))
+        length += sum(len(text) for _, text in body[-1])
+        check_characters(length, longest)
+        if len(body) > MOST_ROWS:
+            raise Unreadable(_large(f"more than {MOST_ROWS:,} rows"))
+    rows = Rows(longest)
+    rows.add(row_text((place, one_line(name)) for name, place in columns.items()))
+    for cells in body:
+        rows.add(row_text(cells))
+    return rows.text()
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return one_line(value)
+    return one_line(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:
+    """Return a sheet with its name as a heading, and what stands beside its rows."""
+    lines = [rows.text(), *filter(None, asides)]
+    return f"# {one_line(name)}\n\n" + "\n\n".join(filter(None, lines)) if any(lines) else ""
