@@ -167,11 +167,11 @@ def _marked_wide(first: bytes) -> str:
 
 
 def is_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether bytes are UTF-8; a part of a character at the end is."""
+    """Return whether bytes are UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for block in blocks:
-            decoder.decode(block)
+        for block in itertools.chain(blocks, (b"",)):
+            decoder.decode(block, final=not block)
     except UnicodeDecodeError:
         return False
     return True

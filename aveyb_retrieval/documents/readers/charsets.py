@@ -100,7 +100,7 @@ def wrong_byte(error: UnicodeDecodeError, encoding: str, position: int) -> str:
 def _strict(data: bytes, name: str, before: int = 0) -> str:
     encoding = python_encoding(name) or name
     try:
-        text = data.decode(encoding, _errors(encoding))
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise Unreadable(wrong_byte(error, name, before + error.start)) from None
     if "\0" in text:

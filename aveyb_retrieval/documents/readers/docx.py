@@ -47,7 +47,7 @@ def read_docx(data: bytes) -> FileText:
         Unreadable: it is damaged or encrypted.
     """
     package = Package(data)
-    name, root = package.main("a document of Word", "word/document.xml")
+    name, root = package.main("a document of Word", "word/document.xml", f"{W}document")
     body = root.find(f"{W}body")
     reader = _Reader(package, name)
     lines = list(reader.lines(root if body is None else body))

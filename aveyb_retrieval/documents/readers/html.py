@@ -47,6 +47,7 @@ _COMMENT = re.compile(r"^(?=#)", re.MULTILINE)  # of a program, in <pre>: no hea
 _LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
 _MOST_SPANS = 1000  # rows and columns that a cell may span, as browsers have it
+_DEEP = 20  # tables in tables, below which all are taken for layout
 _MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 
 
@@ -135,7 +136,7 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.begin("#" * _HEADINGS[tag] + " ")
     elif tag == "table":
         writer.gap(2)
-        writer.tables.append(_Table(node))
+        writer.tables.append(_Table(node, len(writer.tables)))
     elif tag in _CELLS:
         writer.enter_cell(node)
     elif tag in _PARAGRAPHS:
@@ -279,7 +280,7 @@ class _Table:
     or has one column.
     """
 
-    def __init__(self, node: LexborNode) -> None:
+    def __init__(self, node: LexborNode, depth: int) -> None:
         role = (node.attributes.get("role") or "").lower()
         self.column = 0
         self.row_began = False
@@ -287,7 +288,8 @@ class _Table:
         self.cell: tuple[int, int, int] | None = None  # where its text begins, and the rows and columns that it spans
         self.of_layout = (
             role in ("presentation", "none")
-            or node.css_first("td table, th table") is not None
+            or depth > _DEEP
+            or any(inner.mem_id != node.mem_id for inner in node.css("table")[:2])  # `css` finds the node itself, too
             or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
             or (node.css_first("td + td, td + th, th + td, th + th") is None)
         )
@@ -339,8 +341,8 @@ class _Writer:
             self._gap = max(self._gap, lines)
 
     def begin(self, prefix: str) -> None:
-        """Write a prefix in front of the text that follows."""
-        if not self._held:
+        """Write a prefix in front of the text that follows; none in a cell, which is a part of a line."""
+        if not self._held and not (self.tables and self.tables[-1].cell is not None):
             self._prefix = prefix
 
     def hold(self) -> None:

@@ -33,6 +33,7 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
     "application/vnd.oasis.opendocument.text": ".odt", "application/vnd.oasis.opendocument.spreadsheet": ".ods",
 }  # fmt: skip
+_ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199}?)[ \t]*\r?$", re.MULTILINE)
 _ADDRESS = re.compile(r"\S*(?:://|@)\S*")
 _WORD = re.compile(r"\w+")
@@ -221,7 +222,9 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
         inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
         return
     data = _bytes(part)
-    suffix = _SUFFIXES.get(kind) or _suffix_by_content(data)
+    suffix = _SUFFIXES.get(kind) or (".txt" if kind.startswith("text/") else "")
+    if not suffix and kind in _ANYTHING:
+        suffix = _suffix_by_content(data)
     shown = name or f"without a name ({kind})"
     known = inner.knows(shown)
     inner.read(shown, lambda: data, as_name="" if known or not suffix else f"{shown}{suffix}")

@@ -17,7 +17,7 @@ from aveyb_retrieval.documents.readers.charsets import decode
 _YAML = re.compile(r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _TOML = re.compile(r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
-_LONGEST = 1 << 16  # characters of front matter
+_LONGEST = 1 << 19  # characters of front matter
 _DEEPEST = 20  # levels of what it holds
 
 

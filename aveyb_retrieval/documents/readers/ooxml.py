@@ -59,15 +59,15 @@ class Package:
             self.lost.append(str(error))
             return None
 
-    def main(self, kind: str, usual: str) -> tuple[str, Any]:
-        """Return the name and the root of the part that a file is about.
+    def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
+        """Return the name and the root, which has this tag, of the part that a file is about.
 
         Raises:
             Unreadable: there is none.
         """
         for name in (*self.related("", "officeDocument"), usual):
             root = self.part(name)
-            if root is not None:
+            if root is not None and root.tag == tag:
                 return name, root
         raise Unreadable(f"damaged: not {kind}" + (f" ({one_line(self.lost[0])})" if self.lost else ""))
 
@@ -222,7 +222,7 @@ def chart_lines(root: Any) -> Iterator[str]:
     categories = max((_points(_first(one, "cat", "xVal")) for one in series), key=len, default={})
     values = [_points(_first(one, "val", "yVal")) for one in series]
     if any(names):
-        yield " | ".join(["", *(" ".join(name.values()) for name in names)]).strip()
+        yield " | ".join(" ".join(name.values()) for name in names)
     for place in sorted({*categories, *(place for column in values for place in column)}):
         yield " | ".join([categories.get(place, ""), *(column.get(place, "") for column in values)])
     for axis in root.iter(f"{C}catAx", f"{C}valAx", f"{C}dateAx"):

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
 from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
-from aveyb_retrieval.documents.readers.pdf_page import notes_and_fields, font_size, join_words, page_text, words_with_hyphen
+from aveyb_retrieval.documents.readers.pdf_page import (
+    font_size,
+    join_words,
+    notes_and_fields,
+    page_text,
+    upright,
+    words_with_hyphen,
+)
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -153,7 +160,7 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, *, meas
 
     try:
         page = document[index]
-        words = page.get_textpage()
+        words = upright(page)
         raw_text = page_text(words)
         sizes = _line_sizes(words) if measure else {}
         words.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import clean, one_line
@@ -27,6 +28,7 @@ _NUMBER = re.compile(r"\d{2,}")
 _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
+_SAMPLED = 16  # characters of a page that say how its text runs
 _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
 _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
@@ -35,11 +37,29 @@ _WIDGET, _POPUP, _LINK = 20, 16, 2  # FPDF_ANNOT_...
 _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
+def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
+    """Return the text of a page that is turned, in memory, as most of its text runs.
+
+    PDFium finds the lines of a text that runs to the right, and few of others: those of a landscape table in a portrait
+    page, or of a page that was scanned upside down.
+    """
+    words = page.get_textpage()
+    count = words.count_chars()
+    step = max(1, count // _SAMPLED)
+    turns: Counter[int] = Counter(round(2 * _angle(words, place) / math.pi) % 4 for place in range(0, count, step))
+    turn = 90 * turns.most_common(1)[0][0] if turns else 0
+    if not turns or turn == page.get_rotation():
+        return words
+    words.close()
+    page.set_rotation(turn)
+    return page.get_textpage()
+
+
 def page_text(words: pypdfium2.PdfTextPage) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
-    PDFium has two ways to a text. The one that leaves out what is off the page loses the ends of lines that run along
-    the other axis; the other one keeps them. It is taken where nothing is off the page.
+    PDFium has two ways to a text. One leaves out what is off the page. The other one does not, and its characters are
+    those that can be measured: it is taken where nothing is off the page.
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()

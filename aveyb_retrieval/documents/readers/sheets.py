@@ -39,7 +39,7 @@ def read_spreadsheet(data: bytes, longest: int) -> FileText:
     if is_opendocument(data):
         return read_ods(data, longest)
     package = Package(data)
-    name, root = package.main("a spreadsheet", "xl/workbook.xml")
+    name, root = package.main("a spreadsheet", "xl/workbook.xml", f"{S}workbook")
     book = _Book(package, name, root)
     parts = Parts("sheet", longest)
     relations = package.relations(name)
@@ -173,7 +173,7 @@ class _Book:
             inside = cell.find(f"{S}is")
             text = "" if inside is None else _string(inside)
         elif found is None or not found.text:
-            self.told.formulas += cell.find(f"{S}f") is not None and found is None
+            self.told.formulas += cell.find(f"{S}f") is not None and kind != "str"
             return ""
         elif kind == "s":
             place = _whole(found.text)

@@ -34,7 +34,7 @@ def read_pptx(data: bytes, longest: int) -> FileText:
         Unreadable: it is damaged, encrypted, or too long.
     """
     package = Package(data)
-    name, root = package.main("a presentation", "ppt/presentation.xml")
+    name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
     relations = package.relations(name)
     parts, hidden, missing = Parts("slide", longest), [], []
     slides = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]

@@ -16,13 +16,13 @@ from aveyb_retrieval.documents.readers.ocr import why_none
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError
+from tests.documents.conftest import reason
 from tests.indexes.files import make_pdf, make_zip
-from tests.indexes.readers.conftest import reason
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.indexes.readers.conftest import Read
+    from tests.documents.conftest import Read
 
 for package in ("pypdfium2", "selectolax", "docx"):
     pytest.importorskip(package)

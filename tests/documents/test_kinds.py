@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.documents.readers.formats import SUFFIXES
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf, make_pptx, make_xlsx, make_zip
 
@@ -35,10 +35,10 @@ def test_a_folder_of_all_kinds_is_one_index(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_suffixes_and_the_type_of_each_kind() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "files.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "files.md").read_text(encoding="utf-8")
     listed: list[str] = []
     for suffixes, types in re.findall(r"^\| [^|]+ \| (`\.[^|]+) \| ([^|]+) \|", page, re.MULTILINE):
         found = re.findall(r"`(\.\w+)`", suffixes)
-        assert list(dict.fromkeys(SUFFIXES[suffix] for suffix in found)) == re.findall(r"`(\w+)`", types)
+        assert list(dict.fromkeys({**SUFFIXES, **TABLES}[suffix] for suffix in found)) == re.findall(r"`(\w+)`", types)
         listed += found
-    assert sorted(listed) == sorted(SUFFIXES)
+    assert sorted(listed) == sorted([*SUFFIXES, *TABLES])

@@ -11,13 +11,13 @@ from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.formats import kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.encoder.text.outline import outline
+from tests.documents.conftest import label, reason
 from tests.indexes.files import make_docx, make_epub, make_pdf, make_zip
-from tests.indexes.readers.conftest import label, reason
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.indexes.readers.conftest import Read
+    from tests.documents.conftest import Read
 
 for package in ("pypdfium2", "selectolax", "docx", "lxml", "striprtf"):
     pytest.importorskip(package)
@@ -97,7 +97,7 @@ def test_html_is_decoded_as_it_says(read: Read, tmp_path: Path) -> None:
     assert read("d.html", '<meta charset="utf-16"><p>caf\u00e9'.encode()).text == "caf\u00e9"
     assert read("b.htm", b"\xff\xfe" + "<p>caf\u00e9".encode("utf-16-le")).text == "caf\u00e9"
     assert reason(read, "c.html", b"<p>caf\xe9") == (
-        "invalid UTF-8 at byte 6 (0xe9); name its encoding by --encoding (encoding)"
+        "invalid UTF-8 at byte 6 (0xe9); name the encoding of the files that are not UTF-8 by --encoding (encoding)"
     )
     assert reason(read, "c.txt", b"\xff\xfea\x00\xfa") == (
         "byte 4 (0xfa) is not utf-16-le; --encoding (encoding) names another one"  # its mark counts

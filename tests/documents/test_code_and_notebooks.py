@@ -11,7 +11,7 @@ from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.code import LANGUAGES
 
 if TYPE_CHECKING:
-    from tests.indexes.readers.conftest import Read
+    from tests.documents.conftest import Read
 
 pytest.importorskip("tree_sitter")
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.readers.base import Unreadable
+from tests.documents.conftest import label
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
-from tests.indexes.readers.conftest import label
 
 if TYPE_CHECKING:
-    from tests.indexes.readers.conftest import Read
+    from tests.documents.conftest import Read
 
 for package in ("docx", "pptx", "python_calamine", "xlsxwriter"):
     pytest.importorskip(package)
