@@ -36,8 +36,9 @@ def test_the_part_that_says_more_wins_over_a_stub(read: Read) -> None:
 
 
 ICS = (
-    "BEGIN:VCALENDAR\nBEGIN:VTIMEZONE\nTZID:X\nEND:VTIMEZONE\nBEGIN:VEVENT\nSUMMARY:Budget meeting\nDTSTART:20260131T1200\n"
-    'ATTENDEE;CN="Ines Moreau":mailto:ines@example.org\nDESCRIPTION:Bring the yttrium\\, all of\n  it\nEND:VEVENT\nEND:VCALENDAR'
+    "BEGIN:VCALENDAR\nBEGIN:VTIMEZONE\nTZID:X\nEND:VTIMEZONE\nBEGIN:VEVENT\nSUMMARY:Budget meeting\n"
+    'DTSTART:20260131T1200\nATTENDEE;CN="Ines Moreau":mailto:ines@example.org\n'
+    "DESCRIPTION:Bring the yttrium\\, all of\n  it\nEND:VEVENT\nEND:VCALENDAR"
 )
 
 
@@ -71,25 +72,30 @@ def test_damaged_frames_of_mails(read: Read) -> None:
     assert "erbium" in read("b.eml", none).text
     assert "erbium" in read("c.eml", b"\r\n\n" + none).text
     assert "erbium" in read("d.eml", none[: none.index(b"Subject")] + b"\nerbium").text
-    assert "thulium" in read("e.eml", mail("mixed", "Content-Type: text/plain\n\nthulium").removesuffix(b"--b--\n")).text
+    assert (
+        "thulium" in read("e.eml", mail("mixed", "Content-Type: text/plain\n\nthulium").removesuffix(b"--b--\n")).text
+    )
 
 
 def test_no_part_of_a_mail_vanishes(read: Read) -> None:
     draw = random.Random(7)
+    words: list[str] = []
+
+    def word() -> str:
+        words.append("".join(draw.choices("abcdefghij", k=9)))
+        return words[-1]
+
     for _ in range(25):
-        words: list[str] = []
-
-        def word() -> str:
-            words.append("".join(draw.choices("abcdefghij", k=9)))
-            return words[-1]
-
+        words.clear()
         message = EmailMessage()
         message["From"], message["Subject"] = "a@example.org", "S"
         message.set_content(" ".join(word() for _ in range(draw.randint(1, 12))))
         if draw.random() < 0.6:
             message.add_alternative(f"<p>{' '.join(word() for _ in range(draw.randint(1, 12)))}</p>", subtype="html")
         for number in range(draw.randint(0, 4)):
-            kind, name = draw.choice([("plain", f"f{number}"), ("html", f"{number}.htm"), ("csv", "t.csv"), ("x-y", "z")])
+            kind, name = draw.choice(
+                [("plain", f"f{number}"), ("html", f"{number}.htm"), ("csv", "t.csv"), ("x-y", "z")]
+            )
             text = f"<p>{word()}</p>" if kind == "html" else f"{word()},{word()}"
             message.add_attachment(text, subtype=kind, filename=name, disposition=draw.choice(["inline", "attachment"]))
         if draw.random() < 0.3:

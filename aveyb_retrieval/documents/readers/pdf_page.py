@@ -28,6 +28,7 @@ _NUMBER = re.compile(r"\d{2,}")
 _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
+_LEVEL = 0.5  # points between characters of one line
 _SAMPLED = 16  # characters of a page that say how its text runs
 _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
@@ -69,7 +70,7 @@ def page_text(words: pypdfium2.PdfTextPage) -> str:
 
 
 def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text))
+    return "".join(text.split()).replace("\x02", "\ufffe")
 
 
 def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
@@ -78,7 +79,7 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
         return text
     parts: list[str] = []
     position = 0
-    for start, end, break_before in _candidates(text):
+    for start, end, break_before in sorted(_candidates(words, text), key=lambda one: (one[0], -one[1])):
         if start < position:
             continue
         place = start - break_before
@@ -96,16 +97,23 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
     return "".join([*parts, text[position:]])
 
 
-def _candidates(text: str) -> Iterator[tuple[int, int, int]]:
+def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:
     """Places where a mark may stand: its first and last character, and how many of a line's end are before it."""
-    found = []
     for mark in _MARK.finditer(text):
-        found.append((mark.start(1), mark.end(), mark.start(1) - mark.start()))
+        start, end = mark.span(1)
+        if not _level(words, mark.start() - 1, end - 1):
+            yield start, end, start - mark.start()
     for number in _NUMBER.finditer(text):  # a power behind its number: 106
-        found += [
-            (start, number.end(), 0) for start in range(number.start() + 1, min(number.end(), number.start() + 9))
-        ]
-    return iter(sorted(set(found), key=lambda one: (one[0], -one[1])))
+        first, end = number.span()
+        if not _level(words, first, end - 1):
+            yield from ((start, end, 0) for start in range(first + 1, min(end, first + 9)))
+
+
+def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
+    """Whether two characters stand on one line across or along the page, which most do: measured with little work."""
+    x, y = _origin(words, first)
+    other_x, other_y = _origin(words, second)
+    return abs(other_y - y) < _LEVEL or abs(other_x - x) < _LEVEL
 
 
 def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
@@ -132,12 +140,14 @@ def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
     return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
 
 
+_X, _Y = ctypes.c_double(), ctypes.c_double()  # filled anew by each call: one process reads one file at a time
+
+
 def _origin(words: pypdfium2.PdfTextPage, character: int) -> tuple[float, float]:
     from pypdfium2 import raw
 
-    x, y = ctypes.c_double(), ctypes.c_double()
-    raw.FPDFText_GetCharOrigin(words, character, x, y)
-    return x.value, y.value
+    raw.FPDFText_GetCharOrigin(words, character, _X, _Y)
+    return _X.value, _Y.value
 
 
 def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
