@@ -92,7 +92,7 @@ def fingerprint(path: str | Path) -> dict[str, Any]:
     """Return name, size in bytes and SHA-256 of a file, as a run folder records its data."""
     path = Path(path)
     _check(path)
-    info = hash_file(path)
+    info = hash_file(path, follow_links=True)
     return {"name": path.name, "bytes": info.bytes, "sha256": info.sha256}
 
 

@@ -313,7 +313,7 @@ def _list_of(properties: Any) -> tuple[str, int]:
 def _styles(root: Any | None) -> dict[str, _Style]:
     """The styles by their ids, each with what it has from the styles that it is based on."""
     found: dict[str, _Style] = {}
-    for element in () if root is None else root.iter(f"{W}style"):
+    for element in () if root is None else root.iterfind(f"{W}style"):
         name, above = element.find(f"{W}name"), element.find(f"{W}basedOn")
         properties = element.find(f"{W}pPr")
         title = (name.get(f"{W}val") or "") if name is not None else ""

@@ -6,6 +6,7 @@ import ctypes
 import math
 import re
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import clean, one_line
@@ -144,10 +145,16 @@ _X, _Y = ctypes.c_double(), ctypes.c_double()  # filled anew by each call: one p
 
 
 def _origin(words: pypdfium2.PdfTextPage, character: int) -> tuple[float, float]:
+    _calls().FPDFText_GetCharOrigin(words.raw, character, _X, _Y)
+    return _X.value, _Y.value
+
+
+@cache
+def _calls() -> Any:
+    """PDFium's functions: an import at each of hundreds of thousands of calls would cost more than they do."""
     from pypdfium2 import raw
 
-    raw.FPDFText_GetCharOrigin(words, character, _X, _Y)
-    return _X.value, _Y.value
+    return raw
 
 
 def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import is_archive
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-_REFERENCE = re.compile(r"([A-Z]{1,3})(\d{1,7})", re.IGNORECASE)
 _MERGED = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
 _MOST_MERGED = 100_000
 
@@ -163,7 +163,7 @@ class _Book:
     def _shared(self, data: bytes | None) -> list[str]:
         if data is None:
             return []
-        return [_string(item) for item in self._elements(data, "sharedStrings.xml", f"{S}si")]
+        return [one_line(_string(item)) for item in self._elements(data, "sharedStrings.xml", f"{S}si")]
 
     def _shown(self, cell: Any) -> str:
         """The text of a cell as it is shown; "" of an empty one."""
@@ -171,7 +171,7 @@ class _Book:
         style = _whole(cell.get("s"))
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
-            text = "" if inside is None else _string(inside)
+            text = "" if inside is None else one_line(_string(inside))
         elif found is None or not found.text:
             self.told.formulas += cell.find(f"{S}f") is not None and kind != "str"
             return ""
@@ -183,8 +183,7 @@ class _Book:
         elif kind == "n":
             text = self._number(found.text.strip(), style)
         else:  # a text, an error, a date of ISO 8601
-            text = found.text
-        text = one_line(text)
+            text = one_line(found.text)
         if text and style in self._white:
             self.told.white += 1
             return ""
@@ -267,11 +266,14 @@ def _merges(data: bytes) -> dict[tuple[int, int], int]:
 
 def _column(reference: str, otherwise: int) -> int:
     """The column of a cell, counted from 0: 27 of "AB12"."""
-    found = _REFERENCE.match(reference)
-    if found is None:
-        return otherwise
+    letters = reference.rstrip("0123456789")
+    return _column_of(letters) if letters.isascii() and letters.isalpha() and len(letters) < 4 else otherwise
+
+
+@cache
+def _column_of(letters: str) -> int:
     column = 0
-    for letter in found[1].upper():
+    for letter in letters.upper():
         column = 26 * column + ord(letter) - ord("A") + 1
     return column - 1
 
