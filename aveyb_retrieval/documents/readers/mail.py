@@ -34,7 +34,7 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "application/vnd.oasis.opendocument.text": ".odt", "application/vnd.oasis.opendocument.spreadsheet": ".ods",
 }  # fmt: skip
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
-_BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199}?)[ \t]*\r?$", re.MULTILINE)
+_BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
 _ADDRESS = re.compile(r"\S*(?:://|@)\S*")
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
@@ -167,7 +167,7 @@ def _with_found_boundary(part: Message, payload: str) -> Message | None:
     if found is None:
         return None
     body = payload.encode("utf-8", "surrogateescape")
-    head = f'Content-Type: {part.get_content_type()}; boundary="{found[1]}"\n\n'
+    head = f'Content-Type: {part.get_content_type()}; boundary="{found[1].rstrip()}"\n\n'
     again = BytesParser().parsebytes(head.encode("utf-8", "surrogateescape") + body)
     return again if isinstance(again.get_payload(), list) else None
 
