@@ -36,11 +36,19 @@ def shortened(text: str, most: int = 600) -> str:
     return f"{text[:begin]} ... {text[begin + 5 - most :]}"
 
 
-def no_option(of: str, name: str, known: Sequence[str], near: str | None = None) -> str:
+def no_option(of: str, name: str, known: Sequence[str], near: str | None = None, *, kind: str = "option") -> str:
     """Say that something has no option of a name, which ones it has, and which may be meant (`near`, if known)."""
     near = near or next(iter(difflib.get_close_matches(name, known, 1)), None)
     hint = f"did you mean {near!r}? Known are" if near else "known are"
-    return f"{of} has no option {name!r}; {hint} {', '.join(known)}"
+    return f"{of} has no {kind} {name!r}; {hint} {', '.join(known)}"
+
+
+_FLAGS = re.compile(r" \((?=[^()]*--[a-z])[^()]*\)")
+
+
+def without_flags(text: str) -> str:
+    """Return a message without the options of commands that it names in brackets, for whoever gives no command."""
+    return _FLAGS.sub("", text)
 
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

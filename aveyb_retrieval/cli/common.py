@@ -171,7 +171,7 @@ class Command(click.Command):
             with extra_for(_typed(context)):
                 return super().invoke(context)
         except AveyBError as error:
-            click.echo(f"{_typed(context)}: {printable(str(error))}", err=True)
+            click.echo(f"{_typed(context)}: {printable(_in_options(context, str(error)))}", err=True)
             context.exit(2)
         except OSError as error:
             if error.filename is None:  # of a pipe that was closed, say, which click knows
@@ -188,6 +188,17 @@ class Command(click.Command):
 def _typed(context: click.Context) -> str:
     """The command as it was typed: "aveyb-index build"."""
     return " ".join(filter(None, (context.info_name, context.invoked_subcommand)))
+
+
+def _in_options(context: click.Context, message: str) -> str:
+    """Return a message about a function's argument as one about the option typed: `--min-score 2` for min_score=2."""
+    command: click.Command | None = context.command
+    if isinstance(command, click.Group):
+        command = command.get_command(context, context.invoked_subcommand or "")
+    for option in command.params if command else ():
+        if option.name and message.startswith(f"{option.name}="):
+            return f"{option.opts[0]} {message.removeprefix(f'{option.name}=')}"
+    return message
 
 
 class Commands(Command, click.Group):
@@ -219,8 +230,8 @@ def parse_json(context: click.Context, option: click.Parameter, text: str | None
 
 
 def filter_option(meaning: str) -> Decorator:
-    """Make the option `--filter` with this help; the command gets its condition as `where`."""
-    return click.option("--filter", "where", metavar="JSON", callback=parse_json, help=meaning)
+    """Make the option `--filter`, also called `--where`, with this help; the command gets its condition as `where`."""
+    return click.option("--filter", "--where", "where", metavar="JSON", callback=parse_json, help=meaning)
 
 
 def _progress_lines() -> Progress:
@@ -360,11 +371,19 @@ FIELDS = together(
     click.option("--text-field", default="text", help="Field that holds the text."),
 )  # fmt: skip
 READING = together(ON_ERROR, FILES, FIELDS)
+RESTART = click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
+WAIT = click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="Wait so long for another writer of the index to end.",
+)
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
     click.option("--device", default="cpu", help="Device of the model."),
     PRECISION,
-    click.option("--restart", is_flag=True, help="Discard an interrupted change and start again."),
+    RESTART,
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
@@ -406,6 +425,7 @@ INSERTING = together(
     VECTORS,
     READING,
     WRITING,
+    WAIT,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,10 @@ from aveyb_retrieval.cli.common import (
     PATH,
     PRECISION,
     READING,
+    RESTART,
     VECTORS,
     VERBOSE,
+    WAIT,
     WRITING,
     Commands,
     filter_option,
@@ -34,7 +37,7 @@ from aveyb_retrieval.cli.common import (
     progress_bar,
 )
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.wording import plural, printable
+from aveyb_retrieval.wording import no_option, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,8 +45,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.sync import SyncPlan
+    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.retriever import Hit
 
 _NAMED = 20  # lines or files that a summary names
 
@@ -80,6 +83,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @READING
 @VERBOSE
 @WRITING
+@WAIT
 def build(out: Path, address: str | None, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
@@ -107,6 +111,7 @@ def build(out: Path, address: str | None, **arguments: Any) -> None:
 @click.argument("directory", type=PATH)
 @MAKING
 @WRITING
+@WAIT
 def init(directory: Path, quiet: bool, **arguments: Any) -> None:
     """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
     from aveyb_retrieval.indexes.changes.build import build_index
@@ -158,7 +163,8 @@ def _insert(
 @click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
 @filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
+@RESTART
+@WAIT
 def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
@@ -183,18 +189,39 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
     metavar="SECONDS",
     help="With --watch: seconds between two looks at the folder.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PART",
+    help="Look only at this folder or file below FOLDER, such as wiki/. Repeatable.",
+)
+@click.option(
+    "--allow-delete",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Let up to N documents go.  [default: a tenth of those looked at, or 5]",
+)
+@click.option("--moved", is_flag=True, help="FOLDER stands in the place of the one that the index was made from.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["new", "any", "none"]),
+    default="new",
+    help="Exit with code 1 where a file is left out: when it is told first, always, or never.",
+)
 @ON_ERROR
 @FILES
 @MAX_LINE
 @ENCODING
 @VERBOSE
 @WRITING
+@WAIT
 def sync(
     folder: Path,
     directory: Path,
     dry_run: bool,
     watch: bool,
     interval: float,
+    fail_on: str,
     quiet: bool,
     verbose: bool,
     **arguments: Any,
@@ -202,24 +229,32 @@ def sync(
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
 
     Files are compared by what they hold. All changes become visible at once. Where there is no index, it is built; for
-    other options than these, build it by `build` first.
+    other options than these, build it by `build` first. What is left out is told once.
     """
-    from aveyb_retrieval.indexes.changes.sync import plan_sync, sync_index, watch_folder
+    from aveyb_retrieval.indexes.changes.sync import check_plan, plan_sync, sync_index, watch_folder
 
     if dry_run:
-        found = {name: arguments[name] for name in ("follow_links", "path_fields")}
-        _print_plan(plan_sync(folder, directory, **found), verbose=verbose)
+        plan = plan_sync(folder, directory, **arguments)
+        _print_plan(plan, verbose=verbose)
+        check_plan(plan, directory, arguments["allow_delete"])
         return
 
     def run() -> Report:
         with progress_bar(not quiet) as progress:
             report = sync_index(folder, directory, progress=progress, **arguments)
+        if watch:
+            click.echo(time.strftime("%Y-%m-%d %H:%M:%S "), nl=False)
         print_report(report, verbose=verbose)
         return report
 
     if watch:
-        watch_folder(folder, interval, run, follow_links=arguments["follow_links"])
-    exit_if_incomplete(run())
+        follow_links, tell = arguments["follow_links"], partial(click.echo, err=True)
+        watch_folder(folder, interval, run, follow_links=follow_links, told=tell)
+    report = run()
+    if fail_on == "new" or (fail_on == "any" and not report.known):
+        exit_if_incomplete(report)
+    elif fail_on == "any":
+        click.get_current_context().exit(1)
 
 
 def _print_plan(plan: SyncPlan, *, verbose: bool) -> None:
@@ -254,6 +289,11 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
         _print_rejected(report.rejected_file, verbose=verbose)
     _print_notices(report.notices, verbose=verbose)
+    if report.known:
+        more = "" if verbose else " (--verbose names them)"
+        click.echo(f"left out as before: {plural(len(report.known), 'file')}{more}", err=True)
+        for notice in report.known if verbose else ():
+            click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
 
 
 def _print_rejected(listed: Path | None, *, verbose: bool) -> None:
@@ -345,13 +385,16 @@ def count(directory: str | Path, where: Any) -> None:
 @click.option("--set", "changes", metavar="JSON", default="{}", callback=parse_json,
               help='Fields and new values, such as {"year": 2021}.')  # fmt: skip
 @click.option("--remove", multiple=True, metavar="FIELD", help="Field to take away. Repeatable.")
+@click.option("--clear", is_flag=True, help="First undo all that was set or removed before.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
+@RESTART
+@WAIT
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded.
 
-    Ids, titles and texts are no metadata: `aveyb-index upsert` changes them.
+    What is set stays when files change, are renamed or are indexed again; --clear undoes it. Ids, titles and texts are
+    no metadata: `aveyb-index upsert` changes them.
     """
     from aveyb_retrieval.indexes.changes.update import update_metadata as update
 
@@ -518,25 +561,27 @@ def info(directory: Path, as_json: bool) -> None:
 
 @main.command()
 @click.argument("directory", type=PATH)
-@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
+@RESTART
+@WAIT
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def compact(directory: Path, restart: bool, quiet: bool) -> None:
+def compact(directory: Path, quiet: bool, **arguments: Any) -> None:
     """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted documents."""
     from aveyb_retrieval.indexes.changes.change import compact_index
 
     with progress_bar(not quiet) as progress:
-        print_report(compact_index(directory, restart=restart, progress=progress))
+        print_report(compact_index(directory, progress=progress, **arguments))
 
 
 @main.command()
 @click.argument("directory", type=PATH)
 @click.option("--recall", type=float, default=0.95, help="Share of the exact results to find.")
-@click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
-def tune(directory: Path, recall: float, restart: bool) -> None:
+@RESTART
+@WAIT
+def tune(directory: Path, recall: float, **arguments: Any) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
     from aveyb_retrieval.indexes.changes.change import tune_index
 
-    for kind, files in tune_index(directory, recall, restart=restart).indexes.items():
+    for kind, files in tune_index(directory, recall, **arguments).indexes.items():
         if not files:
             click.echo(f"{kind}: searched exactly")
         for found in files:
@@ -602,10 +647,10 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
     """A hit as JSON: the fields asked for, or all but the whole text."""
     if fields is None:
         return hit.to_dict()
-    known = hit.to_dict(text=True)
+    known = hit.to_dict(text=True) | {"place": hit.place}
     names = [name.strip() for name in fields.split(",") if name.strip()]
     if unknown := [name for name in names if name not in known]:
-        raise ConfigError(f"--fields {fields!r}: a hit has no field {unknown[0]!r}; known are {', '.join(known)}")
+        raise ConfigError(f"--fields {fields!r}: {no_option('a hit', unknown[0], list(known), kind='field')}")
     return {name: known[name] for name in names}
 
 

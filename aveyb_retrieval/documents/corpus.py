@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -229,12 +230,37 @@ def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None =
 
 
 def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
-    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents."""
+    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents.
+
+    Raises:
+        InputError: it is neither.
+    """
+    _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
     if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
         return None if _are_texts(corpus) else [str(c) for c in corpus]
     return None
+
+
+def _check_iterable(corpus: object) -> None:
+    """Raise InputError where iterating would give something else than documents: keys, columns, bytes."""
+    kind = type(corpus).__name__
+    if isinstance(corpus, Mapping):
+        fields = ", ".join(repr(name) for name in itertools.islice(corpus, 5))
+        raise InputError(
+            f"the corpus is one {kind} with the fields {shown(fields)}: give a list, [{{'_id': ..., 'text': ...}}], "
+            "also for a single document; of a mapping of ids to texts, make one of [{'_id': id, 'text': text} for ...]"
+        )
+    if isinstance(corpus, (bytes, bytearray, memoryview)):
+        raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents")
+    if hasattr(corpus, "columns"):
+        raise InputError(
+            f"the corpus is a table of type {kind}: give its rows as a list of mappings, as table.to_dict('records') "
+            "of pandas or table.to_dicts() of polars does"
+        )
+    if not isinstance(corpus, (Path, Iterable)):
+        raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents with a 'text' each")
 
 
 def _are_texts(strings: Sequence[str | Path]) -> bool:

@@ -23,6 +23,7 @@ from aveyb_retrieval.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aveyb_retrieval.documents.edits import Edits
     from aveyb_retrieval.documents.pages import Pages
     from aveyb_retrieval.indexes.types import EncodedRow
 
@@ -117,7 +118,7 @@ class Record:
 
     `origin` is the file that holds this document and nothing else, None for a line of a file or an object of Python.
     `id_is_made` says that the input had no id, and `id` is made of the content. `encoded` is what a model made of it
-    before, where it comes out of a shard or an index.
+    before, and `edits` what people set in its metadata, where it comes out of a shard or an index.
     """
 
     id: str
@@ -128,6 +129,7 @@ class Record:
     origin: FileOrigin | None = None
     id_is_made: bool = False
     encoded: EncodedRow | None = field(default=None, repr=False, compare=False)
+    edits: Edits | None = None
 
     @property
     def prefix(self) -> str:
@@ -148,6 +150,13 @@ class Record:
     def metadata_json(self) -> str:
         """The metadata as they are stored."""
         return metadata_json(self.metadata)
+
+    def edited(self, edits: Edits | None) -> Record:
+        """Return it with what people set in the metadata of the document that it replaces."""
+        if edits is None or self.edits is not None:
+            return self
+        edits = edits.over(self.metadata, of_file=self.origin is not None)
+        return replace(self, metadata=edits.merged, edits=edits or None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,8 +41,9 @@ class Encoding:
 
     Attributes:
         model: `model_description` of the model; None where ready-made vectors are of a model that nobody named.
-        model_source: What the model was loaded by, to load it again; None: the embedded one, or given loaded. Says
-            nothing of the vectors, so it is never a difference.
+        model_source: What the model was loaded by, to load it again: a name, or the absolute path of a folder; None:
+            the embedded one, or given loaded. Says nothing of the vectors, so it is never a difference.
+        model_beside: The same folder from the index's own, so that both may be moved together; None: no folder.
         dim: d, the width of the vectors.
         granularity: The vectors that are kept: "document", "passage" or "both".
         storage_dtype: How their numbers are kept, "float32" or "float16".
@@ -69,6 +72,7 @@ class Encoding:
     language: str = ENGLISH
     keep_accents: bool = False
     synonyms: str = ""
+    model_beside: str | None = None
 
     @classmethod
     def of_model(
@@ -107,6 +111,22 @@ class Encoding:
         """The kinds of vectors that are kept."""
         return GRANULARITIES[self.granularity]
 
+    def beside(self, root: str | Path) -> Encoding:
+        """Return the same, which also says where the model is as seen from the index at `root`."""
+        if self.model_source is None or not os.path.isabs(self.model_source):  # noqa: PTH117
+            return self
+        try:
+            way = os.path.relpath(os.path.realpath(self.model_source), os.path.realpath(root))
+        except ValueError:  # on another drive
+            return self
+        return dataclasses.replace(self, model_beside=Path(way).as_posix())
+
+    def model_places(self, root: str | Path | None = None) -> tuple[str, ...]:
+        """Where the model may be, best first, for an index at `root`; empty: the embedded one, or given loaded."""
+        beside = () if root is None or self.model_beside is None else (os.path.abspath(Path(root, self.model_beside)),)  # noqa: PTH100
+        source = () if self.model_source is None else (self.model_source,)
+        return tuple(dict.fromkeys((*source, *beside)))
+
     @property
     def fingerprint(self) -> str | None:
         """What identifies the model; None where nobody named it."""
@@ -134,7 +154,7 @@ class Encoding:
     def comparable(self) -> dict[str, Any]:
         """All that must be equal for vectors and words to go together, by name, as messages show it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del values["model_source"]
+        del values["model_source"], values["model_beside"]
         if self.model is not None:
             values["model"] = f"{self.model['name']} ({self.model['fingerprint'][:16]})"
         return values

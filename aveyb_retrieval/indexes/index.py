@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import compact_index
-from aveyb_retrieval.indexes.changes.update import Batch, delete_documents, insert, update_metadata
+from aveyb_retrieval.indexes.changes.update import Batch
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
-from aveyb_retrieval.indexes.model import BuildOptions, check_options
+from aveyb_retrieval.indexes.model import BuildOptions, check_options, check_wait
 from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
@@ -48,6 +48,7 @@ class Index(Retriever):
         super().__init__(*opened)
         if not isinstance(self._engine, LocalEngine):
             raise ConfigError(f"{self.path}: an Index is of one index directory; Retriever.load opens what this is")
+        self._wait: float = 0
         self._engine.follow = self._check_model
         self._writing = threading.RLock()
 
@@ -61,8 +62,8 @@ class Index(Retriever):
             path: The index directory.
             create: Make an index that has no documents yet where there is none.
             mapped: As in `Retriever.load`.
-            **options: `model`, `device` and `precision`, as in `Retriever.load`. The other options of `build_index`
-                serve only to make the index.
+            **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the seconds that each change
+                waits for another writer to end. The other options of `build_index` serve only to make the index.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
@@ -73,7 +74,20 @@ class Index(Retriever):
             options["allow_empty"] = True
             build_index([], path, **options)
         kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
-        return cls.load(path, mapped=mapped, **kept)
+        index = cls.load(path, mapped=mapped, **kept)
+        index._wait = options.get("wait", 0)
+        return index
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:  # type: ignore[override]  # of one directory alone
+        """Open an index directory; options are those of `Retriever.load`.
+
+        Raises:
+            IndexFormatError: there is no index, it is damaged, or it was made by another model.
+            ConfigError: `path` is no path, but the address of an engine, or several.
+        """
+        IndexDirectory(path)  # refuses what is none
+        return super().load(path, **options)
 
     @classmethod
     def create(cls, path: str | Path, **options: Unpack[BuildOptions]) -> Self:
@@ -88,35 +102,47 @@ class Index(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the place and the options, not what is open."""
-        return partial(type(self).open, **vars(self._opening)), ()
+        return partial(type(self).open, **vars(self._opening), wait=self._wait), ()
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+    def add(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
         """Add documents with new ids: a corpus, or mappings with `text`, perhaps `_id` and `title`, the rest metadata.
+
+        Args:
+            documents: The corpus.
+            wait: Seconds to wait for another writer to end; None is what the index was opened with.
+            **options: See `ReadOptions`.
 
         Raises:
             InputError: an id is in the index already, or something is no document; nothing was changed.
             IndexLockedError: another process is writing.
         """
-        return self._insert("add", documents, options)
+        return self._change(wait, lambda batch: batch.add(documents, **options))
 
-    def upsert(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+    def upsert(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
         """Add documents and replace those whose ids are there already; of the same id twice, the last counts.
 
-        What has not changed is not encoded again.
+        What has not changed is not encoded again. Arguments are those of `add`.
 
         Raises:
             InputError: something is no document; nothing was changed.
             IndexLockedError: another process is writing.
         """
-        return self._insert("upsert", documents, options)
+        return self._change(wait, lambda batch: batch.upsert(documents, **options))
 
-    async def aupsert(self, documents: Source, **options: Unpack[ReadOptions]) -> Report:
+    async def aupsert(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
         """Run `upsert` in a thread, for asynchronous programs."""
-        return await asyncio.to_thread(lambda: self.upsert(documents, **options))
+        return await asyncio.to_thread(lambda: self.upsert(documents, wait=wait, **options))
 
-    def delete(self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False) -> Report:
+    def delete(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        where: Filter | None = None,
+        missing_ok: bool = False,
+        wait: float | None = None,
+    ) -> Report:
         """Remove the documents with these ids, and those that satisfy a filter.
 
         Raises:
@@ -124,8 +150,7 @@ class Index(Retriever):
             ConfigError: neither ids nor a filter are given.
             IndexLockedError: another process is writing.
         """
-        with self._writing:
-            return delete_documents(self.path, ids, where=where, missing_ok=missing_ok, before=self._tables)
+        return self._change(wait, lambda batch: batch.delete(ids, where=where, missing_ok=missing_ok))
 
     def update_metadata(
         self,
@@ -134,43 +159,54 @@ class Index(Retriever):
         *,
         where: Filter | None = None,
         remove: Sequence[str] = (),
+        clear: bool = False,
         missing_ok: bool = False,
+        wait: float | None = None,
     ) -> Report:
         """Set metadata fields of the documents with these ids, and of those that satisfy a filter. Nothing is encoded.
+
+        Arguments are those of the package's `update_metadata`.
 
         Raises:
             ConfigError, InputError: as `update_metadata` of the package.
             IndexLockedError: another process is writing.
         """
-        with self._writing:
-            return update_metadata(
-                self.path, changes, ids, where=where, remove=remove, missing_ok=missing_ok, before=self._tables
-            )
+        given: dict[str, Any] = {"where": where, "remove": remove, "clear": clear, "missing_ok": missing_ok}
+        return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **given))
 
     @contextmanager
-    def batch(self) -> Iterator[Batch]:
+    def batch(self, *, wait: float | None = None) -> Iterator[Batch]:
         """Group changes into one commit: `with index.batch() as batch: batch.upsert(...); batch.delete(...)`.
 
         They are made when the block ends, and all of them or none: an exception in the block drops them.
         """
         with self._writing:
-            waiting = Batch(self.path, self.model)
+            waiting = self._batch(wait)
             yield waiting
-            waiting.commit(before=self._tables)
+            waiting.commit()
 
-    def compact(self) -> Report:
+    def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""
         with self._writing:
-            return compact_index(self.path)
+            return compact_index(self.path, wait=self._waiting(wait))
 
     def verify(self, *, deep: bool = False) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""
         return verify_index(self.path, deep=deep)
 
-    def _insert(self, mode: Any, documents: Source, options: Mapping[str, Any]) -> Report:
+    def _change(self, wait: float | None, give: Callable[[Batch], None]) -> Report:
+        """Make a single change, which the same call continues after an interruption."""
         with self._writing:
-            given = {**options, "model": self.model}
-            return insert(mode, documents, self.path, given, before=self._tables, allow_empty=True)
+            batch = self._batch(wait)
+            give(batch)
+            return batch.commit(resumable=True)
+
+    def _batch(self, wait: float | None) -> Batch:
+        return Batch(self.path, lambda: self.model, before=self._tables, wait=self._waiting(wait))
+
+    def _waiting(self, wait: float | None) -> float:
+        check_wait(chosen := self._wait if wait is None else wait)
+        return chosen
 
     @property
     def _tables(self) -> Any:

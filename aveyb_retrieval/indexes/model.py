@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import MAX_LINE, ON_ERROR, FieldNames, OnError
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES, STORAGE_DTYPES, WORD_RULES, Encoding
 from aveyb_retrieval.indexes.store.synonyms import read_synonyms
 from aveyb_retrieval.indexes.store.words import language
@@ -25,7 +26,7 @@ from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEnco
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.indexes.types import Progress
@@ -152,13 +153,13 @@ def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLik
     return model.with_token_codec(codec)
 
 
-def load_recorded(loaded_by: str | None, description: Mapping[str, Any], **options: Any) -> EmbedderLike:
+def load_recorded(places: Sequence[str], description: Mapping[str, Any], **options: Any) -> EmbedderLike:
     """Load the model of an index by what the index says, which somebody else may have written.
 
     An index made with the embedded model names none to load.
 
     Args:
-        loaded_by: what the model was loaded by; None: it was the embedded one, or given loaded.
+        places: Where the model may be, best first; empty: it was the embedded one, or given loaded.
         description: `model_description` of it.
         **options: as for `load_model`.
 
@@ -166,9 +167,20 @@ def load_recorded(loaded_by: str | None, description: Mapping[str, Any], **optio
         ModelError: it is not on this machine.
         IndexFormatError: another one is there.
     """
-    if loaded_by is None:
+    if not places:
         return load_model(None, **options)
-    return load_model(loaded_by, recorded=description["fingerprint"], **options)
+    tried: list[AveyBError] = []
+    for place in places:
+        try:
+            return load_model(place, recorded=description["fingerprint"], **options)
+        except (ModelError, IndexFormatError) as error:
+            tried.append(error)
+    if len(tried) == 1:
+        raise tried[0]
+    kind = next((type(error) for error in tried if isinstance(error, IndexFormatError)), ModelError)
+    raise kind(
+        f"the model of the index is in neither place: {'; '.join(map(str, tried))}. Say where it is (model=, --model)"
+    )
 
 
 def check_loaded(
@@ -227,6 +239,20 @@ class ReadOptions(TypedDict, total=False):
     path_fields: str | None
 
 
+class WriteOptions(TypedDict, total=False):
+    """How an index is written.
+
+    Attributes:
+        wait: Seconds to wait for another writer of the index to end. Default 0: an `IndexLockedError` at once.
+        restart: Throw away the work of an interrupted change.
+        progress: Called as the work goes on.
+    """
+
+    wait: float
+    restart: bool
+    progress: Progress
+
+
 class EncodeOptions(TypedDict, total=False):
     """How documents are encoded, where an index is made; later changes take it from the index.
 
@@ -271,8 +297,8 @@ class EncodeOptions(TypedDict, total=False):
     synonyms: str | Path | list[str] | tuple[str, ...] | None
 
 
-class BuildOptions(ReadOptions, EncodeOptions, total=False):
-    """Options of `build_index`: those of reading and encoding, and these.
+class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
+    """Options of `build_index`: those of reading, encoding and writing, and these.
 
     Attributes:
         vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or an
@@ -285,9 +311,8 @@ class BuildOptions(ReadOptions, EncodeOptions, total=False):
         token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
             `rerank="maxsim"` encodes nothing again; None does not.
         allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some later.
-        overwrite: Replace an index that is already there; its readers keep what they have open.
-        restart: Throw away the work of an interrupted change.
-        progress: Called as the work goes on.
+        overwrite: Replace an index that is already there; its readers keep what they have open. What people set in the
+            metadata of documents whose ids come again stays.
     """
 
     vectors: Vectors | None
@@ -297,19 +322,34 @@ class BuildOptions(ReadOptions, EncodeOptions, total=False):
     token_vectors: str | None
     allow_empty: bool
     overwrite: bool
-    restart: bool
-    progress: Progress
 
 
-class InsertOptions(ReadOptions, total=False):
-    """Options of `add_documents` and `upsert_documents`: those of reading, and these, as in `build_index`."""
+class ModelOptions(TypedDict, total=False):
+    """The model of a change, as in `EncodeOptions`."""
 
-    vectors: Vectors | None
     model: Model
     device: str
     precision: str
-    restart: bool
-    progress: Progress
+
+
+class InsertOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
+    """Options of `add_documents` and `upsert_documents`: those of reading and writing, and these of `build_index`."""
+
+    vectors: Vectors | None
+
+
+class SyncOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
+    """Options of `sync_index`: those of reading and writing, the model, and these.
+
+    Attributes:
+        only: Folders or files below the folder, such as "wiki/": nothing else of the index is looked at or changed.
+        allow_delete: So many documents may go. None (default): a tenth of those that are looked at, or 5.
+        moved: The folder is another one than the index was made from, in its place.
+    """
+
+    only: Sequence[str]
+    allow_delete: int | None
+    moved: bool
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -334,7 +374,14 @@ def check_options(options: Given, known: type, function: str) -> Given:
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
     check_recall(given.get("recall"))
+    check_wait(given.get("wait", 0))
     return cast("Given", given)
+
+
+def check_wait(seconds: float) -> None:
+    """Raise ConfigError where a time to wait is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ConfigError(f"wait={seconds!r}: must be a number of seconds, 0 or more")
 
 
 def check_recall(recall: float | None) -> None:
@@ -372,6 +419,20 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
     )
 
 
+def writing_of(options: Mapping[str, Any]) -> WriteOptions:
+    """The options of writing among others."""
+    return cast("WriteOptions", {name: options[name] for name in WriteOptions.__annotations__ if name in options})
+
+
+def _source_of(model: Model) -> str | None:
+    """What a model is loaded by again, from wherever that is asked; a loaded one by its folder, if it was in one."""
+    given = isinstance(model, (str, Path))
+    name = str(model if given else getattr(model, "model_name", ""))
+    if name and Path(name).is_dir():
+        return os.path.abspath(name)  # noqa: PTH100  # `absolute` keeps ".."
+    return name if given else None
+
+
 def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None) -> tuple[EmbedderLike, Encoding]:
     """Load the model that the options of encoding ask for, and say what it makes.
 
@@ -393,7 +454,7 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
     embedder = pooling(embedder, options.get("funnel"))
     encoding = Encoding.of_model(
         embedder,
-        source=str(model) if isinstance(model, (str, Path)) else None,
+        source=_source_of(model),
         granularity=options.get("granularity", "both"),
         storage_dtype=options.get("storage_dtype", "float32"),
         max_tokens=options.get("max_tokens"),

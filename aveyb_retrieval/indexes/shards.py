@@ -158,6 +158,7 @@ def stored_documents(root: Path, tables: Tables, manifest: Manifest, numbers: In
     for first in range(0, len(numbers), _DOCUMENTS):
         docs = numbers[first : first + _DOCUMENTS]
         found, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
+        edits = tables.edits(docs.tolist())
         vectors = np.zeros((len(docs), encoding.dim), dtype=np.float32)
         if "document" in encoding.kinds:
             vectors = tables.vectors("document", docs)
@@ -182,7 +183,8 @@ def stored_documents(root: Path, tables: Tables, manifest: Manifest, numbers: In
             )
             about_it = (document.id, document.title, document.text, document.metadata)
             location = SourceLocation(str(root), doc, "document")
-            yield Record(*about_it, location, origin=document.origin, encoded=encoded)
+            edited = edits.get(document.id)
+            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edited)
 
 
 def encoded_of(record: Record) -> EncodedRow:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import ConfigError, Embedder, Index
+from aveyb_retrieval import ConfigError, Embedder, Index, InputError
 from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import place, row
 from aveyb_retrieval.integrations.vectors_only import VectorsOnly
+from aveyb_retrieval.wording import no_option
 
 with extra_for("the adapter of LangChain", "langchain"):
     from langchain_core.documents import Document
@@ -72,6 +74,20 @@ class AveyBRetriever(BaseRetriever):
     search_options: dict[str, Any] = Field(default_factory=dict)
     model: Any = None
     _index: Index = PrivateAttr()
+
+    def __init__(self, path: str | Path, k: int = 4, **fields: Any) -> None:
+        """Open the index at a path.
+
+        Raises:
+            ConfigError: there is no such field.
+        """
+        if unknown := fields.keys() - type(self).model_fields.keys():
+            raise ConfigError(no_option(type(self).__name__, min(unknown), [*type(self).model_fields]))
+        super().__init__(path=str(path), k=k, **fields)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> AveyBRetriever:
+        """Copy the options; the index and the model are open once, and shared."""
+        return self.model_copy(update={"search_options": copy.deepcopy(self.search_options, memo)})
 
     def model_post_init(self, context: Any, /) -> None:
         """Open the index."""
@@ -154,6 +170,8 @@ class AveyBVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[str]:
         """Add texts, replacing those whose ids are there; return the ids. All of one call become one new version."""
+        if isinstance(texts, str):
+            raise InputError(f"add_texts: texts={texts[:40]!r} is one string; give a list, [text]")
         found = list(texts)
         names = [given or str(uuid.uuid4()) for given in ids or [None] * len(found)]
         rows = [row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)]

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
 from aveyb_retrieval.errors import extra_for
-from aveyb_retrieval.wording import shortened
+from aveyb_retrieval.wording import shortened, without_flags
 
 with extra_for("the tools of an agent", "mcp"):
     from mcp.server import MCPServer
@@ -134,7 +134,10 @@ def make_server(
         wanted = min(limit, MOST - offset)
         asked: Any = {"offset": offset, "filter": filter, "ids": ids, "operators": operators}
         found = index.search(query, wanted, **asked, **options)
-        return _search_answer(found, offset, limit, page)
+        answer = _search_answer(found, offset, limit, page)
+        if not found and filter and not index.count(filter):
+            answer.note = shortened("; ".join(["No document satisfies the filter", *index.advice(filter)]) + ".")
+        return answer
 
     @server.tool(title=f"Read from {called}", annotations=reads)
     @_in_words
@@ -236,7 +239,7 @@ def _in_words(tool: Callable[P, T]) -> Callable[P, T]:
         try:
             return tool(*arguments, **options)
         except (ConfigError, InputError, ToolError) as error:
-            raise ToolError(shortened(str(error))) from error
+            raise ToolError(shortened(without_flags(str(error)))) from error
         except AveyBError as error:
             _log.error("%s: %s", tool.__name__, shortened(str(error), 2000))
             raise ToolError("the index cannot be read; the server's log says why") from None

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
-from aveyb_retrieval.wording import shortened
+from aveyb_retrieval.wording import shortened, without_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +184,7 @@ def error_response(
     path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
     """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else as TEI does."""
-    message, headers = shortened(message), dict(headers or {})
+    message, headers = shortened(without_flags(message)), dict(headers or {})
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (429, 503):

@@ -12,12 +12,14 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
 from aveyb_retrieval.server.batching import BatchedModel
 from aveyb_retrieval.server.http import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+WAIT_SECONDS = 5.0  # that a change waits for another writer to end
 
 _log = logging.getLogger("aveyb_retrieval.server")
 
@@ -62,14 +64,15 @@ class Indexes:
                 the first one: a server has one model.
             ModelError: there is no usable model there.
         """
-        described = {name: describe(path) for name, path in paths.items()}
-        recorded = [name for name in paths if described[name]["model"] is not None]
+        made = {name: read_manifest(path).encoding for name, path in paths.items()}
+        recorded = [name for name in paths if made[name].model is not None]
         loaded = batched = None
         if model is not None:
             loaded = load_model(model, device=device, precision=precision)
         elif recorded:
-            first = described[recorded[0]]
-            loaded = load_recorded(first["model_source"], first["model"], device=device, precision=precision)
+            first = made[recorded[0]]
+            places = first.model_places(paths[recorded[0]])
+            loaded = load_recorded(places, first.model or {}, device=device, precision=precision)
         if isinstance(loaded, Embedder):
             loaded.model.warm_up()  # or the first request would wait for what is made once
         if loaded is not None:
@@ -110,7 +113,7 @@ class Indexes:
         if name not in self._writers:
             path = self.retrievers[name].path
             model = self.model.model if self.model is not None and describe(path)["model"] else None
-            self._writers[name] = Index.open(path, model=model)
+            self._writers[name] = Index.open(path, model=model, wait=WAIT_SECONDS)
         return self._writers[name]
 
     def reopen(self, name: str) -> None:

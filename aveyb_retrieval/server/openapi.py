@@ -247,6 +247,7 @@ def _schemas() -> dict[str, Schema]:
         "suggestions": {**_OBJECT, "additionalProperties": _list(_TEXT)},
         "hits": _list(_reference("Hit")),
         "next": maybe_number,
+        "note": _TEXT,
     }
     facets = {**_OBJECT, "additionalProperties": _list(_reference("Value"))}
     document = {"index": _TEXT, "id": _TEXT, "title": _TEXT, "metadata": _OBJECT, "text": _TEXT, "span": _SPAN}

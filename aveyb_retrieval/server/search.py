@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.result import Result
+    from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.ticket import Ticket
 
@@ -114,7 +115,7 @@ async def search(request: Request) -> Response:
     else:
         given = read_parameters(request)
     if unknown := given.keys() - search_fields(limits).keys():
-        raise ConfigError(unknown_option(min(unknown)))
+        raise ConfigError(unknown_option(min(unknown), search_fields(limits)))
     asked = requests.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
@@ -135,7 +136,9 @@ async def search(request: Request) -> Response:
 
     def work(part: list[str]) -> list[bytes]:
         found = zip(part, retriever.search(part, wanted, **options), strict=True)
-        return [_result(query, result, offset, k, with_text, ticket) for query, result in found]
+        answers = list(found)
+        note = "" if any(result for _, result in answers) else _note(retriever, options.get("filter"))
+        return [_result(query, result, offset, k, with_text, ticket, note) for query, result in answers]
 
     results: list[bytes] = []
     at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
@@ -159,7 +162,14 @@ def _queries_at_once(wanted: int, options: SearchOptions) -> int:
     return max(1, min(QUERIES_AT_ONCE, HITS_AT_ONCE // (wanted * passages)))
 
 
-def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ticket: Ticket) -> bytes:
+def _note(retriever: Retriever, where: Filter | None) -> str:
+    """What is wrong with a filter under which nothing was found; "" where nothing is."""
+    if not where or retriever.count(where):
+        return ""
+    return "; ".join(["no document satisfies the filter", *retriever.advice(where)])
+
+
+def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ticket: Ticket, note: str) -> bytes:
     """Write what was found for a query, as an object."""
     written: list[bytes] = []
     size = 0
@@ -167,7 +177,7 @@ def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ti
         written.append(to_json(hit.to_dict(text=with_text)))
         size += len(written[-1])
         ticket.check_answer(size)
-    told = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions}
+    told = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions, "note": note}
     head = to_json({"query": query, **told, "next": offset + k if len(result) > k else None})
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 

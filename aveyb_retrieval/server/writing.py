@@ -32,6 +32,7 @@ def metadata_fields(limits: Limits) -> requests.Fields:
     return {
         "metadata": requests.Field({"type": "object"}, _metadata, {}),
         "remove": replace(requests.texts(limits.max_batch, limits.max_query), default=()),
+        "clear": requests.flag(default=False),
     }
 
 
@@ -73,12 +74,11 @@ async def delete_document(request: Request) -> Response:
 
 
 async def change_metadata(request: Request) -> Response:
-    """Set and remove metadata fields of a document; the others stay, and nothing is encoded."""
+    """Set and remove metadata fields of a document, for good; the others stay, and nothing is encoded."""
     server, _, given = await read_json(request)
     asked, ids = requests.take_fields(given, metadata_fields(server.limits)), [request.path_params["id"]]
-    return await _change(
-        request, lambda index: index.update_metadata(asked["metadata"], ids, remove=asked["remove"], missing_ok=True)
-    )
+    changes: dict[str, Any] = asked.pop("metadata")
+    return await _change(request, lambda index: index.update_metadata(changes, ids, **asked, missing_ok=True))
 
 
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:

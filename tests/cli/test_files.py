@@ -115,7 +115,7 @@ def test_counts_types_and_filters_that_find_nothing(run: Run, tmp_path: Path, ca
     assert "1 added, 1 replaced, 1 unchanged; 3 documents" in changed.output
     assert "1 deleted; 2 documents" in run("delete", root, "c").output
     for where, words in (
-        ('{"yeer": 1}', "none has the field 'yeer'; the fields are 'code', 'year'"),
+        ('{"yeer": 1}', "none has the field 'yeer'; did you mean 'year'? The fields are 'code', 'year'"),
         ('{"$or": [{"code": {"$gt": 1}}]}', "the field 'code' holds texts"),
         ('{"year": {"$in": ["2016"]}}', "the field 'year' holds numbers"),
     ):

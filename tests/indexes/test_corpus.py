@@ -360,3 +360,30 @@ def test_a_title_field_that_no_document_has_is_reported() -> None:
     *_, last = read_corpus([{"_id": "a", "text": "t", "title": "T"}], Reading(FieldNames(title="name")))
     assert isinstance(last, Notice)
     assert "'name'" in last.reason
+
+
+class Table:
+    """What iterates over the names of its columns, as data frames do."""
+
+    columns = ("_id", "text")
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ({"_id": "a", "text": "hello world"}, "one dict with the fields '_id', 'text'"),
+        ({"doc1": "text one", "doc2": "text two"}, "id, 'text': text"),
+        (b"hello world", "of type bytes"),
+        (Table(), "a table of type Table"),
+        (5, "of type int"),
+        (None, "of type NoneType"),
+        ("hello world", "no such file or folder"),
+    ],
+    ids=str,
+)
+def test_what_is_no_corpus_is_refused(corpus: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_corpus(corpus))

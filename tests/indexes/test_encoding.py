@@ -43,7 +43,7 @@ OTHERS: dict[str, Any] = {
 
 
 def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
-    assert {field.name for field in dataclasses.fields(Encoding)} == {*OTHERS, "model_source"}
+    assert {field.name for field in dataclasses.fields(Encoding)} == {*OTHERS, "model_source", "model_beside"}
     assert ONE.differences(dataclasses.replace(ONE, model_source="there")) == {}
     for name, value in OTHERS.items():
         other = dataclasses.replace(ONE, **{name: value})

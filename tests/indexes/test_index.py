@@ -288,3 +288,9 @@ def test_a_copy_made_by_pickle_opens_the_same_place(tmp_path: Path, loads: list[
     shutil.rmtree(tmp_path / "ix")
     with pytest.raises(IndexFormatError, match="no index here"):
         pickle.loads(data)
+
+
+@pytest.mark.parametrize("place", ["postgresql://nobody@nowhere/db/name", ["one", "two"], 5])
+def test_an_index_is_one_directory(place: Any) -> None:
+    with pytest.raises(ConfigError, match=r"an address|of type"):
+        Index.load(place)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aveyb_retrieval import (
+    Index,
     Retriever,
     build_index,
     delete_documents,
@@ -16,11 +19,11 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.documents import folders
 from aveyb_retrieval.documents.pages import Pages
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest, sync
 from aveyb_retrieval.indexes.changes.sync import plan_sync
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
@@ -256,3 +259,120 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
     assert not IndexDirectory(root).journal.exists()
     delete_documents(root, ["a.txt"])  # another change is not held up
     assert verify_index(root, deep=True).problems == []
+
+
+def test_a_part_is_no_folder_of_its_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "ix"
+    build_index(folder, root, model=FakeEmbedder())
+    with pytest.raises(ConfigError, match=r"--only sub/"):
+        sync_index(folder / "sub", root, model=FakeEmbedder())
+    (folder / "a.txt").unlink()
+    (folder / "sub" / "new.txt").write_text("figs")
+    monkeypatch.chdir(folder / "sub")
+    for place, parts in (("..", ["sub/"]), (".", ["sub"])):  # the folder with the part, or the part itself
+        assert plan_sync(place, root, only=parts).new == ("sub/new.txt",)
+    done = sync_index("..", root, model=FakeEmbedder(), only=["./sub/"])
+    assert (done.added, done.unchanged, done.deleted) == (1, 1, 0)
+    assert contents(root).keys() == {"a.txt", "b.md", "sub/c.pdf", "sub/new.txt"}
+    shutil.rmtree(folder / "sub")
+    monkeypatch.chdir(folder)
+    assert sync_index(".", root, model=FakeEmbedder(), only=["sub"]).deleted == 2
+    for part in ("nowhere", "../elsewhere", ".", str(tmp_path)):
+        with pytest.raises(ConfigError, match="--only"):
+            sync_index(".", root, model=FakeEmbedder(), only=[part])
+    assert sync_index(".", root, model=FakeEmbedder()).deleted == 1
+
+
+def test_another_folder_is_refused_unless_it_stands_in_the_place_of_the_first(folder: Path, tmp_path: Path) -> None:
+    root, copy = tmp_path / "ix", tmp_path / "copy"
+    build_index(folder, root, model=FakeEmbedder())
+    shutil.copytree(folder, copy)
+    (copy / "b.md").unlink()
+    with pytest.raises(ConfigError, match=r"another folder.*--moved"):
+        sync_index(copy, root, model=FakeEmbedder())
+    assert sync_index(copy, root, model=FakeEmbedder(), moved=True).deleted == 1
+    with pytest.raises(ConfigError, match="--moved"):
+        sync_index(folder, root, model=FakeEmbedder())
+
+
+def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
+    folder, root = tmp_path / "docs", tmp_path / "ix"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:02}.txt").write_text(f"text {number}")
+    build_index(folder, root, model=FakeEmbedder())
+    for number in range(5):
+        (folder / f"{number:02}.txt").unlink()
+    assert sync_index(folder, root, model=FakeEmbedder()).deleted == 5
+    for number in range(5, 10):
+        (folder / f"{number:02}.txt").unlink()
+    for number in range(10, 12):
+        (folder / f"{number:02}.txt").write_bytes(b"\xff\x00\xff")
+    assert len(plan_sync(folder, root).deleted) == 7
+    with pytest.raises(ConfigError, match=r"7 of 55 documents.*--allow-delete 7"):
+        sync_index(folder, root, model=FakeEmbedder())
+    assert len(contents(root)) == 55
+    assert sync_index(folder, root, model=FakeEmbedder(), allow_delete=7).deleted == 7
+
+
+def test_what_is_left_out_is_told_once_and_makes_one_version(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    (folder / "broken.pdf").write_bytes(b"damaged")
+    (folder / "notes.xyz").write_text("of no kind")
+    first = build_index(folder, root, model=FakeEmbedder())
+    assert (first.rejected, first.documents) == (1, 3)
+    again = sync_index(folder, root, model=FakeEmbedder())
+    assert (again.version, again.rejected, again.unchanged) == (first.version, 0, 3)
+    assert {notice.path.rpartition("/")[2] for notice in again.known} == {"broken.pdf", "notes.xyz"}
+    assert [notice.reason for notice in again.notices] == ["unknown kind .png"]
+    assert plan_sync(folder, root).counts()["added"] == 0  # it counts as the sync does
+    (folder / "empty.txt").write_text("")
+    (folder / "worse.pdf").write_bytes(b"damaged")
+    told = sync_index(folder, root, model=FakeEmbedder())
+    assert (told.version, told.rejected, len(told.known), told.unchanged) == ("v000002", 1, 2, 3)
+    assert sync_index(folder, root, model=FakeEmbedder()).version == "v000002"
+    with pytest.raises(InputError, match="not a PDF file"):
+        sync_index(folder, root, model=FakeEmbedder(), on_error="stop")
+    (folder / "broken.pdf").write_bytes(make_pdf([["it can be read now"]]))
+    assert sync_index(folder, root, model=FakeEmbedder()).added == 1
+
+
+def test_of_copies_each_keeps_its_name(tmp_path: Path) -> None:
+    folder, root = tmp_path / "docs", tmp_path / "ix"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.txt").write_text("the same in all")
+    build_index(folder, root, model=FakeEmbedder())
+    (folder / "new").mkdir()
+    for name in "cba":
+        (folder / f"{name}.txt").rename(folder / "new" / f"{name}.txt")
+    assert sorted(plan_sync(folder, root).renamed) == [(f"{name}.txt", f"new/{name}.txt") for name in "abc"]
+
+
+def test_a_watch_waits_for_another_writer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acted, told = iter([IndexLockedError("held"), IndexLockedError("held"), None, KeyboardInterrupt()]), []
+
+    def act() -> None:
+        if (error := next(acted)) is not None:
+            raise error
+        (folder / "n.txt").write_text("one")
+
+    monkeypatch.setattr(sync.time, "sleep", lambda seconds: None)
+    with pytest.raises(KeyboardInterrupt):
+        sync.watch_folder(folder, 1.0, act, told=told.append)
+    assert told == ["held; waiting for it"]
+
+
+def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    build_index(folder, root, model=FakeEmbedder())
+    with writer_lock(IndexDirectory(root).lock), pytest.raises(IndexLockedError, match=r"also after 0\.1 seconds"):
+        delete_documents(root, ["a.txt"], wait=0.1)
+    held = ExitStack()
+    held.enter_context(writer_lock(IndexDirectory(root).lock))
+    threading.Timer(0.2, held.close).start()
+    with Index.open(root, model=FakeEmbedder(), wait=30) as index:
+        assert index.delete(["a.txt"]).deleted == 1
+    for wait in (-1, "long", float("nan"), True):
+        with pytest.raises(ConfigError, match="wait"):
+            delete_documents(root, ["b.md"], wait=wait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
@@ -173,6 +174,31 @@ def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path:
             retriever.search("x")
     finally:
         config.write_bytes(before)
+
+
+def test_an_own_model_is_found_from_anywhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "one"
+    place.mkdir()
+    shutil.copytree(folder, place / "mine")
+    monkeypatch.chdir(place)
+    build_index([{"_id": "a", "text": "x"}], "ix", model="mine")
+    build_index([{"_id": "a", "text": "x"}], "loaded", model=Embedder.load("mine"))
+    sources = {read_manifest(root).encoding.model_source for root in ("ix", "loaded")}
+    assert sources == {str(place / "mine")}
+    monkeypatch.chdir(tmp_path)
+    for root in (place / "ix", tmp_path / "two" / "ix"):
+        with Retriever.load(root) as retriever:
+            assert retriever.search("x")[0].id == "a"
+        with Index.open(root) as index:
+            assert index.upsert([{"_id": "a", "text": "x"}]).unchanged == 1
+        if place.exists():
+            place.rename(tmp_path / "two")  # the model moves with the index
+    (tmp_path / "two" / "mine").rename(tmp_path / "elsewhere")
+    with Retriever.load(tmp_path / "two" / "ix") as retriever, pytest.raises(ModelError) as raised:
+        retriever.search("x")
+    assert all(str(tmp_path / name / "mine") in str(raised.value) for name in ("one", "two"))
+    with Retriever.load(tmp_path / "two" / "ix", model="elsewhere") as retriever:
+        assert retriever.search("x")[0].id == "a"
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float8"])

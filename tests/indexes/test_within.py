@@ -244,7 +244,7 @@ def test_values_of_every_type_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("yeer",), "no document can be counted: none has the field 'yeer'; the fields are 'tags', 'year'"),
+        (("yeer",), "no document can be counted: none has the field 'yeer'; did you mean 'year'?"),
         (("",), "cannot be a field"),
         ((7,), "field=7: must be the name of a field"),
         (("year", {"year": {"$about": 2}}), "the operator '\\$about' on 'year' is not known"),

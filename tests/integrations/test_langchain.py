@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from aveyb_retrieval import (
     ConfigError,
     Embedder,
     IndexFormatError,
+    InputError,
     Retriever,
     add_documents,
     verify_index,
@@ -203,9 +205,9 @@ def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> No
 def test_copies_by_pickle_search_with_the_embedding_that_was_given(tmp_path: Path, make: Any) -> None:
     store = AveyBVectorStore(tmp_path / "store", make())
     store.add_texts(["close the valve"], ids=["a"])
-    copy = pickle.loads(pickle.dumps(store))
-    assert copy.similarity_search("valve") == store.similarity_search("valve")
-    copy.add_texts(["open the gate"], ids=["b"])
+    twin = pickle.loads(pickle.dumps(store))
+    assert twin.similarity_search("valve") == store.similarity_search("valve")
+    twin.add_texts(["open the gate"], ids=["b"])
     assert len(store.similarity_search("gate")) == 2
 
 
@@ -213,5 +215,13 @@ def test_a_copy_by_pickle_of_a_retriever_keeps_a_loaded_model(tmp_path: Path) ->
     embedding = DeterministicFakeEmbedding(size=6)
     AveyBVectorStore(tmp_path / "index", embedding).add_texts(["close the valve"], ids=["a"])
     model = VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
-    retriever = AveyBRetriever(path=str(tmp_path / "index"), model=model, search_options={"unit": "document"})
+    retriever = AveyBRetriever(tmp_path / "index", model=model, search_options={"unit": "document"})
     assert pickle.loads(pickle.dumps(retriever)).invoke("valve") == retriever.invoke("valve")
+    deep = copy.deepcopy(retriever)
+    deep.search_options["mode"] = "dense"
+    assert deep.invoke("valve")[0].id == "a"
+    assert retriever.search_options == {"unit": "document"}
+    with pytest.raises(InputError, match="is one string"):
+        AveyBVectorStore(tmp_path / "index", embedding).add_texts("close the valve")
+    with pytest.raises(ConfigError, match="no option 'top_k'"):
+        AveyBRetriever(tmp_path / "index", top_k=3)

@@ -139,7 +139,8 @@ REFUSED = [
     ({"query": "a", "ids": [3]}, 422, "the id 3 is of type int; ids are strings"),
     ({"query": "a", "filter": {"_id": 3}}, 422, "'_id' is a text, and never 3"),
     ({"query": "a", "facets": "year"}, 422, "facets: a string; a list of texts is needed"),
-    ({"query": "a", "facets": ["yeer"]}, 422, "none has the field 'yeer'; the fields are 'tags', 'year'"),
+    ({"query": "a", "facets": ["yeer"]}, 422, "none has the field 'yeer'; did you mean 'year'? The fields are"),
+    ({"q": "a", "k": 1}, 422, "a search has no option 'q'; did you mean 'query'?"),
     ({"query": "a", "facets": ["a"] * 21}, 413, "facets: 21 texts; at most 20"),
     ({"query": "a", "text": "yes"}, 422, "text='yes': must be true or false"),
     ({"query": "a", "per_document": 2}, 422, "per_document=2: only with unit='passage'"),
@@ -153,7 +154,15 @@ def test_refusals_name_the_field_and_the_value(client, fields, status, message):
     assert not answer.json()["error"].endswith(".")
 
 
+def test_a_filter_that_means_nothing_here_is_told(client):
+    answer = client.post("/search", json={"query": "word1", "filter": {"yaer": 2004}}).json()
+    assert answer["hits"] == []
+    assert "none has the field 'yaer'; did you mean 'year'?" in answer["note"]
+    assert client.post("/search", json={"query": "word1"}).json()["note"] == ""
+
+
 OPTION_ERRORS = [
+    {"min_score": 2},
     {"boost": {"year": -1000}},
     {"mode": "fast"},
     {"weight": 2},

@@ -135,7 +135,8 @@ def test_a_key_that_may_write_also_reads(open_client, index):
     assert client.get("/indexes").status_code == 200  # reading needs a key only where there are keys to read with
 
 
-def test_while_another_process_writes_a_change_is_refused_and_searches_go_on(writer, index):
+def test_while_another_process_writes_a_change_is_refused_and_searches_go_on(writer, index, monkeypatch):
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.WAIT_SECONDS", 0.05)
     with writer_lock(IndexDirectory(index).lock):
         for method, path in CHANGES:
             fields = {"metadata": {"a": 1}} if method == "PATCH" else NEW

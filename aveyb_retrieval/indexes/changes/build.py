@@ -20,6 +20,7 @@ from aveyb_retrieval.indexes.model import (
     load_as_asked,
     reading_of,
     word_rules,
+    writing_of,
 )
 from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
 from aveyb_retrieval.indexes.shards import StoredShards, check_share
@@ -91,8 +92,8 @@ def build_index(
         )
         return FinishOptions(notices=notices)
 
-    state = State(job, None, 1, secrets.token_hex(4), encoding, index, options.get("recall"))
-    return run_change(out, job, work, state=state, restart=options.get("restart", False), progress=progress)
+    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index, options.get("recall"))
+    return run_change(out, job, work, state=state, **writing_of(options))
 
 
 def _open_source(
@@ -200,6 +201,8 @@ def ingest_corpus(
         first = "" if rejected is None else f"; the first: {rejected.location}: {rejected.reason}"
         raise InputError(f"none of the {items:,} items of the input is a document{first}")
     source.check_all_used(items)
+    if transaction.base is None:
+        transaction.state.left_out = ingestion.left_out
     return tuple(ingestion.notices)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
-from aveyb_retrieval.indexes.model import check_recall
+from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_recall, check_wait
 from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
@@ -20,6 +20,8 @@ from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State
@@ -87,7 +89,8 @@ class Report:
     concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
     that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS files
     of each kind of vector, with the recall measured where it was tuned; a kind without any is searched exactly.
-    `resumed` says whether the call continued an interrupted one.
+    `resumed` says whether the call continued an interrupted one. `known` are files that a sync leaves out as before:
+    an earlier report told of them.
     """
 
     path: Path
@@ -108,6 +111,7 @@ class Report:
     renamed: int = 0
     deleted: int = 0
     notices: tuple[Notice, ...] = ()
+    known: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,26 +133,14 @@ Work = Callable[[Transaction], FinishOptions | None]
 """Brings the datasets of a transaction to their new state; None where there is nothing to change."""
 
 
-def once(apply: Callable[[Transaction], int]) -> Work:
-    """The work of a change of a single step: `apply` makes it, and returns how many documents it concerned."""
-
-    def work(transaction: Transaction) -> FinishOptions | None:
-        if not transaction.state.step:  # else done by the interrupted run that this one continues
-            if not apply(transaction):
-                return None
-            transaction.state.step = 1
-        return FinishOptions()
-
-    return work
-
-
 def run_change(
     root: str | Path,
     job: Job,
     work: Work,
     *,
-    progress: Progress,
+    progress: Progress = silent,
     restart: bool = False,
+    wait: float = 0,
     state: State | None = None,
     before: Tables | None = None,
 ) -> Report:
@@ -162,6 +154,7 @@ def run_change(
         work: Does what is particular to this change.
         progress: Called as the work goes on.
         restart: Throw away the work of an interrupted change.
+        wait: Seconds to wait for another writer to end.
         state: What an index built from nothing begins with; None changes the index that is there.
         before: The datasets at any version, if this process has them open.
 
@@ -171,7 +164,8 @@ def run_change(
         ConfigError: another change is unfinished.
     """
     started = time.monotonic()
-    with open_transaction(root, job, state, restart=restart, before=before) as transaction:
+    check_wait(wait)
+    with open_transaction(root, job, state, restart=restart, wait=wait, before=before) as transaction:
         if transaction.done is not None:
             return _report(transaction, transaction.done, started, resumed=True)
         options = work(transaction)
@@ -200,7 +194,7 @@ def _report(transaction: Transaction, manifest: Manifest, started: float, *, res
     )
 
 
-def compact_index(root: str | Path, *, restart: bool = False, progress: Progress = silent) -> Report:
+def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
     """Merge what changes have left in pieces, give back the room of removed documents, make FAISS files anew.
 
     Changes merge by themselves what they must; this does the rest at once.
@@ -209,15 +203,16 @@ def compact_index(root: str | Path, *, restart: bool = False, progress: Progress
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
     """
+    options = check_options(options, WriteOptions, "compact_index")
 
     def work(transaction: Transaction) -> FinishOptions:
-        progress("merging", 0, None, 0)
+        options.get("progress", silent)("merging", 0, None, 0)
         return FinishOptions(whole=True, rebuild=True)
 
-    return run_change(root, {"command": "compact"}, work, restart=restart, progress=progress)
+    return run_change(root, {"command": "compact"}, work, **options)
 
 
-def tune_index(root: str | Path, recall: float, *, restart: bool = False, progress: Progress = silent) -> Report:
+def tune_index(root: str | Path, recall: float, **options: Unpack[WriteOptions]) -> Report:
     """Find the search settings that reach a recall, measured against exact search on vectors of the index.
 
     The report's `indexes` hold the settings, the recall that was reached, and the measured curve.
@@ -232,4 +227,5 @@ def tune_index(root: str | Path, recall: float, *, restart: bool = False, progre
         transaction.state.recall = recall
         return FinishOptions(retune=True)
 
-    return run_change(root, {"command": "tune", "recall": recall}, work, restart=restart, progress=progress)
+    options = check_options(options, WriteOptions, "tune_index")
+    return run_change(root, {"command": "tune", "recall": recall}, work, **options)

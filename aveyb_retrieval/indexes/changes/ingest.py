@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -41,7 +42,7 @@ from aveyb_retrieval.indexes.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.documents.records import FileOrigin, Item
+    from aveyb_retrieval.documents.records import Item
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.encoding import Encoding
@@ -56,11 +57,16 @@ def content_digest(title: str, text: str) -> bytes:
     return hashlib.sha256(f"{len(title)}:{title}{text}".encode()).digest()
 
 
-def origin_columns(origin: FileOrigin | None) -> dict[str, str | None]:
-    """What is stored of the file that a document was read from."""
-    if origin is None:
-        return {"file_sha256": None, "folder": None, "pages": None}
-    return {"file_sha256": origin.sha256, "folder": origin.folder, "pages": origin.pages_json}
+def metadata_columns(record: Record) -> dict[str, str | None]:
+    """What is stored of a document's metadata, and of the file that it was read from."""
+    origin = record.origin
+    return {
+        "metadata": record.metadata_json,
+        "edits": record.edits.to_json() if record.edits else None,
+        "file_sha256": origin.sha256 if origin else None,
+        "folder": origin.folder if origin else None,
+        "pages": record.pages_json,
+    }
 
 
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
@@ -83,7 +89,6 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
                 "doc": doc,
                 "id": record.id,
                 "title": record.title,
-                "metadata": record.metadata_json,
                 "rank": rank_of(record.id),
                 "digest": content_digest(record.title, record.text),
                 "passages": len(spans),
@@ -91,7 +96,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
                 "cut_tokens": encoded.n_cut,
                 "characters": int((spans[:, 1] - spans[:, 0]).sum()),
                 "words": sum(max(0, text.count(" ") - 1) for text in words),
-                **origin_columns(record.origin),
+                **metadata_columns(record),
             }
         )
         texts["doc"].append(doc)
@@ -138,6 +143,19 @@ def table_of(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
 def table_of_rows(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     """A table of rows."""
     return table_of({name: [row[name] for row in rows] for name in schema.names}, schema)
+
+
+def place_of(path: str) -> str:
+    """The path of a file as it is known to an index, however it was named."""
+    parent, name = os.path.split(path)
+    return os.path.join(os.path.realpath(parent), name)  # noqa: PTH118  # a text, which may have stood for other bytes
+
+
+def left_out_of(item: Notice | Rejected) -> tuple[str, str] | None:
+    """The place and the reason where a file of a folder is left out that a search could have found."""
+    if isinstance(item, Rejected):
+        return (place_of(item.location.source), item.reason) if item.found else None
+    return (place_of(item.path), item.reason) if item.left_out and not item.harmless else None
 
 
 BATCH_BYTES = 32 << 20
@@ -217,6 +235,7 @@ class Ingestion:
         self._tokens = 0
         self._total = total
         self.notices: list[Notice] = []
+        self.left_out: dict[str, str] = {}  # files of folders, with the reasons
         self.first_rejected: Rejected | None = None
 
     def run(self, items: Iterable[Item]) -> int:
@@ -274,6 +293,8 @@ class Ingestion:
 
     def _without_notices(self, items: Iterable[Item]) -> Iterator[Record | Rejected]:
         for item in items:
+            if not isinstance(item, Record) and (about := left_out_of(item)):
+                self.left_out[about[0]] = about[1]
             if isinstance(item, Notice):
                 self.notices.append(item)
             else:
@@ -367,11 +388,12 @@ class Ingestion:
             record.id: (record, encoded, tokens) for record, encoded, tokens in made
         }  # of the same id, the last one
         replaced = transaction.tables.find(last) if self._mode == "upsert" else {}
+        edits = transaction.edits_of(last)
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
-        transaction.add(list(last.values()))
+        transaction.add([(record.edited(edits.get(name)), made, codes) for name, (record, made, codes) in last.items()])
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
-        transaction.set_metadata({r.id: (r.metadata_json, r.origin) for r in again if r.id not in last})
+        transaction.set_metadata({record.id: record for record in again if record.id not in last})
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added = len(last) - len(replaced)
         transaction.count(added=added, replaced=len(made) - added, unchanged=len(again))

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from collections import deque
+from collections.abc import Iterable  # noqa: TC003  # shown in the signatures
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.folders import SourceFile, beir_corpus, list_folder, read_files, summary
-from aveyb_retrieval.documents.readers.base import FILE_SECONDS
-from aveyb_retrieval.documents.reading import Reading
-from aveyb_retrieval.documents.records import MAX_LINE, OnError, Record, path_text
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.ingest import Ingestion
+from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
 from aveyb_retrieval.indexes.changes.update import open_model
+from aveyb_retrieval.indexes.model import BuildOptions, SyncOptions, check_options, reading_of, writing_of
 from aveyb_retrieval.indexes.store.manifest import Changes, IndexDirectory, hold_visible, read_manifest
 from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from typing_extensions import Unpack
 
-    from aveyb_retrieval.documents.records import Item, Notice
+    from aveyb_retrieval.documents.reading import Reading
+    from aveyb_retrieval.documents.records import Item, OnError
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
-    from aveyb_retrieval.indexes.model import Model
 
+logger = logging.getLogger(__name__)
 
-class ModelOptions(TypedDict, total=False):
-    """The model of a change, as in `EncodeOptions`."""
-
-    model: Model
-    device: str
-    precision: str
+_FEW = 5  # so many documents may go from an index of any size
+_SHARE = 10  # and of a larger one, one of so many
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,23 @@ class SyncPlan:
     def __bool__(self) -> bool:
         return bool(self.new or self.changed or self.renamed or self.deleted)
 
+    @property
+    def to_read(self) -> set[str]:
+        """The files that have to be read."""
+        return {*self.new, *self.changed, *(new for _, new in self.renamed)}
+
+    def without(self, unread: set[str]) -> SyncPlan:
+        """Return the plan where some of the files cannot be read: what is stored of these goes."""
+        lost = [name for name in self.changed if name in unread]
+        lost += [old for old, new in self.renamed if new in unread]
+        return SyncPlan(
+            tuple(name for name in self.new if name not in unread),
+            tuple(name for name in self.changed if name not in unread),
+            tuple(pair for pair in self.renamed if pair[1] not in unread),
+            tuple(sorted([*self.deleted, *lost])),
+            self.unchanged,
+        )
+
     def counts(self) -> dict[str, int]:
         """Return how many of each there are, as a report counts them."""
         return {
@@ -69,102 +87,89 @@ class SyncPlan:
         }
 
 
-def sync_index(
-    folder: str | Path,
-    root: str | Path,
-    *,
-    on_error: OnError = "auto",
-    max_line: int = MAX_LINE,
-    encoding: str | None = None,
-    follow_links: bool = False,
-    file_seconds: int = FILE_SECONDS,
-    path_fields: str | None = None,
-    restart: bool = False,
-    progress: Progress = silent,
-    **options: Unpack[ModelOptions],
-) -> Report:
+def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> Report:
     """Bring the index at `root` into step with a folder: new, changed, renamed and deleted files, in one change.
 
     Files are compared by the hashes of what they hold, not by their times. Documents that were not read from files of
-    the folder stay as they are. Where there is no index, one is built. Killed, the same call continues; the folder may
-    have changed meanwhile.
+    the folder stay as they are, and so does what `update_metadata` set. Where there is no index, one is built. Where
+    nothing has changed, no version is made. Killed, the same call continues; the folder may have changed meanwhile.
+
+    A file that was read before and cannot be read any more is removed from the index, not kept as if its text were
+    today's. What is left out is told once: `Report.known` has what an earlier report told.
 
     Args:
-        folder: The folder that the index was built from.
+        folder: The folder that the index was built from; where that is gone, one that holds nearly the same files.
         root: The index directory.
-        on_error: What to do with a file that cannot be read: "auto" and "skip" list it in
-            `Report.rejected_file`, "stop" stops. A file that was read before and cannot be read any more is
-            removed from the index, not kept as if its text were today's.
-        max_line: The text of a file has at most this many bytes.
-        encoding: Of texts that are not UTF-8 and do not name their own.
-        follow_links: Also read links that are found in the folder.
-        file_seconds: Seconds of processor time that reading one file may take.
-        path_fields: How paths below the folder become metadata, such as "{team}/{year}/*".
-        restart: Throw away the work of an interrupted change.
-        progress: Called as the work goes on.
-        **options: `model` (the index's, if it has moved; for a first build, any), `device` and `precision`.
+        **options: See `SyncOptions`, `ReadOptions` and `WriteOptions`; `model` (the index's, if it has moved; for a
+            first build, any), `device` and `precision`.
 
     Raises:
         InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is read.
-        ConfigError: the index was made from other folders.
+        ConfigError: the index was made from another folder, or more documents would go than may (`allow_delete`).
         IndexLockedError: another process is writing.
     """
-    folder = Path(folder)
-    listed, notices = _list(folder, follow_links, path_fields)
-    reading = Reading(
-        max_line=max_line, encoding=encoding, follow_links=follow_links, file_seconds=file_seconds,
-        path_fields=path_fields,
-    )  # fmt: skip
+    options = check_options(options, SyncOptions, "sync_index")
     if IndexDirectory(root).current() is None:
-        return build_index(
-            folder, root, on_error=on_error, max_line=max_line, encoding=encoding, follow_links=follow_links,
-            file_seconds=file_seconds, path_fields=path_fields, restart=restart, progress=progress, **options,
-        )  # fmt: skip
-    found = _hashes(listed, follow_links, progress)
-    made = read_manifest(root).encoding
+        if options.get("only"):
+            raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
+        _list(_Scope(_absolute(folder)), reading_of(options))
+        given = {name: value for name, value in options.items() if name in BuildOptions.__annotations__}
+        return build_index(folder, root, **cast("BuildOptions", given))
+    found, made = _Found.of(folder, options), read_manifest(root).encoding
     job: Job = {
         "command": "sync",
-        "folder": path_text(folder.resolve()),
+        "folder": path_text(found.scope.base.resolve()),
+        "only": list(found.scope.parts),
         "model": made.fingerprint,
-        **reading.describe(),
-        "on_error": on_error,
+        **found.reading.describe(),
+        "on_error": found.on_error,
     }
+    syncing = _Syncing(found, root, options)
+    report = run_change(root, job, syncing.work, **writing_of(options))
+    if syncing.unchanged is not None:  # the visible version tells of the change that made it
+        report = replace(report, unchanged=syncing.unchanged, rejected=0, rejected_file=None)
+    return replace(report, notices=tuple(syncing.notices), known=tuple(syncing.known))
 
-    unchanged: list[str] = []  # where nothing differs, the visible version tells of the change that made it
 
-    def work(transaction: Transaction) -> FinishOptions | None:
-        assert transaction.base is not None  # a sync changes the index that is there
-        resumed = transaction.resumed  # then the tables hold a part of the change already
-        tables = Tables.open(transaction.root, transaction.base.tables) if resumed else transaction.tables
-        before = stored_files(tables)
-        plan = compare(before, found)
-        _check_folder(folder, root, before, plan)
-        if not plan:
-            unchanged.extend(plan.unchanged)
-            return None
-        remaining = _remove_and_rename(transaction, folder, found)
-        wanted = {*remaining.new, *remaining.changed, *(new for _, new in remaining.renamed)}
-        files_left = [file for file in listed if file.id in wanted]
-        more: list[Notice] = []
-        if files_left:
-            source = open_model(transaction.state.encoding, root, options)
-            source.check_fits(transaction.state.encoding, root)
-            taken: set[str] = set()
-            taking = Ingestion(
-                transaction, source, mode="upsert", on_error=on_error, progress=progress, total=len(files_left)
-            )
-            taking.run(_noted(read_files(files_left, reading), taken))
-            more = taking.notices
-            _remove_unread(transaction, wanted - taken)
-        if transaction.state.counts.documents == 0:
-            raise InputError(f"{folder}: none of its files can be read; the index would be empty")
-        after = {name: file.sha256 for name, file in stored_files(transaction.tables).items()}
-        rejected = transaction.state.changes.rejected
-        transaction.state.changes = Changes(rejected=rejected, **compare(before, after).counts())
-        return FinishOptions(notices=(*notices, *more))
+def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> SyncPlan:
+    """Say what `sync_index` would change, and change nothing; files that differ are read, and nothing is encoded.
 
-    report = run_change(root, job, work, restart=restart, progress=progress)
-    return replace(report, unchanged=len(unchanged), notices=tuple(notices)) if unchanged else report
+    Raises:
+        InputError: the folder holds no file that is read, or one cannot be read (with `on_error="stop"`).
+        ConfigError: the index was made from another folder.
+    """
+    options = check_options(options, SyncOptions, "plan_sync")
+    found, index_dir = _Found.of(folder, options), IndexDirectory(root)
+    stored: dict[str, StoredFile] = {}
+    if index_dir.current() is not None:
+        manifest, held = hold_visible(index_dir)
+        with held:
+            stored = stored_files(Tables.open(index_dir.root, manifest.tables))
+    plan = compare(found.scope.part_of(stored), found.hashes)
+    _check_folder(found.scope, root, stored, plan, options)
+    taken = set()
+    for item in found.read(plan.to_read):
+        if isinstance(item, Rejected) and item.stops(found.on_error):
+            raise item.error()
+        if isinstance(item, Record):
+            taken.add(item.id)
+    return plan.without(plan.to_read - taken)
+
+
+def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
+    """Raise ConfigError where a sync would stop, as more documents would be deleted than `allowed`."""
+    stored = len(plan.changed) + len(plan.renamed) + len(plan.deleted) + len(plan.unchanged)
+    _check_deleted(root, len(plan.deleted), stored, allowed)
+
+
+def _check_deleted(root: str | Path, gone: int, of: int, allowed: int | None) -> None:
+    """Raise ConfigError where a sync would delete more documents than may go, of those that it looks at."""
+    most = max(_FEW, of // _SHARE) if allowed is None else allowed
+    if gone > most:
+        raise ConfigError(
+            f"{root}: {gone:,} of {of:,} documents would be deleted, as their files are gone or cannot be read; "
+            f"nothing was changed. If that is meant, give --allow-delete {gone} (allow_delete={gone})"
+        )
 
 
 class StoredFile(NamedTuple):
@@ -182,64 +187,127 @@ def stored_files(tables: Tables) -> dict[str, StoredFile]:
     return {row["id"]: StoredFile(row["doc"], row["file_sha256"], row["folder"]) for row in rows}
 
 
-def plan_sync(
-    folder: str | Path, root: str | Path, *, follow_links: bool = False, path_fields: str | None = None,
-    progress: Progress = silent,
-) -> SyncPlan:  # fmt: skip
-    """Compare a folder with the index at `root`, or with nothing where there is none, and change nothing.
-
-    Raises:
-        InputError: the folder holds no file that is read.
-        ConfigError: the index was made from other folders.
-    """
-    folder, index_dir = Path(folder), IndexDirectory(root)
-    listed, _ = _list(folder, follow_links, path_fields)
-    found = _hashes(listed, follow_links, progress)
-    if index_dir.current() is None:
-        return compare({}, found)
-    manifest, held = hold_visible(index_dir)
-    with held:
-        stored = stored_files(Tables.open(index_dir.root, manifest.tables))
-    plan = compare(stored, found)
-    _check_folder(folder, root, stored, plan)
-    return plan
-
-
 def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
-    """Compare the files of an index with those that are there: hashes by ids."""
-    gone: dict[str, list[str]] = {}
-    for name, file in stored.items():
-        if name not in found:
-            gone.setdefault(file.sha256, []).append(name)
-    new: list[str] = []
-    changed: list[str] = []
-    unchanged: list[str] = []
-    renamed: list[tuple[str, str]] = []
-    for name, sha256 in found.items():
-        if name in stored:
-            (unchanged if stored[name].sha256 == sha256 else changed).append(name)
-        elif gone.get(sha256):
-            renamed.append((gone[sha256].pop(0), name))
-        else:
-            new.append(name)
-    deleted = sorted(name for names in gone.values() for name in names)
-    return SyncPlan(tuple(new), tuple(changed), tuple(renamed), tuple(deleted), tuple(unchanged))
+    """Compare the files of an index with those that are there: hashes by ids.
+
+    Of several files that hold the same, one that keeps its name counts as moved rather than another.
+    """
+    gone = {name: file.sha256 for name, file in stored.items() if name not in found}
+    there = [name for name in found if name in stored]
+    new = {name: found[name] for name in found if name not in stored}
+    renamed: dict[str, str] = {}
+    for known_by in (lambda name, sha256: (sha256, name.rpartition("/")[2]), lambda name, sha256: sha256):
+        olds: dict[Any, deque[str]] = {}
+        for name, sha256 in gone.items():
+            olds.setdefault(known_by(name, sha256), deque()).append(name)
+        for name, sha256 in new.items():
+            if sha256 and name not in renamed and (old := olds.get(known_by(name, sha256))):
+                renamed[name] = old.popleft()
+                del gone[renamed[name]]
+    return SyncPlan(
+        tuple(name for name in new if name not in renamed),
+        tuple(name for name in there if stored[name].sha256 != found[name]),
+        tuple((renamed[name], name) for name in new if name in renamed),
+        tuple(sorted(gone)),
+        tuple(name for name in there if stored[name].sha256 == found[name]),
+    )
 
 
-def _list(folder: Path, follow_links: bool, path_fields: str | None) -> tuple[list[SourceFile], list[Notice]]:
-    """List the files of a folder that are read, and what is left out.
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def _absolute(folder: str | Path) -> Path:
+    """The folder by a path that does not depend on where the program was started; links stay."""
+    return Path(os.path.abspath(folder))  # noqa: PTH100  # `absolute` keeps ".."
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What of a folder is looked at: all, or the files and folders `parts` below it."""
+
+    base: Path
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folder: str | Path, only: Sequence[str]) -> _Scope:
+        if isinstance(only, str):
+            raise ConfigError(f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]")
+        base, parts = _absolute(folder), []
+        for part in only:
+            path = PurePosixPath(os.path.normpath(os.path.relpath(part, base) if os.path.isabs(part) else part))  # noqa: PTH117
+            if path.parts[:1] in (("..",), ()):
+                raise ConfigError(f"--only {part!r}: not below {base}; name a folder or file in it, such as wiki/")
+            parts.append(path.as_posix())
+        if len(parts) == 1 and not (base / parts[0]).exists():
+            ends = PurePosixPath(parts[0]).parts
+            if base.parts[-len(ends) :] == ends:  # the part itself was given as the folder
+                base = Path(*base.parts[: -len(ends)])
+        return cls(base, tuple(sorted(parts)))
+
+    def holds(self, name: str) -> bool:
+        """Whether a document's id, which is a path below the folder, is looked at."""
+        return not self.parts or any(name == part or name.startswith(f"{part}/") for part in self.parts)
+
+    def shows(self, path: str) -> bool:
+        """The same of a path as it is shown."""
+        return self.holds(path.removeprefix(path_text(self.base).rstrip("/") + "/"))
+
+    def part_of(self, stored: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
+        """The stored files that are looked at."""
+        return {name: file for name, file in stored.items() if self.holds(name)}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The files of a folder as they are now, with their hashes by id; "" where a file cannot be read."""
+
+    scope: _Scope
+    reading: Reading
+    on_error: OnError
+    files: list[SourceFile]
+    notices: list[Notice]
+    hashes: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: str | Path, options: SyncOptions) -> _Found:
+        """List and hash them.
+
+        Raises:
+            InputError: there is none, or a folder cannot be listed.
+        """
+        scope, reading = _Scope.of(folder, options.get("only", ())), reading_of(options)
+        listed, notices = _list(scope, reading)
+        hashes = _hashes(listed, reading.follow_links, options.get("progress", silent))
+        return cls(scope, reading, options.get("on_error", "auto"), listed, notices, hashes)
+
+    def read(self, names: set[str]) -> Iterator[Item]:
+        """Read some of the files."""
+        chosen = [file for file in self.files if file.id in names]
+        return read_files(chosen, self.reading) if chosen else iter(())
+
+
+def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notice]]:
+    """List the files that are read, and what is left out.
 
     Raises:
-        InputError: a folder below it cannot be listed: the files in it are not known to be gone.
+        InputError: a folder cannot be listed: the files in it are not known to be gone.
     """
+    folder = scope.base
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    if beir_corpus(folder, follow_links=follow_links) is not None:
+    if beir_corpus(folder, follow_links=reading.follow_links) is not None:
         raise ConfigError(f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to upsert")
-    listed, notices, unreadable = list_folder(folder, follow_links=follow_links, path_fields=path_fields)
-    if unreadable:
-        raise InputError(f"{unreadable[0].location}: {unreadable[0].reason}; what it holds would count as deleted")
-    if not listed:
+    listed, notices, unreadable = list_folder(
+        folder, follow_links=reading.follow_links, path_fields=reading.path_fields
+    )
+    listed = [file for file in listed if scope.holds(file.id)]
+    notices = [notice for notice in notices if scope.shows(notice.path)]
+    for item in unreadable:
+        if scope.shows(item.location.source) or any(
+            path_text(folder / part).startswith(f"{item.location.source}/") for part in scope.parts
+        ):
+            raise InputError(f"{item.location}: {item.reason}; what it holds would count as deleted")
+    if not listed and not scope.parts:
         left_out = f" ({summary(notices)})" if notices else ""
         raise InputError(
             f"{folder}: holds no file that is read{left_out}; to remove all documents, give `delete` the filter {{}}"
@@ -259,73 +327,216 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     return found
 
 
-def _check_folder(folder: Path, root: str | Path, stored: Mapping[str, StoredFile], plan: SyncPlan) -> None:
-    """Raise ConfigError where the index holds the files of other folders: they would all be deleted."""
+def _check_folder(
+    scope: _Scope, root: str | Path, stored: Mapping[str, StoredFile], plan: SyncPlan, options: SyncOptions
+) -> None:
+    """Raise ConfigError where the index holds the files of another folder: they would be deleted."""
+    looked_at = scope.part_of(stored)
+    if scope.parts and not looked_at and not plan:
+        raise ConfigError(f"--only {' '.join(scope.parts)}: neither in {scope.base} nor in the index {root}")
     folders = sorted({file.folder for file in stored.values()})
     if len(folders) > 1:
         raise ConfigError(
             f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
             "one folder: build one of each"
         )
-    if folders and folders[0] != path_text(folder.resolve()) and not (plan.unchanged or plan.changed or plan.renamed):
+    here = path_text(scope.base.resolve())
+    if not folders or folders[0] == here or options.get("moved", False):
+        return
+    built = folders[0]
+    if here.startswith(f"{built}/"):
+        part = here.removeprefix(f"{built}/")
         raise ConfigError(
-            f"{root}: made from the files of {folders[0]}, and {folder} has none of them; build an index of its own"
+            f"{root}: made from {built}, of which {here} is a part; sync the whole, or name the part: "
+            f"aveyb-index sync {built} --only {part}/ -o {root}"
+        )
+    gone, most = len(plan.deleted), max(_FEW, len(looked_at) // _SHARE)
+    if not (plan.unchanged or plan.changed or plan.renamed):
+        raise ConfigError(
+            f"{root}: made from the files of {built}, and {scope.base} has none of them; build an index of its own"
+        )
+    allowed = options.get("allow_delete")
+    if any(os.path.lexists(f"{built}/{name}") for name in stored) or gone > (most if allowed is None else allowed):
+        raise ConfigError(
+            f"{root}: made from {built}, and {scope.base} is another folder; sync that one, build an index of its "
+            "own, or say that this one stands in its place: --moved (moved=True)"
         )
 
 
-def _remove_and_rename(transaction: Transaction, folder: Path, found: Mapping[str, str]) -> SyncPlan:
-    """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
-    tables = transaction.tables
-    stored = stored_files(tables)
-    plan = compare(stored, found)
-    new_names = [*plan.new, *(new for _, new in plan.renamed)]
-    for name in tables.find(new_names):
-        raise InputError(f"{folder / name}: its id {name!r} is that of a document that was not read from a file")
-    transaction.remove(np.array([stored[name].doc for name in plan.deleted], dtype=np.int64))
-    here, renamed = path_text(folder.resolve()), {stored[old].doc: new for old, new in plan.renamed}
-    # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is read
-    moved = [file.doc for name, file in stored.items() if file.folder != here and name not in plan.deleted]
-    transaction.rewrite(
-        {*moved, *renamed},
-        lambda row: {
-            "folder": here,
-            **(
-                {"id": renamed[row["doc"]], "rank": rank_of(renamed[row["doc"]]), "file_sha256": ""}
-                if row["doc"] in renamed
-                else {}
-            ),
-        },
-    )
-    transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
-    return plan
+# --- the change ------------------------------------------------------------------------------------------------------
 
 
-def _remove_unread(transaction: Transaction, names: set[str]) -> None:
-    """Remove what is stored of files that were read once and cannot be read any more."""
-    known = transaction.tables.find(sorted(names))
-    transaction.remove(np.array([doc for doc, _ in known.values()], dtype=np.int64))
+@dataclass
+class _Syncing:
+    """One run of a sync.
+
+    Attributes:
+        notices: What is to be reported.
+        known: What is left out, and was reported before.
+        unchanged: How many files were as the index has them, where nothing was to be changed.
+    """
+
+    found: _Found
+    root: str | Path
+    options: SyncOptions
+    notices: list[Notice] = field(default_factory=list)
+    known: list[Notice] = field(default_factory=list)
+    unchanged: int | None = None
+    _taken: set[str] = field(default_factory=set)
+    _left_out: dict[str, str] = field(default_factory=dict)
+    _told: Mapping[str, str] = field(default_factory=dict)
+
+    def work(self, transaction: Transaction) -> FinishOptions | None:
+        """Remove, rename, read and encode; None where there is nothing to change."""
+        base, scope = transaction.base, self.found.scope
+        assert base is not None  # a sync changes the index that is there
+        resumed = transaction.resumed  # then the tables hold a part of the change already
+        whole = stored_files(Tables.open(transaction.root, base.tables) if resumed else transaction.tables)
+        before = scope.part_of(whole)
+        plan = compare(before, self.found.hashes)
+        _check_folder(scope, self.root, whole, plan, self.options)
+        self._check_deleted(len(plan.deleted), len(before))
+        self._told = base.left_out
+        self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
+        if not (plan or self._has_news):
+            self.unchanged = len(plan.unchanged)
+            return None
+        done = self._remove_and_rename(transaction)
+        read = self._new(self.found.read(done.to_read))
+        first = next(read, None)
+        if first is not None:
+            self._take(transaction, first, read, len(done.to_read))
+        unread = done.to_read - self._taken
+        self._check_deleted(len(plan.without(unread).deleted), len(before))
+        self._remove(transaction, unread)
+        if transaction.state.counts.documents == 0:
+            raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
+        after = scope.part_of(stored_files(transaction.tables))
+        made = compare(before, {name: file.sha256 for name, file in after.items()})
+        moved = any(file.folder != path_text(scope.base.resolve()) for file in whole.values()) and bool(plan)
+        if not (made or moved or self._has_news):
+            self.unchanged = len(made.unchanged)
+            return None
+        kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
+        transaction.state.left_out = {**kept, **self._left_out}
+        rejected = transaction.state.changes.rejected
+        transaction.state.changes = Changes(rejected=rejected, **made.counts())
+        return FinishOptions()
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether something is left out that no earlier report told of."""
+        return bool(self._left_out.items() - self._told.items())
+
+    def _check_deleted(self, gone: int, of: int) -> None:
+        _check_deleted(self.root, gone, of, self.options.get("allow_delete"))
+
+    def _was_told(self, item: Notice | Rejected) -> bool:
+        """Note what is left out; whether an earlier report has told that already."""
+        about = left_out_of(item)
+        if about is None:
+            return False
+        path, reason = about
+        self._left_out[path] = reason
+        if self._told.get(path) != reason:
+            return False
+        self.known.append(Notice(path, reason))
+        return True
+
+    def _new(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Pass on what was not told before, and note the ids of documents."""
+        for item in items:
+            if isinstance(item, Record):
+                self._taken.add(item.id)
+            elif self._was_told(item) and self.found.on_error != "stop":
+                continue
+            if isinstance(item, Notice):
+                self.notices.append(item)
+            else:
+                yield item
+
+    def _take(self, transaction: Transaction, first: Item, others: Iterator[Item], total: int) -> None:
+        """Encode what was read."""
+        source = open_model(transaction.state.encoding, self.root, self.options)
+        source.check_fits(transaction.state.encoding, self.root)
+        taking = Ingestion(
+            transaction,
+            source,
+            mode="upsert",
+            on_error=self.found.on_error,
+            progress=self.options.get("progress", silent),
+            total=total,
+        )
+        taking.run(_chained(first, others))
+
+    def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
+        """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
+        tables, base = transaction.tables, self.found.scope.base
+        whole = stored_files(tables)
+        stored = self.found.scope.part_of(whole)
+        plan = compare(stored, self.found.hashes)
+        new_names = [*plan.new, *(new for _, new in plan.renamed)]
+        for name in tables.find(new_names):
+            raise InputError(f"{base / name}: its id {name!r} is that of a document that was not read from a file")
+        self._remove(transaction, set(plan.deleted))
+        here, renamed = path_text(base.resolve()), {stored[old].doc: new for old, new in plan.renamed}
+        # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is
+        # read
+        moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
+        transaction.rewrite(
+            {*moved, *renamed} if plan else (),
+            lambda row: {
+                "folder": here,
+                **(
+                    {"id": renamed[row["doc"]], "rank": rank_of(renamed[row["doc"]]), "file_sha256": ""}
+                    if row["doc"] in renamed
+                    else {}
+                ),
+            },
+        )
+        transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
+        return plan
+
+    def _remove(self, transaction: Transaction, names: set[str]) -> None:
+        """Remove documents, and tell where something goes that people set in their metadata."""
+        docs = [doc for doc, _ in transaction.tables.find(sorted(names)).values()]
+        for name, edits in transaction.tables.edits(docs).items():
+            fields = ", ".join([*edits.fields, *edits.removed])
+            self.notices.append(
+                Notice(name, f"deleted, with what was set in its metadata ({fields})", left_out=False, harmless=True)
+            )
+        transaction.remove(np.array(docs, dtype=np.int64))
 
 
-def _noted(items: Iterator[Item], taken: set[str]) -> Iterator[Item]:
-    """Pass items on, and note the ids of documents."""
-    for item in items:
-        if isinstance(item, Record):
-            taken.add(item.id)
-        yield item
+def _chained(first: Item, others: Iterator[Item]) -> Iterator[Item]:
+    yield first
+    yield from others
 
 
-def watch_folder(folder: Path, seconds: float, act: Callable[[], object], *, follow_links: bool = False) -> None:
+# --- watching --------------------------------------------------------------------------------------------------------
+
+
+def watch_folder(
+    folder: Path,
+    seconds: float,
+    act: Callable[[], object],
+    *,
+    follow_links: bool = False,
+    told: Callable[[str], object] = logger.warning,
+) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
 
     Args:
         folder: The folder.
         seconds: Between two looks, and how long files must stay as they are before `act` is called.
-        act: What it raises ends the watch.
+        act: What it raises ends the watch, but for an IndexLockedError: it is called again until the index is free.
         follow_links: Whether files behind links are watched, too.
+        told: Gets what is to be said meanwhile.
 
     Raises:
         InputError: the folder cannot be read any more.
     """
+    act = partial(_once_free, act, seconds, told)
     seen = _look(folder, follow_links)
     act()
     while True:
@@ -340,6 +551,20 @@ def watch_folder(folder: Path, seconds: float, act: Callable[[], object], *, fol
             found = later
         seen = found
         act()
+
+
+def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], object]) -> None:
+    """Call `act` until no other writer holds the index."""
+    waiting = False
+    while True:
+        try:
+            act()
+            return
+        except IndexLockedError as error:
+            if not waiting:
+                told(f"{error}; waiting for it")
+            waiting = True
+            time.sleep(seconds)
 
 
 def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int, str]]:

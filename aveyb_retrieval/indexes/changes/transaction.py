@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval import files
-from aveyb_retrieval.errors import AveyBError, ConfigError
-from aveyb_retrieval.indexes.changes.ingest import make_rows, origin_columns, table_of_rows
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.changes.ingest import make_rows, metadata_columns, table_of_rows
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.manifest import (
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.documents.records import FileOrigin, Rejected
+    from aveyb_retrieval.documents.edits import Edits
+    from aveyb_retrieval.documents.records import Record, Rejected
     from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.changes.ingest import Made
     from aveyb_retrieval.indexes.types import IntArray
@@ -91,6 +92,7 @@ class State:
     tiers: list[Tier] = field(default_factory=list)
     tables: dict[str, int] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
+    left_out: dict[str, str] = field(default_factory=dict)
     consumed: int = 0
     digest: str = ""
     rejected_bytes: int = 0
@@ -118,6 +120,7 @@ class State:
             tables=tables,
             tiers=self.tiers,
             files=listed,
+            left_out=self.left_out,
             job=self.job,
             corpus=self.digest,
         )
@@ -147,6 +150,7 @@ class Transaction:
         self._journaled = False
         self._synced: dict[str, FileInfo | None] = dict(base.files) if base else {}
         self._tables: Tables | None = None
+        self._replaced: Tables | None = None  # what a build replaces
 
     @property
     def tables(self) -> Tables:
@@ -164,6 +168,8 @@ class Transaction:
         """
         for folder in (*FOLDERS, VERSIONS):
             files.check_plain(self.root / folder)
+        if self.base is None and visible is not None:
+            self._replaced = self._with_edits(visible)
         journal = self._journal()
         if journal is not None and visible is not None and journal.name == visible.name:
             self.index_dir.journal.unlink()  # all was done but this
@@ -188,6 +194,15 @@ class Transaction:
         else:
             self._tables = Tables.open(self.root, self.base.tables, self._before)
         self._rejected.unlink(missing_ok=True)
+
+    def _with_edits(self, visible: Manifest) -> Tables | None:
+        """The datasets that a build replaces, where people set something in their metadata."""
+        try:
+            tables = Tables.open(self.root, visible.tables)
+            return tables if tables.documents.scan(["doc"], "edits IS NOT NULL", limit=1).num_rows else None
+        except IndexFormatError as error:
+            logger.warning("%s: what people set in metadata there cannot be kept (%s)", self.root, error)
+            return None
 
     def _journal(self) -> State | None:
         """The state of an interrupted change; None where there is none worth keeping."""
@@ -279,11 +294,22 @@ class Transaction:
         self.state.next_doc += len(made)
         self.state.counts += counts
 
-    def set_metadata(self, changed: Mapping[str, tuple[str, FileOrigin | None]]) -> None:
-        """Replace the metadata (JSON) and files of documents by id; those that are not there are fine."""
+    def edits_of(self, ids: Iterable[str]) -> dict[str, Edits]:
+        """What people set in the metadata of documents by id: of this index, or of the one that a build replaces."""
+        tables = self.tables if self.base is not None else self._replaced
+        if tables is None:
+            return {}
+        return tables.edits(doc for doc, _ in tables.find(ids).values())
+
+    def set_metadata(self, changed: Mapping[str, Record]) -> None:
+        """Replace the metadata and files of documents by id; those that are not there are fine.
+
+        What people set in the metadata stays.
+        """
         found = self.tables.find(changed)
-        by_doc = {doc: changed[name] for name, (doc, _) in found.items()}
-        self.rewrite(by_doc, lambda row: {"metadata": by_doc[row["doc"]][0], **origin_columns(by_doc[row["doc"]][1])})
+        edits = self.tables.edits(doc for doc, _ in found.values())
+        by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
+        self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
 
     def rewrite(self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Change columns of the rows of documents in `documents`: `change` of a row returns those that change."""
@@ -383,7 +409,13 @@ class Transaction:
 
 @contextlib.contextmanager
 def open_transaction(
-    root: str | Path, job: Job, state: State | None, *, restart: bool = False, before: Tables | None = None
+    root: str | Path,
+    job: Job,
+    state: State | None,
+    *,
+    restart: bool = False,
+    wait: float = 0,
+    before: Tables | None = None,
 ) -> Iterator[Transaction]:
     """Take the writer lock and begin or continue a change of the index at `root`.
 
@@ -392,6 +424,7 @@ def open_transaction(
         job: Identifies the change.
         state: What an index built from nothing begins with; None changes the one that is there.
         restart: Throw away the work of an interrupted change.
+        wait: Seconds to wait for another writer to end.
         before: The datasets at any version, if they are open: what they know of fragments need not be read again.
 
     Raises:
@@ -402,9 +435,9 @@ def open_transaction(
     """
     index_dir = IndexDirectory(root)
     existed = index_dir.root.exists()
-    with _disk_errors(index_dir.root), writer_lock(index_dir.lock):
+    with _disk_errors(index_dir.root), writer_lock(index_dir.lock, wait):
         current = index_dir.current()
-        visible = Manifest.read(index_dir.manifest(current)) if current else None
+        visible = _visible(index_dir, current, replaced=state is not None) if current else None
         if state is None and visible is None:
             raise index_dir.missing()
         base = visible if state is None else None
@@ -412,7 +445,7 @@ def open_transaction(
             state = State(
                 job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
                 index=base.index, recall=base.recall, first_doc=base.next_doc, next_doc=base.next_doc,
-                counts=base.counts, tiers=base.tiers,
+                counts=base.counts, tiers=base.tiers, left_out=base.left_out,
             )  # fmt: skip
         assert state is not None  # one of the two
         if base is None and visible is not None:
@@ -426,6 +459,17 @@ def open_transaction(
             raise
         if state.number % CLEAN_EVERY == 0 or base is None or transaction.whole:
             clean_up(index_dir)
+
+
+def _visible(index_dir: IndexDirectory, current: str, *, replaced: bool) -> Manifest | None:
+    """The manifest of the visible version; None where it is `replaced`, and of another format or damaged."""
+    try:
+        return Manifest.read(index_dir.manifest(current))
+    except IndexFormatError as error:
+        if not replaced:
+            raise
+        logger.warning("%s: the index there cannot be read (%s), and is replaced", index_dir.root, error)
+        return None
 
 
 def clean_up(index_dir: IndexDirectory) -> None:

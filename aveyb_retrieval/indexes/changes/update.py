@@ -1,23 +1,25 @@
-"""Changes of documents: add, upsert, delete and metadata, each alone or several in one version."""
+"""Changes of documents: add, upsert, delete and metadata. Each is a `Batch` of one step; a batch is one version."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from aveyb_retrieval.documents.corpus import Source, read_corpus
-from aveyb_retrieval.documents.records import check_metadata, metadata_json
+from aveyb_retrieval.documents.corpus import Source  # noqa: TC001  # shown in the signatures
+from aveyb_retrieval.documents.records import Notice, check_metadata, metadata_json
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.build import describe_job, ingest_corpus
-from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, once, run_change
-from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, open_vectors
+from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
+from aveyb_retrieval.indexes.changes.ingest import ModelSource, PrecomputedSource, open_vectors
 from aveyb_retrieval.indexes.model import (
     InsertOptions,
     Model,
+    WriteOptions,
     check_options,
     cutting,
     keeping_tokens,
@@ -26,12 +28,13 @@ from aveyb_retrieval.indexes.model import (
     load_recorded,
     pooling,
     reading_of,
+    writing_of,
 )
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.numbering import check_ids
-from aveyb_retrieval.indexes.types import Progress, silent
+from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +46,254 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import Tables
+
+
+def add_documents(
+    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
+) -> Report:
+    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
+
+    `corpus` may be None where `vectors` are an index or several, which hold the documents.
+
+    Raises:
+        InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
+        IndexFormatError: there is no index, or the model is not the one that made it.
+        IndexLockedError: another process is writing.
+    """
+    return _insert("add", corpus, root, options)
+
+
+def upsert_documents(
+    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
+) -> Report:
+    """Add documents, replacing those whose ids are in the index already. Options and errors are `add_documents`'.
+
+    An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
+    passage that changed. What `update_metadata` set stays, except fields that a document which is no file names itself.
+    """
+    return _insert("upsert", corpus, root, options)
+
+
+def _insert(mode: Literal["add", "upsert"], corpus: Any, root: str | Path, options: Mapping[str, Any]) -> Report:
+    options = check_options(options, InsertOptions, f"{mode}_documents")
+    batch = Batch(root, **writing_of(options))
+    batch.insert(mode, corpus, options, allow_empty=False)
+    return batch.commit(resumable=True)
+
+
+def delete_documents(
+    root: str | Path,
+    ids: Sequence[str] = (),
+    *,
+    where: Filter | None = None,
+    missing_ok: bool = False,
+    **options: Unpack[WriteOptions],
+) -> Report:
+    """Remove the documents with these ids, and those that satisfy a filter. For options see `WriteOptions`.
+
+    Raises:
+        InputError: an id is not in the index (unless `missing_ok`).
+        ConfigError: neither ids nor a filter are given.
+        IndexFormatError: there is no index.
+        IndexLockedError: another process is writing.
+    """
+    batch = Batch(root, **check_options(options, WriteOptions, "delete_documents"))
+    batch.delete(ids, where=where, missing_ok=missing_ok)
+    return batch.commit(resumable=True)
+
+
+def update_metadata(
+    root: str | Path,
+    changes: Mapping[str, Any],
+    ids: Sequence[str] = (),
+    *,
+    where: Filter | None = None,
+    remove: Sequence[str] = (),
+    clear: bool = False,
+    missing_ok: bool = False,
+    **options: Unpack[WriteOptions],
+) -> Report:
+    """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
+
+    Fields that are not named stay as they are. What is set here is kept apart from the metadata that came with a
+    document, and stays when its text changes, its file is renamed, or the index is built again. `_id`, `title` and
+    `text` are refused, as they are no metadata: `upsert_documents` changes them.
+
+    Args:
+        root: The index directory.
+        changes: Fields and their new values, for every chosen document; a value replaces the old one as a whole.
+        ids: Ids of documents.
+        where: A filter; {} is for every document.
+        remove: Names of fields to take away.
+        clear: First undo all that was ever set or removed: the metadata are again those that came with the document.
+        missing_ok: Ignore ids that are not in the index.
+        **options: See `WriteOptions`.
+
+    Raises:
+        ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids
+            nor a filter are given.
+        InputError: a value is not what JSON can hold, or an id is not in the index (unless `missing_ok`).
+        IndexFormatError: there is no index.
+        IndexLockedError: another process is writing.
+    """
+    batch = Batch(root, **check_options(options, WriteOptions, "update_metadata"))
+    batch.update_metadata(changes, ids, where=where, remove=remove, clear=clear, missing_ok=missing_ok)
+    return batch.commit(resumable=True)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One of the changes of a batch.
+
+    Attributes:
+        job: Identifies it.
+        apply: Makes it; returns what is to be reported, or None where there was nothing to change.
+        at_once: It is made as a whole: a run that continues an interrupted one need not look at it again.
+    """
+
+    job: Job
+    apply: Callable[[Transaction], Sequence[Notice] | None]
+    at_once: bool = True
+
+
+class Batch:
+    """Changes that wait for `commit`, made in the order in which they were given; `report` then tells of them."""
+
+    report: Report
+
+    def __init__(
+        self,
+        root: str | Path,
+        model: Callable[[], Model] | None = None,
+        *,
+        before: Tables | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> None:
+        """Begin.
+
+        Args:
+            root: The index directory.
+            model: Gives the model of documents that are added; None is the one that made the index.
+            before: The datasets at any version, if this process has them open.
+            **options: See `WriteOptions`.
+        """
+        self._root = root
+        self._model = model
+        self._before = before
+        self._options = options
+        self._steps: list[_Step] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, documents: Source, **options: Any) -> None:
+        """Add documents with new ids, later; options of reading as in `add_documents`."""
+        self.insert("add", documents, options)
+
+    def upsert(self, documents: Source, **options: Any) -> None:
+        """Add or replace documents, later; options of reading as in `upsert_documents`."""
+        self.insert("upsert", documents, options)
+
+    def insert(
+        self, mode: Literal["add", "upsert"], corpus: Any, options: Mapping[str, Any], *, allow_empty: bool = True
+    ) -> None:
+        """Add or upsert a corpus, later; one without documents changes nothing, or is an InputError."""
+        own = {"model": self._model()} if self._model else {}
+        options = check_options({**own, **options}, InsertOptions, mode)
+        reading, on_error = reading_of(options), options.get("on_error", "auto")
+        encoding, ready = read_manifest(self._root).encoding, open_vectors(options.get("vectors"), corpus)
+        source = open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
+        documents: Any = corpus if ready is None or corpus is not None else ready.documents()
+        source.check_fits(encoding, self._root)
+        first = not self._steps
+
+        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+            source.check_fits(transaction.state.encoding, self._root)  # again: the index may have been replaced
+            if not first:
+                transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
+            notices = ingest_corpus(
+                transaction,
+                source,
+                documents,
+                reading,
+                mode=mode,
+                on_error=on_error,
+                progress=self._options.get("progress", silent),
+                allow_empty=allow_empty,
+            )
+            return notices if transaction.state.consumed else None
+
+        job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
+        self._steps.append(_Step(job, apply, at_once=False))
+
+    def delete(self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False) -> None:
+        """Remove documents, later."""
+        chosen = Selection("delete", ids, where, missing_ok=missing_ok)
+
+        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+            docs = chosen.numbers(transaction)
+            transaction.remove(np.array(docs, dtype=np.int64))
+            transaction.count(deleted=len(docs))
+            return () if docs else None
+
+        self._steps.append(_Step({"command": "delete", **chosen.describe()}, apply))
+
+    def update_metadata(
+        self,
+        changes: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        *,
+        where: Filter | None = None,
+        remove: Sequence[str] = (),
+        clear: bool = False,
+        missing_ok: bool = False,
+    ) -> None:
+        """Set metadata fields, later."""
+        fields, removed = _check_changes(changes, remove, clear=clear)
+        chosen = Selection("update_metadata", ids, where, missing_ok=missing_ok)
+
+        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+            def changed(row: dict[str, Any]) -> dict[str, Any]:
+                edits = transaction.tables.edits_in(row)
+                edits = (edits.cleared() if clear else edits).changed(fields, removed)
+                return {"metadata": metadata_json(edits.merged), "edits": edits.to_json()}
+
+            docs = chosen.numbers(transaction)
+            transaction.rewrite(docs, changed)
+            transaction.count(replaced=len(docs))
+            return () if docs else None
+
+        described = {"changes": hashlib.sha256(metadata_json(fields).encode()).hexdigest(), "remove": sorted(removed)}
+        job: Job = {"command": "update-metadata", **chosen.describe(), **described, "clear": clear}
+        self._steps.append(_Step(job, apply))
+
+    def commit(self, *, resumable: bool = False) -> Report:
+        """Make all changes, as one version; where they change nothing, there is none.
+
+        Args:
+            resumable: A single change is continued where it was interrupted, instead of being made whole or not at all.
+
+        Raises:
+            AveyBError: one of them cannot be made; none was.
+        """
+        read_manifest(self._root)
+
+        def work(transaction: Transaction) -> FinishOptions | None:
+            notices: list[Notice] = []
+            changed = False
+            for number, step in enumerate(self._steps, start=1):
+                if step.at_once and transaction.state.step >= number:
+                    changed = True
+                    continue
+                found = step.apply(transaction)
+                changed |= found is not None
+                notices += found or ()
+                transaction.state.step = number
+            return FinishOptions(notices=tuple(notices)) if changed else None
+
+        job = self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
+        self.report = run_change(self._root, job, work, before=self._before, **self._options)
+        return self.report
 
 
 class Selection:
@@ -88,186 +339,26 @@ class Selection:
         return sorted(docs)
 
 
-def update_metadata(
-    root: str | Path,
-    changes: Mapping[str, Any],
-    ids: Sequence[str] = (),
-    *,
-    where: Filter | None = None,
-    remove: Sequence[str] = (),
-    missing_ok: bool = False,
-    restart: bool = False,
-    progress: Progress = silent,
-    before: Tables | None = None,
-) -> Report:
-    """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
-
-    Fields that are not named stay as they are. `_id`, `title` and `text` are refused, as they are no metadata:
-    `upsert_documents` changes them.
-
-    Args:
-        root: The index directory.
-        changes: Fields and their new values, for every chosen document; a value replaces the old one as a whole.
-        ids: Ids of documents.
-        where: A filter; {} is for every document.
-        remove: Names of fields to take away.
-        missing_ok: Ignore ids that are not in the index.
-        restart: Throw away the work of an interrupted change.
-        progress: Called as the work goes on.
-        before: The datasets at any version, if this process has them open.
-
-    Raises:
-        ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids
-            nor a filter are given.
-        InputError: a value is not what JSON can hold, or an id is not in the index (unless `missing_ok`).
-        IndexFormatError: there is no index.
-        IndexLockedError: another process is writing.
-    """
-    change = MetadataChange(changes, Selection("update_metadata", ids, where, missing_ok=missing_ok), remove)
-    progress("changing metadata", 0, None, 0)
-    return run_change(root, change.job, once(change.apply), restart=restart, progress=progress, before=before)
-
-
-class MetadataChange:
-    """New values of fields, and fields to take away, for some documents.
+def _check_changes(
+    changes: Mapping[str, Any], remove: Sequence[str], *, clear: bool
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return fields that are set, as they are stored, and those that are removed.
 
     Raises:
         ConfigError: there is nothing to change, or a field is both set and removed, or is a document's own.
         InputError: a value is not what JSON can hold.
     """
-
-    def __init__(self, changes: Mapping[str, Any], chosen: Selection, remove: Sequence[str] = ()) -> None:
-        if isinstance(remove, str):
-            raise ConfigError(
-                f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]"
-            )
-        if not changes and not remove:
-            raise ConfigError(
-                "update_metadata: nothing to change; give fields with their new values, or fields to remove"
-            )
-        if both := sorted(set(changes) & set(remove)):
-            raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
-        if own := sorted({*changes, *remove} & {*OWN, "text"}):
-            raise ConfigError(f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it")
-        self._new = check_metadata(changes, "update_metadata")
-        self._remove = frozenset(remove)
-        self._chosen = chosen
-
-    @property
-    def job(self) -> Job:
-        """What identifies it."""
-        return {
-            "command": "update-metadata",
-            **self._chosen.describe(),
-            "changes": hashlib.sha256(metadata_json(self._new).encode()).hexdigest(),
-            "remove": sorted(self._remove),
-        }
-
-    def apply(self, transaction: Transaction) -> int:
-        """Make it; return how many documents it concerned."""
-        docs = self._chosen.numbers(transaction)
-        transaction.rewrite(docs, self._changed)
-        transaction.count(replaced=len(docs))
-        return len(docs)
-
-    def _changed(self, row: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in json.loads(row["metadata"]).items() if name not in self._remove}
-        return {"metadata": metadata_json({**kept, **self._new})}
-
-
-def add_documents(
-    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
-) -> Report:
-    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
-
-    `corpus` may be None where `vectors` are an index or several, which hold the documents.
-
-    Raises:
-        InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
-        IndexFormatError: there is no index, or the model is not the one that made it.
-    """
-    return insert("add", corpus, root, options)
-
-
-def upsert_documents(
-    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
-) -> Report:
-    """Add documents, replacing those whose ids are in the index already. Options and errors are `add_documents`'.
-
-    An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
-    passage that changed.
-    """
-    return insert("upsert", corpus, root, options)
-
-
-def delete_documents(
-    root: str | Path,
-    ids: Sequence[str] = (),
-    *,
-    where: Filter | None = None,
-    missing_ok: bool = False,
-    restart: bool = False,
-    progress: Progress = silent,
-    before: Tables | None = None,
-) -> Report:
-    """Remove the documents with these ids, and those that satisfy a filter.
-
-    Raises:
-        InputError: an id is not in the index (unless `missing_ok`).
-        ConfigError: neither ids nor a filter are given.
-        IndexFormatError: there is no index.
-    """
-    chosen = Selection("delete", ids, where, missing_ok=missing_ok)
-    job: Job = {"command": "delete", **chosen.describe()}
-    work = once(lambda transaction: remove_selected(transaction, chosen))
-    return run_change(root, job, work, restart=restart, progress=progress, before=before)
-
-
-def remove_selected(transaction: Transaction, chosen: Selection) -> int:
-    """Remove the documents of a selection; return how many."""
-    docs = chosen.numbers(transaction)
-    transaction.remove(np.array(docs, dtype=np.int64))
-    transaction.count(deleted=len(docs))
-    return len(docs)
-
-
-def insert(
-    mode: Literal["add", "upsert"],
-    corpus: Source | Sequence[str | Path] | None,
-    root: str | Path,
-    options: Mapping[str, Any],
-    *,
-    before: Tables | None = None,
-    allow_empty: bool = False,
-) -> Report:
-    """Add or upsert documents; `before` are the datasets at any version, if this process has them open.
-
-    With `allow_empty` a corpus without documents changes nothing; otherwise it is an InputError.
-    """
-    options = check_options(options, InsertOptions, f"{mode}_documents")
-    encoding = read_manifest(root).encoding
-    reading, on_error, progress = reading_of(options), options.get("on_error", "auto"), options.get("progress", silent)
-    ready = open_vectors(options.get("vectors"), corpus)
-    source = open_model(encoding, root, options) if ready is None else PrecomputedSource(ready)
-    documents: Any = corpus if ready is None or corpus is not None else ready.documents()
-    source.check_fits(encoding, root)
-    job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
-
-    def work(transaction: Transaction) -> FinishOptions | None:
-        source.check_fits(transaction.state.encoding, root)  # again: the index may have been replaced meanwhile
-        notices = ingest_corpus(
-            transaction,
-            source,
-            documents,
-            reading,
-            mode=mode,
-            on_error=on_error,
-            progress=progress,
-            allow_empty=allow_empty,
+    if isinstance(remove, str):
+        raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
+    if not changes and not remove and not clear:
+        raise ConfigError(
+            "update_metadata: nothing to change; give fields with their new values, fields to remove, or clear"
         )
-        return FinishOptions(notices=notices) if transaction.state.consumed else None
-
-    return run_change(root, job, work, restart=options.get("restart", False), progress=progress, before=before)
+    if both := sorted(set(changes) & set(remove)):
+        raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
+    if own := sorted({*changes, *remove} & {*OWN, "text"}):
+        raise ConfigError(f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it")
+    return check_metadata(changes, "update_metadata"), frozenset(remove)
 
 
 def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
@@ -281,79 +372,9 @@ def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any])
     if model is not None:
         embedder = load_model(model, **loading)
     elif encoding.model is not None:
-        embedder = load_recorded(encoding.model_source, encoding.model, **loading)
+        embedder = load_recorded(encoding.model_places(root), encoding.model, **loading)
     else:
         raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
     embedder = limiting(embedder, encoding.max_tokens)
     embedder = pooling(cutting(embedder, encoding.passage_size), encoding.funnel)
     return ModelSource(keeping_tokens(embedder, encoding.token_codec))
-
-
-class Batch:
-    """Changes that wait for `commit`, made in the order in which they were given; `report` then tells of them."""
-
-    report: Report
-
-    def __init__(self, root: str | Path, model: Model) -> None:
-        self._root = root
-        self._model = model
-        self._steps: list[Callable[[Transaction], object]] = []
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def add(self, documents: Source, **options: Any) -> None:
-        """Add documents with new ids, later; options of reading as in `add_documents`."""
-        self._insert("add", documents, options)
-
-    def upsert(self, documents: Source, **options: Any) -> None:
-        """Add or replace documents, later; options of reading as in `upsert_documents`."""
-        self._insert("upsert", documents, options)
-
-    def delete(self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False) -> None:
-        """Remove documents, later."""
-        chosen = Selection("delete", ids, where, missing_ok=missing_ok)
-        self._steps.append(lambda transaction: remove_selected(transaction, chosen))
-
-    def update_metadata(
-        self,
-        changes: Mapping[str, Any],
-        ids: Sequence[str] = (),
-        *,
-        where: Filter | None = None,
-        remove: Sequence[str] = (),
-        missing_ok: bool = False,
-    ) -> None:
-        """Set metadata fields, later."""
-        change = MetadataChange(changes, Selection("update_metadata", ids, where, missing_ok=missing_ok), remove)
-        self._steps.append(change.apply)
-
-    def _insert(self, mode: Literal["add", "upsert"], documents: Source, options: dict[str, Any]) -> None:
-        options = check_options(options, InsertOptions, mode)
-        reading, on_error = reading_of(options), options.get("on_error", "auto")
-
-        def step(transaction: Transaction) -> None:
-            source = open_model(transaction.state.encoding, self._root, {"model": self._model})
-            source.check_fits(transaction.state.encoding, self._root)
-            transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
-            Ingestion(transaction, source, mode=mode, on_error=on_error).run(read_corpus(documents, reading))
-
-        self._steps.append(step)
-
-    def commit(self, *, before: Tables | None = None) -> Report:
-        """Make all changes, as one version.
-
-        Raises:
-            AveyBError: one of them cannot be made; none was.
-        """
-        read_manifest(self._root)
-
-        def work(transaction: Transaction) -> FinishOptions | None:
-            for step in self._steps:
-                step(transaction)
-            return FinishOptions() if self._steps else None
-
-        # such a change is never continued: nobody else has its documents
-        job = {"command": "batch", "token": secrets.token_hex(8)}
-        self.report = run_change(self._root, job, work, progress=silent, before=before)
-        return self.report

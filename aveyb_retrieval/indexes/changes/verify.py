@@ -71,7 +71,7 @@ def _all(tables: Tables, manifest: Manifest) -> Iterator[str]:
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
     rules, forms = rules_of(manifest.encoding), tables.forms
     numbers = np.array(docs, dtype=np.int64)
-    columns = ["id", "title", "metadata", "rank", "digest", "characters", "words", "passages"]
+    columns = ["id", "title", "metadata", "edits", "rank", "digest", "characters", "words", "passages"]
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
     texts = {row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()}
     found = tables.read_documents(docs)
@@ -91,7 +91,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         pages = origin.pages if origin else None
         if content_digest(row["title"], text["text"]) != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
-        if not _is_object(row["metadata"]) or rank_of(row["id"]) != row["rank"]:
+        if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
         whole = f"{row['title']}\n{text['text']}"
         if text[WORDS] != rules.stored(whole) or (forms != WORDS and text[forms] != rules.forms(whole)):
@@ -120,10 +120,11 @@ def _passage_problems(
         yield "the stored words of a passage are not those of its text"
 
 
-def _is_object(text: str) -> bool:
+def _metadata_fit(tables: Tables, row: dict[str, Any]) -> bool:
+    """Whether the metadata of a document are an object, with what was set in them."""
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return tables.edits_in(row).merged == json.loads(row["metadata"])
+    except (ValueError, RecursionError, IndexFormatError):
         return False
 
 

@@ -43,7 +43,7 @@ class EngineInfo:
         granularity: The vectors that were made: "document", "passage" or "both".
         documents, passages: How many there are.
         model: The description of the model that made the vectors; None where nobody named it.
-        model_source: What that model was loaded by; None where it was given loaded.
+        model_places: Where that model may be, best first; empty where it is the embedded one, or was given loaded.
         remedy: What to do where stored data contradict each other, for messages.
     """
 
@@ -54,7 +54,7 @@ class EngineInfo:
     documents: int
     passages: int
     model: dict[str, Any] | None
-    model_source: str | None
+    model_places: tuple[str, ...]
     remedy: str
 
     @property

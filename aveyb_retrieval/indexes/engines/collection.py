@@ -130,7 +130,7 @@ class CollectionView(ABC):
             made.granularity,
             *counts,
             made.model,
-            made.model_source,
+            made.model_places(),
             self.remedy,
         )
 

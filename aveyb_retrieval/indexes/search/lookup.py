@@ -10,7 +10,7 @@ from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.filters import compile_filter
+from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
 from aveyb_retrieval.indexes.store.numbering import check_ids
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
 
@@ -101,6 +101,18 @@ def values(view: EngineView, field: str, where: Filter | None, limit: int) -> li
         counted = [_values(each, field, where) for each in known or view.views[:1]]
         return most_frequent(chain.from_iterable(counted))[:limit]
     return _values(view, field, where)[:limit]
+
+
+def advice(view: EngineView, where: Filter) -> list[str]:
+    """Say why a filter may match nothing; nothing where the engine cannot tell.
+
+    Raises:
+        ConfigError: the filter means nothing.
+    """
+    compile_filter(where)  # only for its errors
+    views = view.views if isinstance(view, SeveralView) else [view]
+    found = [advice_on(each.tables, where) for each in views if isinstance(each, Snapshot)]
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:

@@ -15,7 +15,7 @@ from aveyb_retrieval.indexes.search.scoring import read_boost
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Unpack  # in `typing` from Python 3.11 on
@@ -92,7 +92,11 @@ class SearchOptions(TypedDict, total=False):
     boost: Mapping[str, Any] | None
 
 
-_ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_results"), "k")
+_ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_results"), "k") | {
+    "q": "query",
+    "where": "filter",
+    "filters": "filter",
+}
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "mode": ("dense", "lexical", "hybrid"),
     "fusion": ("rrf", "weighted"),
@@ -181,12 +185,20 @@ class Options:
         for name in _SHARES:
             if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
                 raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
-        if self.min_score is not None and not _is_number(self.min_score):
-            raise ConfigError(f"min_score={self.min_score!r}: must be a number")
+        self._check_least()
         if not (self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or _is_name(self.rerank)):
             raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
         if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
             raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
+
+    def _check_least(self) -> None:
+        if self.min_score is None:
+            return
+        if not _is_number(self.min_score):
+            raise ConfigError(f"min_score={self.min_score!r}: must be a number")
+        if self.min_score > 1 and self.mode != "lexical" and self.rerank is None:
+            what = "confidence" if self.mode == "hybrid" else "cosine"
+            raise ConfigError(f"min_score={self.min_score!r}: a {what} is at most 1, so nothing could be found")
 
     def _check_unit(self, built: str) -> None:
         if self.unit == "document":
@@ -207,9 +219,11 @@ class Options:
             )
 
 
-def unknown_option(name: str) -> str:
-    """Say that a search has no option of a name, and which one may be meant."""
-    return no_option("a search", name, ["k", *SearchOptions.__annotations__], _ELSEWHERE.get(name))
+def unknown_option(name: str, known: Iterable[str] = ("k", *SearchOptions.__annotations__)) -> str:
+    """Say that a search has no option of a name, and which of those `known` may be meant."""
+    names = list(known)
+    near = _ELSEWHERE.get(name)
+    return no_option("a search", name, names, near if near in names else None)
 
 
 def _is_name(value: object) -> bool:

@@ -21,6 +21,7 @@ from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import DocumentSearch, PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.dataset import check_fork
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
@@ -62,7 +63,12 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now (with `follow`: the newest one), also for later."""
+        """Return the version that is open now (with `follow`: the newest one), also for later.
+
+        Raises:
+            AveyBError: the process was forked since the index was opened.
+        """
+        check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:
                 if self.is_stale:  # nobody else has moved meanwhile
@@ -271,6 +277,17 @@ class Retriever:
         """
         with self._engine.view() as view:
             return lookup.count(view, filter)
+
+    def advice(self, filter: Filter) -> list[str]:
+        """Say why a filter may match nothing: fields that no document has, values of another type.
+
+        Of an index directory, or of several; engines say nothing.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        with self._engine.view() as view:
+            return lookup.advice(view, filter)
 
     def values(
         self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
@@ -483,7 +500,7 @@ class _Opening:
                 f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
                 "search_vectors, lexically, or give the model (build it with --model next time)"
             )
-        return load_recorded(info.model_source, info.model, device=self.device, precision=self.precision)
+        return load_recorded(info.model_places, info.model, device=self.device, precision=self.precision)
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:

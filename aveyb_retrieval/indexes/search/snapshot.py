@@ -14,7 +14,7 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
-from aveyb_retrieval.indexes.store.dataset import WORDS
+from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
+VALUES_KEPT = 1_000
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
 MOST_AMONG = 20_000
 
@@ -130,7 +131,8 @@ class Snapshot:
         self._release()
 
     def check_open(self) -> None:
-        """Raise AveyBError where the snapshot is closed."""
+        """Raise AveyBError where the snapshot is closed, or was opened before this process was forked."""
+        check_fork()
         if not self._release.alive:
             raise AveyBError(f"{self.root}: this index was closed; load it again to search it")
 
@@ -164,9 +166,13 @@ class Snapshot:
         among = {} if where is None else where
         selection = self.select(among)
         assert selection is not None  # `among` is a filter
-        if field not in selection.values:
-            selection.values[field] = count_values(self.tables, field, among)
-        return selection.values[field]
+        if (found := selection.values.get(field)) is None:
+            found = count_values(self.tables, field, among)
+            if len(found) <= VALUES_KEPT:  # of a field that nearly every document has another one of, nothing is kept
+                selection.values[field] = found
+                if len(selection.values) > FILTERS_KEPT:
+                    selection.values.pop(next(iter(selection.values)), None)
+        return found
 
     def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
         if kind not in selection.ids:
@@ -318,6 +324,6 @@ def _info(root: Path, manifest: Manifest) -> EngineInfo:
         documents=manifest.counts.documents,
         passages=manifest.counts.passages,
         model=encoding.model,
-        model_source=encoding.model_source,
+        model_places=encoding.model_places(root),
         remedy=f"run `aveyb-index verify {root}`",
     )

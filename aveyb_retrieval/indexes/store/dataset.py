@@ -61,6 +61,28 @@ class _Session:
 
 
 _session: _Session | None = None
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # one for a process
+    _forked = _forked or _session is not None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_fork() -> None:
+    """Raise AveyBError in a process that was forked from one that had an index open: reading could wait for ever.
+
+    The threads of Lance, FAISS and the model do not come along, and what they held stays locked.
+    """
+    if _forked:
+        raise AveyBError(
+            f"process {os.getpid()} was forked from one that had opened an index, which cannot be used here: start "
+            "workers by 'spawn' or 'forkserver', or open indexes only after the fork, in each worker"
+        )
 
 
 def session(path: Path, version: int = 0) -> lance.Session:
@@ -535,8 +557,9 @@ def damage(path: Path) -> Iterator[None]:
 
     Raises:
         IndexFormatError: files are missing or damaged, or an index was made again at the same place.
-        AveyBError: the process may not open more files.
+        AveyBError: the process may not open more files, or was forked from one that had opened an index.
     """
+    check_fork()
     try:
         yield
     except AveyBError:

@@ -14,6 +14,7 @@ Nothing of a filter is syntax of SQL: paths and values are bound parameters, or 
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -410,11 +411,16 @@ _SHOWN = 300  # characters of a filter
 
 def warn_of_filter(tables: Tables, where: Filter) -> None:
     """Log a warning where a filter that nothing matches names a field that no document has, or compares other types."""
-    for advice in dict.fromkeys(_advice(tables, where)):
+    for advice in advice_on(tables, where):
         shown = repr(where)
         logger.warning(
             "filter %s: no document matches; %s", shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...", advice
         )
+
+
+def advice_on(tables: Tables, where: Filter) -> list[str]:
+    """Say why a filter may match nothing, in a sentence for each of its conditions that names what is not there."""
+    return list(dict.fromkeys(_advice(tables, where)))
 
 
 def _advice(tables: Tables, where: Filter) -> Iterator[str]:
@@ -436,7 +442,11 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     """Say that no document has a field, and which ones there are; None: one has it."""
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
-    return f"none has the field {field!r}; the fields are {_fields(tables)}"
+    names = _fields(tables)
+    near = next(iter(difflib.get_close_matches(field, names, 1)), None)
+    hint = f"did you mean {near!r}? The" if near else "the"
+    shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return f"none has the field {field!r}; {hint} fields are {shown or 'none at all'}"
 
 
 def _any(tables: Tables, condition: str) -> bool:
@@ -465,9 +475,7 @@ def _operand(condition: Any) -> Any:
     return condition
 
 
-def _fields(tables: Tables) -> str:
+def _fields(tables: Tables) -> list[str]:
     """The fields of the first documents."""
     rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
-    names = [repr(name)[:_SHOWN] for name in dict.fromkeys(name for row in rows for name in json.loads(row))]
-    more = ", ..." if len(names) > _NAMED else ""
-    return ", ".join(sorted(names[:_NAMED])) + more if names else "none at all"
+    return list(dict.fromkeys(name for row in rows for name in json.loads(row)))

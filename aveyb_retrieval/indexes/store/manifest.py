@@ -26,6 +26,7 @@ import os
 import re
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -148,20 +149,21 @@ def _path(root: str | Path) -> Path:
 logger = logging.getLogger(__name__)
 
 _NOTE_BYTES = 4096
+_LOOK_SECONDS = 0.05  # between two looks at a lock that another writer holds
 _EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
 _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 
 @contextlib.contextmanager
-def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the writer lock of an index while the block runs.
+def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
+    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end.
 
     Raises:
         IndexLockedError: another process holds it; the message names it.
         IndexFormatError: what has the lock's name is not a plain file of this index alone.
         AveyBError: the file system has no locks.
     """
-    with _locked(path) as handle:
+    with _locked(path, wait) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
             logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
         note = {
@@ -181,8 +183,9 @@ def writer_lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[BinaryIO]:
+def _locked(path: Path, wait: float) -> Iterator[BinaryIO]:
     """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
+    until = time.monotonic() + wait
     while True:
         files.make_folder(path.parent)
         with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
@@ -191,8 +194,13 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
             try:
                 portalocker.lock(handle, _EXCLUSIVE)
             except portalocker.AlreadyLocked:
+                if (left := until - time.monotonic()) > 0:
+                    time.sleep(min(_LOOK_SECONDS, left))
+                    continue
+                waited = f", also after {wait:g} seconds" if wait else ""
                 raise IndexLockedError(
-                    f"{path}: another writer is at work ({_holder(path)}); wait until it ends, or stop it and try again"
+                    f"{path}: another writer is at work ({_holder(path)}){waited}; wait longer (wait=, --wait), or "
+                    "stop it and try again"
                 ) from None
             except portalocker.LockException as error:
                 raise _no_locks(path, error) from error
@@ -344,6 +352,7 @@ class Manifest:
         tables: The version of each Lance dataset.
         tiers: The FAISS files; vectors of later documents are searched exactly beside them.
         files: Size and hash of every file, by its name inside the index directory.
+        left_out: Files of folders that were told to be left out, with the reasons: they are told once.
         job: Identifies the change that made this version.
         corpus: Hash of all that this change read, whatever it took of it; "" where it read nothing.
     """
@@ -361,6 +370,7 @@ class Manifest:
     tables: dict[str, int]
     tiers: list[Tier]
     files: dict[str, FileInfo]
+    left_out: dict[str, str]
     job: dict[str, Any]
     corpus: str = ""
     format: int = FORMAT

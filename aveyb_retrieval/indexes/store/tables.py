@@ -2,7 +2,8 @@
 
     documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and text),
                 passages, tokens, cut_tokens, characters, words (counts; the last two of its passages),
-                file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own)
+                file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own),
+                edits (JSON: what people set in the metadata, which hold it already; null where nobody did)
     texts       doc, text, words (of title and text), forms (these as they are written, where they are stemmed),
                 vector, codes
     passages    passage, start, stop (characters of the text), heading, norm, words (of heading and text), vector, codes
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from aveyb_retrieval.documents.edits import Edits
 from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.documents.records import FileOrigin
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
@@ -111,6 +113,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("file_sha256", pa.string()),
                 pa.field("folder", pa.string()),
                 pa.field("pages", pa.large_string()),
+                pa.field("edits", pa.large_string()),
             ]
         ),
         "texts": pa.schema(
@@ -195,6 +198,31 @@ class Tables:
             rows = self.documents.scan(["doc", "id", "digest"], f"id IN ({listed})")
             found |= {row["id"]: (row["doc"], row["digest"]) for row in rows.to_pylist()}
         return found
+
+    def edits(self, docs: Iterable[int]) -> dict[str, Edits]:
+        """What people set in the metadata of documents `docs`, by id; those without are left out.
+
+        Raises:
+            IndexFormatError: it is damaged.
+        """
+        rows = self.documents.take(np.array(sorted(docs), dtype=np.int64), ["id", "edits"]).to_pylist()
+        return {row["id"]: self.edits_in(row) for row in rows if row["edits"] is not None}
+
+    def edits_in(self, row: Mapping[str, Any]) -> Edits:
+        """What people set in the metadata of a document, by its row.
+
+        Raises:
+            IndexFormatError: it is damaged.
+        """
+        if row["edits"] is None:
+            return Edits(self._metadata(row))
+        try:
+            return Edits.from_json(row["edits"])
+        except (ValueError, RecursionError) as error:
+            raise IndexFormatError(
+                f"{self.documents.path}: what was set in the metadata of document {row['id']!r} is damaged ({error}); "
+                "restore the files from a copy or build the index again"
+            ) from error
 
     def read_documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
         """Fetch documents by number; those that are not there are left out. Without `texts`, texts are empty."""

@@ -1,0 +1,41 @@
+"""The public names of the package, for type checkers; `__init__.py` imports each when it is first used."""
+
+from aveyb_retrieval.encoder.avey.model import AveyForCausalLM as AveyForCausalLM
+from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
+from aveyb_retrieval.encoder.config import AveyConfig as AveyConfig
+from aveyb_retrieval.encoder.embedders.embedder import Embedder as Embedder
+from aveyb_retrieval.encoder.network.heads import AveyBForQuestionAnswering as AveyBForQuestionAnswering
+from aveyb_retrieval.encoder.network.heads import AveyBForSequenceClassification as AveyBForSequenceClassification
+from aveyb_retrieval.encoder.network.heads import AveyBForTokenClassification as AveyBForTokenClassification
+from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM as AveyBForMaskedLM
+from aveyb_retrieval.encoder.network.model import AveyBModel as AveyBModel
+from aveyb_retrieval.errors import AveyBError as AveyBError
+from aveyb_retrieval.errors import BackendError as BackendError
+from aveyb_retrieval.errors import ConfigError as ConfigError
+from aveyb_retrieval.errors import EngineError as EngineError
+from aveyb_retrieval.errors import IndexFormatError as IndexFormatError
+from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
+from aveyb_retrieval.errors import InputError as InputError
+from aveyb_retrieval.errors import ModelError as ModelError
+from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
+from aveyb_retrieval.indexes.changes.build import build_index as build_index
+from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
+from aveyb_retrieval.indexes.changes.change import tune_index as tune_index
+from aveyb_retrieval.indexes.changes.sync import sync_index as sync_index
+from aveyb_retrieval.indexes.changes.update import add_documents as add_documents
+from aveyb_retrieval.indexes.changes.update import delete_documents as delete_documents
+from aveyb_retrieval.indexes.changes.update import update_metadata as update_metadata
+from aveyb_retrieval.indexes.changes.update import upsert_documents as upsert_documents
+from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
+from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
+from aveyb_retrieval.indexes.index import Index as Index
+from aveyb_retrieval.indexes.search.hits import Hit as Hit
+from aveyb_retrieval.indexes.search.hits import Passage as Passage
+from aveyb_retrieval.indexes.search.hits import hits_to_prompt as hits_to_prompt
+from aveyb_retrieval.indexes.search.lookup import Document as Document
+from aveyb_retrieval.indexes.search.publish import publish_index as publish_index
+from aveyb_retrieval.indexes.search.publish import unpublish_documents as unpublish_documents
+from aveyb_retrieval.indexes.search.result import Result as Result
+from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
+
+__version__: str
