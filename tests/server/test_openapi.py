@@ -42,6 +42,7 @@ VALUES = {
     "diversity": 0.3,
     "fold": False,
     "min_score": 0.0,
+    "operators": False,
     # in which order
     "mode": "dense",
     "granularity": "passage",
