@@ -192,6 +192,14 @@ def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
     return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
 
 
+def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
+    """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand.
+
+    Sums in float32 depend on what a vector is computed together with.
+    """
+    return (vectors.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+
+
 def token_width(model: EmbedderLike) -> int:
     """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
     return int(getattr(model, "token_dim", model.dim))

@@ -41,7 +41,7 @@ _REASONS = {
     401: "No key, or a wrong one",
     403: "A page of another origin asks, or the key may only read",
     404: "No such index, document or model",
-    409: "Another process is writing to the index",
+    409: "Another process is writing to the index, or a cursor is of another search or version of it",
     413: "More than a limit allows",
     415: "The body does not say that it is JSON",
     421: "The server has another name",
@@ -246,7 +246,7 @@ def _schemas() -> dict[str, Schema]:
         "unmet": _list(_TEXT),
         "suggestions": {**_OBJECT, "additionalProperties": _list(_TEXT)},
         "hits": _list(_reference("Hit")),
-        "next": maybe_number,
+        "next": maybe_text,
         "note": _TEXT,
     }
     facets = {**_OBJECT, "additionalProperties": _list(_reference("Value"))}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -23,12 +24,15 @@ from aveyb_retrieval.server.models import parts
 from aveyb_retrieval.server.requests import read_json, read_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from starlette.requests import Request
 
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.result import Result
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
+    from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.ticket import Ticket
 
 K = 10
@@ -40,6 +44,7 @@ QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
 PART_OF_QUERIES = 16_384  # characters of queries in one turn
 _LONGEST = 1 << 40  # characters
+_CURSOR = "([0-9]{1,9})-([0-9a-f]{16})"
 
 
 @cache
@@ -52,6 +57,7 @@ def search_fields(limits: Limits) -> requests.Fields:
         "indexes": replace(requests.texts(MOST, LONGEST_FIELD), default=None),
         "k": requests.whole(1, limits.max_k, min(K, limits.max_k)),
         "offset": requests.whole(0, limits.max_k, 0),
+        "cursor": replace(requests.word(), schema={"type": ["string", "null"], "pattern": f"^{_CURSOR}$"}),
         "text": requests.flag(default=False),
         "filter": requests.Field({"type": ["object", "null"]}, _filter, requests.ABSENT),
         "ids": requests.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
@@ -119,26 +125,28 @@ async def search(request: Request) -> Response:
     asked = requests.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
-    if several is None:
-        name, retriever = server.indexes.named(name)
-    elif name is not None:
-        raise ConfigError("index and indexes: give one of them")
-    else:
-        retriever = Retriever.load({each: server.indexes.named(each)[1] for each in several})
-    k, offset, with_text, facets = asked.pop("k"), asked["offset"], asked.pop("text"), asked.pop("facets")
+    name, retriever = _searched(server.indexes, name, several)
+    k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
+    cursor = Cursor.read(asked.pop("cursor"), asked.pop("offset"), single=single)
+    offset = cursor.position
     if offset + k > limits.max_k:
         raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")
     if len(queries) * (offset + k) > limits.max_hits:
         raise Refusal(413, f"{len(queries)} queries, {offset + k} hits each: at most {limits.max_hits:,} hits at once")
-    options = cast("SearchOptions", asked)
+    options = cast("SearchOptions", {**asked, "offset": offset})
     # one more than is shown says whether there are more
     wanted = min(k + 1, limits.max_k - offset)
 
     def work(part: list[str]) -> list[bytes]:
-        found = zip(part, retriever.search(part, wanted, **options), strict=True)
-        answers = list(found)
-        note = "" if any(result for _, result in answers) else _note(retriever, options.get("filter"))
-        return [_result(query, result, offset, k, with_text, ticket, note) for query, result in answers]
+        found = retriever.search(part, wanted, **options)
+        note = "" if any(found) else _note(retriever, options.get("filter"))
+        results = []
+        for query, result in zip(part, found, strict=True):
+            here = cursor.of(asked, query, several or name, retriever.version)
+            following = str(here.after(k)) if len(result) > k else None
+            told = {"note": note, "next": following}
+            results.append(_result(query, result, k, told, with_text, ticket))
+        return results
 
     results: list[bytes] = []
     at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
@@ -156,6 +164,15 @@ async def search(request: Request) -> Response:
     return json_answer(head + results[0][1:] if single else head + b'"results":' + joined(results) + b"}")
 
 
+def _searched(indexes: Indexes, name: str | None, several: Sequence[str] | None) -> tuple[str | None, Retriever]:
+    """The index that is meant, with its name, or several as one, without."""
+    if several is None:
+        return indexes.named(name)
+    if name is not None:
+        raise ConfigError("index and indexes: give one of them")
+    return None, Retriever.load({each: indexes.named(each)[1] for each in several})
+
+
 def _queries_at_once(wanted: int, options: SearchOptions) -> int:
     """How many queries are searched in one turn: what is found for them is in memory at once."""
     passages = options.get("passages", 1) * (1 + 2 * (options.get("context") or 0))
@@ -169,7 +186,44 @@ def _note(retriever: Retriever, where: Filter | None) -> str:
     return "; ".join(["no document satisfies the filter", *retriever.advice(where)])
 
 
-def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ticket: Ticket, note: str) -> bytes:
+@dataclass(frozen=True)
+class Cursor:
+    """Where a page of hits begins, and of which search: the query, the options and the version of the index."""
+
+    position: int
+    search: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.position}-{self.search}"
+
+    @classmethod
+    def read(cls, given: str | None, offset: int, *, single: bool) -> Cursor:
+        """Take the cursor of a request, or its offset; raises ConfigError where it is none."""
+        if given is None:
+            return cls(offset)
+        found = re.fullmatch(_CURSOR, given, re.ASCII)
+        if found is None or offset or not single:
+            raise ConfigError(f"cursor={given[:80]!r}: give the `next` of an answer to one query, and no offset")
+        return cls(int(found[1]), found[2])
+
+    def of(self, options: Mapping[str, Any], query: str, index: Any, version: str) -> Cursor:
+        """The same of the search that was run now; raises Refusal where the cursor is of another one."""
+        told = json.dumps([options, query, index, version], sort_keys=True, default=str)
+        search = hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        if self.search not in (None, search):
+            raise Refusal(
+                409,
+                f"cursor={str(self)!r}: of another search, or the index has changed since (it is at version "
+                f"{version}); ask for the first page again",
+            )
+        return replace(self, search=search)
+
+    def after(self, k: int) -> Cursor:
+        """Where the next page begins."""
+        return replace(self, position=self.position + k)
+
+
+def _result(query: str, result: Result, k: int, told: Mapping[str, Any], with_text: bool, ticket: Ticket) -> bytes:
     """Write what was found for a query, as an object."""
     written: list[bytes] = []
     size = 0
@@ -177,8 +231,8 @@ def _result(query: str, result: Result, offset: int, k: int, with_text: bool, ti
         written.append(to_json(hit.to_dict(text=with_text)))
         size += len(written[-1])
         ticket.check_answer(size)
-    told = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions, "note": note}
-    head = to_json({"query": query, **told, "next": offset + k if len(result) > k else None})
+    beside = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions}
+    head = to_json({"query": query, **beside, **told})
     return head[:-1] + b',"hits":' + joined(written) + b"}"
 
 

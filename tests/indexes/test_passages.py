@@ -68,9 +68,9 @@ def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> N
     snapshot = retriever._engine.snapshot
     hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
     ids = snapshot.passage_numbers(snapshot.tables.numbers("document").tolist())
-    stored = snapshot.passages(ids.tolist())
+    spans = dict(zip(ids.tolist(), map(tuple, snapshot.passages(ids).spans.tolist()), strict=True))
     names = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
-    texts = [names[i >> PASSAGE_BITS].text[slice(*stored[i].span)].lower().split() for i in ids.tolist()]
+    texts = [names[i >> PASSAGE_BITS].text[slice(*spans[i])].lower().split() for i in ids.tolist()]
     holding = {w: [any(t.strip(".") == w for t in text) for text in texts] for w in ("zinc", "hull", "word1")}
     weights = {w: np.log(1 + (len(ids) - sum(h) + 0.5) / (sum(h) + 0.5)) for w, h in holding.items()}
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
@@ -80,9 +80,7 @@ def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> N
     for row, i in enumerate(ids.tolist()):
         beside = [own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1]
         score = own[row] + scoring.NEIGHBOR * max(beside, default=0)
-        expected[names[i >> PASSAGE_BITS].id, stored[i].span] = 1 / (
-            1 + np.exp(-(scoring.SLOPE * score + scoring.OFFSET))
-        )
+        expected[names[i >> PASSAGE_BITS].id, spans[i]] = 1 / (1 + np.exp(-(scoring.SLOPE * score + scoring.OFFSET)))
     assert len(hits) == len(ids)
     for hit in hits:
         assert hit.span is not None

@@ -13,7 +13,7 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.search import scoring, search
+from aveyb_retrieval.indexes.search import documents, scoring
 from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -173,7 +173,7 @@ def test_passages_of_the_first_documents_are_read(retriever: Retriever, monkeypa
     every: dict[str, Any] = {"k": 3, "candidates": len(ROWS)}
     found = retriever.search("zinc hull word1", **every)
     assert retriever.search("zinc hull word1", **every, min_score=0.0) == found, "50 are enough"
-    monkeypatch.setattr(search, "READ", 2)
+    monkeypatch.setattr(documents, "READ", 2)
     assert len(retriever.search("zinc hull word1", **every)) == 3
     assert len(retriever.search("zinc hull word1", **every, rerank="maxsim")) == 3
 

@@ -25,7 +25,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from aveyb_retrieval.indexes.changes import ingest
-from aveyb_retrieval.indexes.search import search
+from aveyb_retrieval.indexes.search import documents as search_documents
 from aveyb_retrieval.indexes.shards import StoredShards, encoded_of, shard_of
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from tests.indexes.conftest import make_documents
@@ -54,7 +54,7 @@ def answers(root: Path, embedder: FakeEmbedder) -> list[Any]:
     In one part: at the edge of another the last digits of scores decide which documents belong to it.
     """
     found = []
-    with Retriever.load(root, model=embedder) as retriever, patch.object(search, "READ", 200):
+    with Retriever.load(root, model=embedder) as retriever, patch.object(search_documents, "READ", 200):
         for mode in ("dense", "lexical", "hybrid"):
             for unit in ("document", "passage"):
                 for hits in retriever.search(QUERIES, k=200, mode=mode, unit=unit):

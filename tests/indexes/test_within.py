@@ -12,7 +12,7 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.search import search
+from aveyb_retrieval.indexes.search import documents
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import holds
@@ -148,7 +148,7 @@ def test_pages_follow_each_other_where_passages_are_read_in_parts(
         return words.rank(["word1 word5 word7"], k, **options)[0]
 
     whole = ranked(40)
-    monkeypatch.setattr(search, "READ", 7)
+    monkeypatch.setattr(documents, "READ", 7)
     in_parts = ranked(40)
     assert [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)] == in_parts != whole
     assert in_parts == sorted(in_parts, key=lambda each: -each[1])

@@ -68,13 +68,27 @@ def test_several_queries_give_several_results(client):
 
 
 def test_pages_follow_each_other(client):
-    whole = client.post("/search", json={"query": "word1 word5", "k": 25}).json()["hits"]
-    found, offset = [], 0
-    while offset is not None and len(found) < 25:
-        page = client.post("/search", json={"query": "word1 word5", "k": 5, "offset": offset}).json()
+    asked = {"query": "word1 word5", "k": 5}
+    whole = client.post("/search", json={**asked, "k": 25}).json()["hits"]
+    page = client.post("/search", json=asked).json()
+    found = page["hits"]
+    while page["next"] is not None and len(found) < 25:
+        again = client.post("/search", json={**asked, "offset": len(found)}).json()
+        page = client.post("/search", json={**asked, "cursor": page["next"]}).json()
+        assert page == again
         found += page["hits"]
-        offset = page["next"]
     assert found == whole
+
+
+def test_a_cursor_of_another_search_is_refused(client):
+    cursor = client.post("/search", json={"query": "word1 word5", "k": 5}).json()["next"]
+    for other in ({"query": "word1"}, {"query": "word1 word5", "mode": "dense"}, {"query": "word5 word1"}):
+        answer = client.post("/search", json={**other, "cursor": cursor})
+        assert (answer.status_code, "of another search, or the index has changed" in answer.text) == (409, True)
+    for wrong in ("5", "x-1", f"{cursor}0", "-1-0123456789abcdef", "\u0661-0123456789abcdef"):
+        assert client.post("/search", json={"query": "word1 word5", "cursor": wrong}).status_code == 422
+    for more in ({"offset": 3}, {"query": ["word1 word5"]}):
+        assert client.post("/search", json={"query": "word1 word5", "cursor": cursor, **more}).status_code == 422
 
 
 def test_facets_count_what_the_filter_and_the_ids_let_through(client, folder):

@@ -27,7 +27,15 @@ from aveyb_retrieval.indexes.shards import StoredShards, encoded_of, shard_of
 from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
-from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, VECTOR, StoredTokens, fixed_lists, schemas
+from aveyb_retrieval.indexes.store.tables import (
+    CODES,
+    COUNTS,
+    VECTOR,
+    StoredTokens,
+    fixed_lists,
+    schemas,
+    texts_of_passages,
+)
 from aveyb_retrieval.indexes.store.words import joined, rules_of
 from aveyb_retrieval.indexes.types import (
     EmbedderLike,
@@ -74,7 +82,9 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
     documents: list[dict[str, Any]] = []
     shaped = schemas(encoding)
     texts: dict[str, list[Any]] = {name: [] for name in ("doc", "text", WORDS, FORMS) if name in shaped["texts"].names}
-    passages: dict[str, list[Any]] = {name: [] for name in ("passage", "start", "stop", "heading", "norm", WORDS)}
+    passages: dict[str, list[Any]] = {
+        name: [] for name in ("passage", "start", "stop", "heading", "text", "norm", WORDS)
+    }
     codes: list[bytes] = []
     rules = rules_of(encoding)
     with_passages = "passage" in encoding.kinds
@@ -108,6 +118,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         passages["start"] += spans[:, 0].tolist()
         passages["stop"] += spans[:, 1].tolist()
         passages["heading"] += headings
+        passages["text"] += texts_of_passages(record.text, spans)
         passages["norm"] += [None] * len(spans) if norms is None else norms[: len(spans)].tolist()
         passages[WORDS] += words
         if tokens is not None:

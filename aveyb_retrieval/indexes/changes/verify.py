@@ -35,7 +35,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     writer_lock,
 )
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range, rank_of
-from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of
+from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import Progress, silent
 from aveyb_retrieval.wording import how_it_ended
@@ -80,7 +80,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         yield f"{tables.documents.path}: an id leads to another document, or to none"
     numbers = tables.passage_numbers(numbers)
     passages: dict[int, list[dict[str, Any]]] = {}
-    for row in tables.passages.take(numbers, ["start", "stop", "heading", WORDS]).to_pylist():
+    for row in tables.passages.take(numbers, ["start", "stop", "heading", "text", WORDS]).to_pylist():
         passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
     for doc in docs:
         if doc not in about or doc not in found:
@@ -116,6 +116,8 @@ def _passage_problems(
         and (np.diff(spans, axis=0) >= 0).all()
     ):
         yield "its passages are not spans of its text in order"
+    if [each["text"] for each in mine] != texts_of_passages(text, spans):
+        yield "the text of a passage is not its part of the document's"
     if any(each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}") for each in mine):
         yield "the stored words of a passage are not those of its text"
 

@@ -14,7 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
+from aveyb_retrieval.indexes.store.numbering import expand_passages
+from aveyb_retrieval.indexes.store.tables import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +27,13 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage, StoredTokens
+    from aveyb_retrieval.indexes.store.tables import (
+        Part,
+        ShownPassage,
+        StoredDocument,
+        StoredPassages,
+        StoredTokens,
+    )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
@@ -135,14 +145,33 @@ class EngineView(Protocol):
     def matching(self, selection: Selection) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
 
-    def documents(self, docs: Sequence[int], *, texts: bool = True) -> Mapping[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
+    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> Mapping[int, StoredDocument]:
+        """Documents by number; those that are not there are left out. Parts not asked for may be empty."""
 
-    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> Mapping[int, StoredPassage]:
-        """Passages by number, with which of some words they hold; those that are not there are left out."""
+    def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
+        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
 
-    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
-        """Numbers of the passages of some documents, `[n]`, ascending."""
+    def shown_passages(self, numbers: Sequence[int]) -> Mapping[int, ShownPassage]:
+        """What is shown of passages, by number; those that are not there are left out."""
+
+    def passage_counts(self, docs: IntArray) -> IntArray:
+        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
+
+    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+        """Numbers of passages among which are the `each` best of every one of some documents: the nearest to a vector.
+
+        Where `query` is empty, the best by words. An engine may give all passages of the documents.
+        """
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it can be read after it was left, as long as the engine is open."""
+
+
+def passage_numbers(view: EngineView, docs: IntArray) -> IntArray:
+    """Numbers of all passages of documents `[n]`, ascending."""
+    docs = np.unique(docs)
+    return expand_passages(np.stack([docs, view.passage_counts(docs)], axis=1))
 
 
 class VectorEngine(Protocol):

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.documents.records import FileOrigin
@@ -26,7 +27,7 @@ from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.engines.facts import describe
 from aveyb_retrieval.indexes.engines.words import ascii_word, kept_words
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, rank_of
-from aveyb_retrieval.indexes.store.tables import StoredDocument, stored_passages
+from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages, held_words
 from aveyb_retrieval.indexes.store.words import Language, rules_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.records import Record
     from aveyb_retrieval.indexes.search.operators import Sought
-    from aveyb_retrieval.indexes.store.tables import StoredPassage
+    from aveyb_retrieval.indexes.store.tables import Part
     from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, IntArray, Kind
 
     Rows = Sequence[tuple[Record, EncodedRow]]
@@ -107,6 +108,7 @@ class CollectionView(ABC):
     """
 
     tokens, vocabulary = None, None
+    lasting = False  # a database goes on
     remedy = "publish it again with `aveyb-index publish`"
 
     def __init__(self, collection: Any, version: Version) -> None:
@@ -165,21 +167,47 @@ class CollectionView(ABC):
         found = self.read("document", ("id", "number"), [rank_of(name) for name in wanted], by="rank")
         return {name: number for name, number in found if name in wanted}
 
-    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
-        columns = ("number", "id", "stored") if texts else ("number", "id")
+    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
+        """Documents by number; those that are not there are left out. Without any of the parts, all are empty."""
+        columns = ("number", "id", "stored") if parts else ("number", "id")
         return {row[0]: _document(*row) for row in self.read("document", columns, docs)}
 
-    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
-        """Passages by number, with which of some words they hold; those that are not there are left out."""
-        columns = ("number", "start", "stop", "heading", *(["words"] if words else []))
-        rows = list(self.read("passage", columns, passages))
-        return stored_passages(list(map(ascii_word, words)), *zip(*rows, strict=True)) if rows else {}
+    def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
+        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
+        columns = ("number", "start", "stop", *(["words"] if words else []))
+        rows = list(self.read("passage", columns, numbers.tolist()))
+        if not rows:
+            return StoredPassages.none(len(words))
+        stored, starts, stops, *texts = zip(*rows, strict=True)
+        held = [held_words(pa.array(each), list(map(ascii_word, words))) for each in texts]
+        return StoredPassages.of(*map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)])
+
+    def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
+        """What is shown of passages, by number; those that are not there are left out."""
+        documents = self.documents(sorted({number >> PASSAGE_BITS for number in numbers}))
+        rows = self.read("passage", ("number", "start", "stop", "heading"), [*numbers, *(n + 1 for n in numbers)])
+        found = {number: (start, stop, heading) for number, start, stop, heading in rows}
+        shown = {}
+        for number in numbers:
+            if number in found and number >> PASSAGE_BITS in documents:
+                start, stop, heading = found[number]
+                end = max(stop, found[number + 1][0] if number + 1 in found else 0)
+                shown[number] = ShownPassage(heading, documents[number >> PASSAGE_BITS].text[start:end])
+        return shown
+
+    def passage_counts(self, docs: IntArray) -> IntArray:
+        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
+        counts = dict(self.read("document", ("number", "passages"), docs.tolist()))
+        return np.array([counts.get(doc, 0) for doc in docs.tolist()], np.int64)
+
+    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+        """All passages of some documents."""
+        return self.passage_numbers(docs.tolist())
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
-        counts = sorted(self.read("document", ("number", "passages"), docs))
-        return expand_passages(np.array(counts, dtype=np.int64).reshape(-1, 2))
+        wanted = np.unique(np.array(docs, np.int64))
+        return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
 
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
         """A value that is computed once as long as no document changes."""
@@ -201,9 +229,8 @@ class CollectionView(ABC):
         return vectors.mean(axis=0) if len(vectors) else np.zeros(self.encoding.dim, np.float32)
 
     def _mean_length(self) -> float:
-        numbers = self.passage_numbers(self.sample(SAMPLE)).tolist()
-        spans = [each.span for each in self.passages(numbers).values()]
-        return sum(stop - start for start, stop in spans) / max(len(spans), 1)
+        spans = self.passages(self.passage_numbers(self.sample(SAMPLE))).spans
+        return float((spans[:, 1] - spans[:, 0]).mean()) if len(spans) else 0.0
 
     # --- what an engine does, beside `select`, `matching`, `nearest`, `by_words` and `holding` of `EngineView` -------
 

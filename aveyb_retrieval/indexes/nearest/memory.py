@@ -57,6 +57,22 @@ def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple
     return top(*kept, k)
 
 
+ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
+
+
+def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
+    """Those of vectors `[m, d]` with ids `[m]` that may be among the `k` best of a query `[n, d]`, and their scores.
+
+    These are summed in float64, so that equal vectors have equal scores wherever they stand.
+    """
+    if len(ids) > k:
+        rough = queries @ vectors.T
+        least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
+        columns = np.flatnonzero((rough >= least[:, None]).any(axis=0))
+        ids, vectors = ids[columns], vectors[columns]
+    return ids, (queries.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
+
+
 def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` vectors of highest inner product with each query.
 
@@ -68,7 +84,7 @@ def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k
     Returns:
         Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k` vectors.
     """
-    return best(((ids, queries @ vectors.T) for ids, vectors in blocks), len(queries), k)
+    return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
 
 
 LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, 256 queries then take 256 MiB of scores
@@ -136,17 +152,13 @@ class Memory:
 
         `among`: ascending numbers that the search is limited to; those that are not held here are fine.
         """
-        scored = self._scored(queries, among) if self.device == "cpu" else self._scored_by_torch(queries, k, among)
-        return best(scored, len(queries), k)
+        if self.device == "cpu":
+            return search(self._vectors(among), queries, k)
+        return best(self._scored_by_torch(queries, k, among), len(queries), k)
 
-    def _scored(self, queries: FloatArray, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
+    def _vectors(self, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
         for block, rows in self._selected(among):
-            if rows is None:
-                yield block.numbers, queries @ block.vectors.T
-            elif len(rows) * 4 < len(block):
-                yield block.numbers[rows], queries @ block.vectors[rows].T
-            else:  # copying so many rows would take longer than scoring them all
-                yield block.numbers[rows], (queries @ block.vectors.T)[:, rows]
+            yield (block.numbers, block.vectors) if rows is None else (block.numbers[rows], block.vectors[rows])
 
     def _scored_by_torch(
         self, queries: FloatArray, k: int, among: IntArray | None

@@ -16,6 +16,7 @@ from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.nearest.memory import Memory, between, top
 from aveyb_retrieval.indexes.nearest.memory import search as search_exactly
 from aveyb_retrieval.indexes.store.numbering import END, PASSAGE_BITS, number_range
+from aveyb_retrieval.indexes.types import inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,10 +151,8 @@ class Nearest:
                 found.append(self._exactly(file, queries, k, here))
             else:
                 ranges.append((file, here))
-        for true in (True, False):
-            some = [(file, here) for file, here in ranges if file.scores_are_true is true]
-            if some:
-                found.append(self._by_files(some, queries, k, look_up=not true))
+        if ranges:
+            found.append(self._by_files(ranges, queries, k))
         return _top(found, k)
 
     def _in_memory(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
@@ -180,9 +179,9 @@ class Nearest:
         return search_exactly(blocks, queries, k)
 
     def _by_files(
-        self, files: Sequence[tuple[FaissSearcher, IntArray | None]], queries: FloatArray, k: int, *, look_up: bool
+        self, files: Sequence[tuple[FaissSearcher, IntArray | None]], queries: FloatArray, k: int
     ) -> tuple[FloatArray, IntArray]:
-        """The best that files find, looked up among the stored vectors if `look_up`; all, where there are not `k`."""
+        """The best that files find, looked up among the stored vectors; all, where there are not `k`."""
         wanted = max(file.wanted(k) for file, _ in files)
         enough = min(k, sum(file.live if here is None else len(here) for file, here in files))
         grown = 1
@@ -190,8 +189,7 @@ class Nearest:
             asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
             scores, numbers = _top(asked, wanted * grown)
             candidates = (numbers >= 0).sum(axis=1)
-            if look_up:
-                scores, numbers = self._looked_up(queries, scores, numbers)
+            scores, numbers = self._looked_up(queries, scores, numbers)
             found = np.isfinite(scores).sum(axis=1)
             if ((found >= enough) & (found >= candidates // 2)).all():  # what is left of few is not the best of all
                 return scores, numbers
@@ -206,8 +204,8 @@ class Nearest:
         if not len(stored):
             return np.full_like(scores, -np.inf), numbers
         places = np.minimum(np.searchsorted(stored, numbers), len(stored) - 1)
-        true = np.stack([vectors[row] @ query for row, query in zip(places, queries, strict=True)])
-        return np.where(stored[places] == numbers, true, -np.inf).astype(np.float32), numbers
+        true = np.stack([inner_products(vectors[row], query) for row, query in zip(places, queries, strict=True)])
+        return np.where(stored[places] == numbers, true, -np.inf), numbers
 
 
 def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from bisect import bisect, bisect_left
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.documents.pages import Pages
+    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder, Found
 
 OF_FIRST = ("span", "heading", "page", "page_label", "page_unit", "pages")  # what a hit takes from its best passage
@@ -66,43 +69,40 @@ class Passage(_Paged):
 
 
 class Chosen(NamedTuple):
-    """A passage to show: its number, what is stored of it, its score, and what that was made of, by name."""
+    """A passage to show: its characters in the document's text, itself, the heading over it, and its scores."""
 
-    number: int
-    stored: StoredPassage
+    span: tuple[int, int]
+    text: str
+    heading: str
     score: float
     scores: dict[str, float]
 
 
-def _make_passage(
-    document: StoredDocument, chosen: Chosen, sentence: Callable[[tuple[int, int]], tuple[int, int] | None]
-) -> Passage:
-    """Make what is shown of one passage of a document; `sentence` finds its best sentence, for the page."""
-    (span, heading, _), pages = chosen.stored, document.origin.pages if document.origin else None
-    about = (document.text[slice(*span)], span, chosen.score, heading, chosen.scores)
+def _make_passage(chosen: Chosen, pages: Pages | None, find: Finder) -> Passage:
+    """Make what is shown of one passage of a document."""
+    span, text, heading, score, scores = chosen
     if pages is None:
-        return Passage(*about)
+        return Passage(text, span, score, heading, scores)
     first, last = pages.range(*span)
-    best = sentence(span) if first.number < last.number else None
+    best = _best_sentence(text, span[0], pages, find(text)) if first.number < last.number else None
     page = first if best is None else pages.at(best[0])
-    return Passage(*about, page.number, page.label, page.unit, (first.number, last.number))
+    numbers = (first.number, last.number)
+    return Passage(text, span, score, heading, scores, page.number, page.label, page.unit, numbers)
 
 
-def _best_sentence(document: StoredDocument, span: tuple[int, int], words: list[Found]) -> tuple[int, int] | None:
+def _best_sentence(text: str, start: int, pages: Pages | None, words: list[Found]) -> tuple[int, int] | None:
     """Which characters of a passage are the sentence with most different words of those found, the first of several.
 
     Of a sentence that goes on over page breaks, the parts on each page are compared. None where none are found.
     """
-    text, pages = document.text[slice(*span)], document.origin.pages if document.origin else None
     if not words:
         return None
-    breaks = [start - span[0] for start in pages.starts if span[0] < start < span[1]] if pages else []
+    breaks = [at - start for at in pages.starts if start < at < start + len(text)] if pages else []
     starts = sorted({0, *outline(text).places.tolist(), *breaks})
     held = Counter(place for place, _ in {(bisect(starts, found.start), found.word) for found in words})
     best = max(held, key=lambda place: (held[place], -place))  # the number of the sentence, from 1
-    start = starts[best - 1]
-    sentence = text[start : starts[best] if best < len(starts) else None]
-    first = span[0] + start + len(sentence) - len(sentence.lstrip())
+    sentence = text[starts[best - 1] : starts[best] if best < len(starts) else None]
+    first = start + starts[best - 1] + len(sentence) - len(sentence.lstrip())
     return first, first + len(sentence.strip())
 
 
@@ -120,6 +120,10 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 @dataclass(frozen=True)
 class Hit(_Paged):
     """One document found, or one passage with `unit="passage"`.
+
+    `text`, `metadata`, `highlights` and `best_sentence` are read when they are first asked for, for all hits of the
+    search at once, from the version that was searched; a copy, `pickle` and `dataclasses.asdict` read them. Where that
+    version cannot be read any more, as the retriever was closed or the files are gone, this is an error.
 
     Attributes:
         id: Of the document.
@@ -171,16 +175,91 @@ class Hit(_Paged):
     page_label: str | None = None
     page_unit: str | None = None
     pages: tuple[int, int] | None = None
-    highlights: tuple[tuple[int, int], ...] = ()
-    best_sentence: tuple[int, int] | None = None
+    highlights: tuple[tuple[int, int], ...] = field(default_factory=tuple)
+    best_sentence: tuple[int, int] | None = field(default_factory=lambda: None)
     index: str | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Read what was not asked for before."""
+            unread = self.__dict__.get("_unread")
+            if unread is None or name not in LATER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            value = self.__dict__[name] = getattr(unread, name)
+            return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has all that can be asked for."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
-        fields = asdict(self)
-        if not text:
-            del fields["text"]
-        return fields
+        names = [each.name for each in fields(self) if text or each.name != "text"]
+        found = {name: getattr(self, name) for name in names}
+        found["passages"] = tuple(map(asdict, self.passages))
+        return {name: deepcopy(value) if isinstance(value, dict) else value for name, value in found.items()}
+
+
+LATER = ("text", "metadata", "highlights", "best_sentence")  # what of a hit is read when it is asked for
+
+
+class Later:
+    """What the hits of one search have that was not read yet: for all of them in one read, from what was searched."""
+
+    def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], find: Finder) -> None:
+        """Keep some documents by number, their view where it lasts, and what finds the query's words in a text."""
+        self._view = view if view.lasting else None
+        self._documents = documents
+        self.find = find
+
+    @cached_property
+    def texts(self) -> dict[int, str]:
+        """The texts of the documents."""
+        return {doc: stored.text for doc, stored in self._read("text").items()}
+
+    @cached_property
+    def metadata(self) -> dict[int, dict[str, Any]]:
+        """Their metadata."""
+        return {doc: stored.metadata for doc, stored in self._read("metadata").items()}
+
+    def _read(self, part: Part) -> Mapping[int, StoredDocument]:
+        if self._view is None:
+            return self._documents
+        found, info = self._view.documents(list(self._documents), (part,)), self._view.info
+        if missing := [doc for doc in self._documents if doc not in found]:
+            raise IndexFormatError(f"{info.name}: document number {missing[0]} has no {part}; {info.remedy}")
+        return found
+
+
+class _Unread:
+    """The same of one hit. `parts` are the characters of the document's text that are shown, with where they begin."""
+
+    def __init__(self, document: StoredDocument, parts: Sequence[tuple[int, str]], later: Later) -> None:
+        self._document = document
+        self._parts = parts
+        self._later = later
+
+    @property
+    def text(self) -> str:
+        return self._later.texts[self._document.doc]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._later.metadata[self._document.doc]
+
+    @property
+    def highlights(self) -> tuple[tuple[int, int], ...]:
+        parts = self._parts or [(0, self.text[:BEGINNING])]
+        find = self._later.find
+        return _joined((start + word.start, start + word.stop) for start, text in parts for word in find(text))
+
+    @property
+    def best_sentence(self) -> tuple[int, int] | None:
+        if not self._parts:
+            return None
+        (start, text), origin = self._parts[0], self._document.origin
+        return _best_sentence(text, start, origin.pages if origin else None, self._later.find(text))
 
 
 def make_hit(
@@ -189,42 +268,40 @@ def make_hit(
     chosen: Sequence[Chosen],
     scores: dict[str, float],
     *,
-    context: tuple[int, int] | None,
+    context: tuple[tuple[int, int], str] | None,
     confidence: float | None,
-    duplicates: tuple[str, ...] = (),
-    find: Finder,
+    duplicates: tuple[str, ...],
+    later: Later,
 ) -> Hit:
-    """Make a hit of a document and its passages, best first.
+    """Make a hit of a document and its passages, best first; what is in `LATER` is read when it is asked for.
 
-    `context` are the characters of the first passage with others; `find` finds the query's words in a text.
+    `context` are the characters of the first passage with others, and their text.
     """
-    shown = {each.stored.span for each in chosen} | ({context} if context else set()) or {(0, BEGINNING)}
-    found = {span: find(document.text[slice(*span)]) for span in shown}
-
-    @cache
-    def sentence(span: tuple[int, int]) -> tuple[int, int] | None:
-        return _best_sentence(document, span, found[span])
-
-    passages = tuple(_make_passage(document, each, sentence) for each in chosen)
-    first = passages[0] if passages else None
-    return Hit(
-        id=document.id,
-        score=score,
-        text=document.text,
-        title=document.title,
-        metadata=document.metadata,
-        passage=first.text if first else None,
-        passages=passages,
-        context=document.text[slice(*context)] if context else None,
-        context_span=context,
-        confidence=confidence,
-        duplicates=duplicates,
-        scores=scores,
-        highlights=_joined((span[0] + word.start, span[0] + word.stop) for span in found for word in found[span]),
-        best_sentence=sentence(first.span) if first else None,
-        index=document.of_index,
-        **({name: getattr(first, name) for name in OF_FIRST} if first else {}),
-    )
+    pages = document.origin.pages if document.origin else None
+    passages = tuple(_make_passage(each, pages, later.find) for each in chosen)
+    first, (span, together) = passages[0] if passages else None, context or (None, None)
+    parts = [(each.span[0], each.text) for each in passages]
+    if span is not None and together is not None:
+        parts.append((span[0], together))
+    known = {
+        "id": document.id,
+        "score": score,
+        "title": document.title,
+        "passage": first.text if first else None,
+        "passages": passages,
+        "context": together,
+        "context_span": span,
+        "confidence": confidence,
+        "duplicates": duplicates,
+        "scores": scores,
+        "index": document.of_index,
+        "heading": "",
+        **{name: getattr(first, name) if first else None for name in OF_FIRST if first or name != "heading"},
+        "_unread": _Unread(document, parts, later),
+    }
+    hit = object.__new__(Hit)
+    hit.__dict__.update(known)
+    return hit
 
 
 _LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit

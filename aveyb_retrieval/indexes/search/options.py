@@ -29,6 +29,7 @@ Granularity = Literal["document", "passage", "both"]
 Unit = Literal["document", "passage"]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
+ALONE = 25  # of one ranking that nothing orders again
 WEIGHT = 0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
 
 
@@ -59,8 +60,9 @@ class SearchOptions(TypedDict, total=False):
             of `Hit.score`.
         passages: How many passages to give with each document. Default 1.
         context: Also give the passage with this many neighbors on each side; None (default) does not.
-        candidates: How many documents or passages each ranking, by vectors and by words, gives to fusion and reranking;
-            at least `k`. A search for passages takes more where caps and near copies leave too few. Default 100.
+        candidates: How many documents or passages each ranking, by vectors and by words, gives to the first step of
+            fusion and reranking. Where more hits are asked for than it leaves, a second step takes four times as many,
+            and so on: what it finds is ranked behind. Default 100.
         exact: Score every vector instead of asking the index. Default False.
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin* and typo~, as
             `aveyb_retrieval.indexes.search.operators` says. Default False: they are text.
@@ -170,9 +172,9 @@ class Options:
 
     @property
     def depth(self) -> int:
-        """How many documents or passages each ranking has to give."""
-        one_ranking = self.unit == "document" and self.mode != "hybrid" and self.rerank is self.boost is None
-        return self.last if one_ranking else max(self.last, self.candidates)
+        """How many documents or passages each ranking gives to the first step: whatever page is asked for."""
+        alone = self.unit == "document" and self.mode != "hybrid" and self.rerank is self.boost is None
+        return min(ALONE, self.candidates) if alone else self.candidates
 
     def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():

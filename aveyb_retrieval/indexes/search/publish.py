@@ -129,7 +129,7 @@ def unpublish_documents(
     if where is not None:
         with closing(open_engine(to)) as engine, engine.view() as view:
             matching = view.matching(view.select(where)).tolist()
-            found = [document.id for document in view.documents(matching, texts=False).values()]
+            found = [document.id for document in view.documents(matching, ()).values()]
     with closing(open_writer(to)) as writer:
         removed = writer.delete(ids, missing_ok=missing_ok) if ids else 0
         return removed + (writer.delete(found) if found else 0)

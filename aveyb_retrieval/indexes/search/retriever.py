@@ -15,10 +15,11 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search import lookup, reading
+from aveyb_retrieval.indexes.search.documents import DocumentSearch
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
 from aveyb_retrieval.indexes.search.scoring import unit_queries
-from aveyb_retrieval.indexes.search.search import DocumentSearch, PassageSearch
+from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.dataset import check_fork

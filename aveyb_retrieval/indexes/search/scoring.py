@@ -27,8 +27,9 @@ A document without a value gets nothing; a value of another type is an error, as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,14 +37,15 @@ import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.engines.base import passage_numbers
 from aveyb_retrieval.indexes.store.filters import field_keys, is_number
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import unit_rows
+from aveyb_retrieval.indexes.types import inner_products, unit_rows
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.base import EngineView, Selection
-    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 ALL_AT_ONCE = 16  # passages for each document wanted: so few are fetched in one step
@@ -63,16 +65,37 @@ class Cosines(NamedTuple):
     ids: IntArray
     values: FloatArray
 
-    def of(self, view: EngineView, ids: IntArray, query: FloatArray) -> FloatArray:
-        """Those of other passages, `[m]` ascending; only what is not among these is computed with the query `[d]`."""
-        values, known = np.empty(len(ids), np.float32), np.isin(ids, self.ids)
-        values[known] = self.values[np.isin(self.ids, ids)]
-        if not known.all():
-            values[~known] = view.vectors("passage", ids[~known]) @ query
-        return values
+    def joined(self, ids: IntArray, values: FloatArray) -> Cosines:
+        """These and those of other passages `[m]`."""
+        together = np.concatenate([self.ids, ids])
+        order = np.argsort(together)
+        return Cosines(together[order], np.concatenate([self.values, values])[order])
+
+    def of(self, ids: IntArray) -> FloatArray:
+        """Those of some of the passages, `[m]`."""
+        return self.values[np.searchsorted(self.ids, ids)]
+
+    def best_first(self) -> IntArray:
+        """The numbers `[n]`, those of the highest cosines first."""
+        return self.ids[np.lexsort((self.ids, -self.values))]
 
 
 NO_COSINES = Cosines(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+class Near(NamedTuple):
+    """What vectors find for a query: documents, or passages, best first, and the cosines of all passages found."""
+
+    matches: list[Match]
+    passages: Cosines = NO_COSINES
+
+
+def first_of_each(numbers: IntArray, most: int) -> IntArray:
+    """Of numbers of passages, best first, the first of each document, in no order."""
+    docs = numbers >> PASSAGE_BITS
+    order = np.argsort(docs, kind="stable")
+    _, start, sizes = np.unique(docs[order], return_index=True, return_counts=True)
+    return numbers[order][np.arange(len(numbers)) - np.repeat(start, sizes) < most]
 
 
 def unit_queries(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
@@ -100,51 +123,40 @@ def nearest_documents(
     selection: Selection | None = None,
     *,
     exact: bool = False,
-) -> list[list[Match]]:
+) -> list[Near]:
     """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one.
 
     With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
     is among the `k` best by that score.
     """
     results: list[dict[int, Match]] = [{} for _ in queries]
+    passages = [NO_COSINES for _ in queries]
     for kind in kinds:
-        nearest = nearest_vectors if kind == "document" else _by_passage
-        for result, matches in zip(results, nearest(view, kind, queries, k, selection, exact), strict=True):
-            for match in matches:
+        if kind == "passage":
+            found = _by_passage(view, queries, k, selection, exact)
+            passages = [near.passages for near in found]
+        else:
+            found = nearest_vectors(view, kind, queries, k, selection, exact)
+        for result, near in zip(results, found, strict=True):
+            for match in near.matches:
                 if match.doc not in result or match.score > result[match.doc].score:
                     result[match.doc] = match
-    return [sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results]
+    best = (sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results)
+    return list(map(Near, best, passages))
 
 
 def nearest_vectors(
     view: EngineView, kind: Kind, queries: FloatArray, k: int, selection: Selection | None, exact: bool
-) -> list[list[Match]]:
+) -> list[Near]:
     """The `k` best documents, or passages, for each query `[n, d]`, by the vectors of their kind."""
-    scores, numbers = view.nearest(kind, queries, k, selection, exact=exact)
-    found = zip(numbers.tolist(), scores.tolist(), strict=True)
+    found = zip(*view.nearest(kind, queries, k, selection, exact=exact), strict=True)
     if kind == "document":
-        return [list(map(Match, docs, row)) for docs, row in found]
-    return [[Match(i >> PASSAGE_BITS, score, i) for i, score in zip(ids, row, strict=True)] for ids, row in found]
+        return [Near(list(map(Match, docs.tolist(), scores.tolist()))) for scores, docs in found]
+    return [Near(_matches(ids, scores), NO_COSINES.joined(ids, scores)) for scores, ids in found]
 
 
-def score_documents(
-    view: EngineView, kinds: tuple[Kind, ...], docs: list[int], query: FloatArray
-) -> tuple[dict[int, float], Cosines]:
-    """Score documents against one query `[d]` as `nearest_documents` does; leave out those without a vector.
-
-    Also give the cosines of their passages, if these count.
-    """
-    found: dict[int, float] = {}
-    if "document" in kinds and docs:
-        scores = view.vectors("document", np.array(docs, dtype=np.int64)) @ query
-        found = dict(zip(docs, scores.tolist(), strict=True))
-    if "passage" not in kinds or not docs:
-        return found, NO_COSINES
-    ids = view.passage_numbers(docs)
-    cosines = Cosines(ids, NO_COSINES.of(view, ids, query))
-    for doc, score in zip((ids >> PASSAGE_BITS).tolist(), cosines.values.tolist(), strict=True):
-        found[doc] = max(score, found.get(doc, score))
-    return found, cosines
+def _matches(ids: IntArray, scores: FloatArray) -> list[Match]:
+    return list(map(Match, (ids >> PASSAGE_BITS).tolist(), scores.tolist(), ids.tolist()))
 
 
 def background(view: EngineView, query: FloatArray) -> float:
@@ -152,24 +164,42 @@ def background(view: EngineView, query: FloatArray) -> float:
     return float(view.mean_vector @ query)
 
 
-def _by_passage(
-    view: EngineView, kind: Kind, queries: FloatArray, k: int, selection: Selection | None, exact: bool
-) -> list[list[Match]]:
-    """Documents by their best passage: fetches passages until they are of `k` documents or there are no more."""
-    results: list[list[Match]] = [[] for _ in queries]
-    available = view.count(kind, selection)
-    open_rows, wanted = np.arange(len(queries)), 4 * k if available > ALL_AT_ONCE * k else available
-    while len(open_rows):
-        found = view.nearest(kind, queries[open_rows], wanted, selection, exact=exact)
-        for row, scores, ids in zip(open_rows.tolist(), *found, strict=True):
-            docs = ids >> PASSAGE_BITS
-            first = np.sort(np.unique(docs, return_index=True)[1])[:k]  # the best passage of each document
-            results[row] = list(map(Match, docs[first].tolist(), scores[first].tolist(), ids[first].tolist()))
-        if wanted >= available:
+def _by_passage(view: EngineView, queries: FloatArray, k: int, selection: Selection | None, exact: bool) -> list[Near]:
+    """Documents by their best passage."""
+    available = view.count("passage", selection)
+    wanted = 4 * k if available > ALL_AT_ONCE * k else available
+    found = zip(queries, *view.nearest("passage", queries, wanted, selection, exact=exact), strict=True)
+    every = [_of_documents(view, query, k, selection, exact, Cosines(ids, scores)) for query, scores, ids in found]
+    return [Near(_matches(*_best_of_each(near))[:k], near) for near in every]
+
+
+def _of_documents(
+    view: EngineView, query: FloatArray, k: int, selection: Selection | None, exact: bool, near: Cosines
+) -> Cosines:
+    """The nearest passages, and more of them until they are of `k` documents or there are no more, by number.
+
+    Where few documents are left beside those found, the best passages of these are looked for among their own.
+    """
+    available, there = view.count("passage", selection), view.count("document", selection)
+    while (known := len(docs := np.unique(near.ids >> PASSAGE_BITS))) < k and len(near.ids) < available:
+        if there - known <= k:
+            every = view.matching(view.select({}) if selection is None else selection)
+            others = np.setdiff1d(every, docs)
+            more = passage_numbers(view, others) if exact else view.best_passages(others, query, (), 1)
+            return NO_COSINES.joined(*near).joined(more, inner_products(view.vectors("passage", more), query))
+        scores, ids = view.nearest("passage", query[None], 4 * len(near.ids), selection, exact=exact)
+        if ids.shape[1] <= len(near.ids):
             break
-        open_rows = np.array([row for row in open_rows if len(results[row]) < k], dtype=np.int64)
-        wanted *= 4
-    return results
+        near = Cosines(ids[0], scores[0])
+    return NO_COSINES.joined(*near)
+
+
+def _best_of_each(found: Cosines) -> tuple[IntArray, FloatArray]:
+    """The best passage of each document and its cosine, best first; ties by the number."""
+    best = first_of_each(found.best_first(), 1)
+    scores = found.of(best)
+    order = np.lexsort((best, -scores))
+    return best[order], scores[order]
 
 
 Document = TypeVar("Document", bound=Hashable)
@@ -182,10 +212,15 @@ Ranking = Sequence[tuple[int, float]]
 
 
 def reciprocal_rank(rankings: Sequence[Ranking]) -> dict[int, float]:
-    """Reciprocal rank fusion: the sum of 1 / (60 + rank) over the rankings a document is in, rank from 1."""
+    """Reciprocal rank fusion: the sum of 1 / (60 + rank) over the rankings a document is in, rank from 1.
+
+    Documents of equal scores have the rank of the first of them.
+    """
     fused: dict[int, float] = {}
     for ranking in rankings:
-        for rank, (doc, _) in enumerate(ranking, start=1):
+        rank, last = 0, math.nan
+        for place, (doc, score) in enumerate(ranking, start=1):
+            rank, last = (rank, last) if score == last else (place, score)
             fused[doc] = fused.get(doc, 0.0) + 1.0 / (RRF_K + rank)
     return fused
 
@@ -235,12 +270,14 @@ class WordScores:
     mean_length: float
 
     @classmethod
-    def of(cls, view: EngineView, words: Sequence[str], passages: Sequence[StoredPassage]) -> WordScores:
-        """Weigh the words that each of some passages `[n]` holds."""
-        weights = word_weights(view, words)
-        held = np.array([passage.held for passage in passages], np.float32).reshape(len(passages), len(words))
-        spans = np.array([passage.span for passage in passages], np.int64).reshape(len(passages), 2)
-        return cls(held @ weights, float(weights.sum()), spans[:, 1] - spans[:, 0], view.mean_passage_length)
+    def of(cls, passages: StoredPassages, weights: FloatArray, mean_length: float) -> WordScores:
+        """Weigh the words that each of some passages `[n]` holds, by weights `[t]`."""
+        lengths = passages.spans[:, 1] - passages.spans[:, 0]
+        return cls(passages.held.astype(np.float32) @ weights, float(weights.sum()), lengths, mean_length)
+
+    def take(self, rows: IntArray) -> WordScores:
+        """Those of some passages, by rows `[m]`."""
+        return replace(self, found=self.found[rows], lengths=self.lengths[rows])
 
     @property
     def coverage(self) -> FloatArray:
@@ -286,6 +323,12 @@ class PassageScores:
     words: WordScores | None = None
     near: FloatArray | None = None
 
+    def take(self, rows: IntArray) -> PassageScores:
+        """Those of some passages, by rows `[m]`, in their order."""
+        near, cosine = (None if each is None else each[rows] for each in (self.near, self.cosine))
+        words = None if self.words is None else self.words.take(rows)
+        return PassageScores(self.ids[rows], self.score[rows], self.shown[rows], cosine, words, near)
+
     def best_rows(self, count: int) -> dict[int, IntArray]:
         """The rows of the `count` best passages of each document, best first, by its number; ties by the lower one."""
         docs = self.ids >> PASSAGE_BITS
@@ -299,11 +342,10 @@ class PassageScores:
         assert self.words is not None
         return best_by_document(self.ids, _together(self.near, self.words, weight))
 
-    def parts(self, rows: IntArray) -> list[dict[str, float]]:
-        """The scores of some passages, `[m]`, that were put together, by name."""
+    def parts(self) -> dict[str, FloatArray]:
+        """The scores that were put together, `[n]`, by name."""
         found = {"dense": self.cosine, "lexical": None if self.words is None else self.words.bm25}
-        parts = {name: values[rows].tolist() for name, values in found.items() if values is not None}
-        return [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+        return {name: values for name, values in found.items() if values is not None}
 
 
 def score_hybrid(ids: IntArray, cosine: FloatArray, words: WordScores, background: float) -> PassageScores:
@@ -338,6 +380,11 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
     best[1:][beside] = np.maximum(best[1:], values[:-1])[beside]
     best[np.isneginf(best)] = 0
     return best
+
+
+def with_neighbors(ids: IntArray) -> IntArray:
+    """Numbers of passages, ascending, and of those beside them, whether these exist or not."""
+    return np.unique(np.concatenate([ids - 1, ids, ids + 1]))
 
 
 def _together(near: FloatArray, words: WordScores, weight: float) -> FloatArray:

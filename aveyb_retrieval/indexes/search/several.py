@@ -19,7 +19,10 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
 from aveyb_retrieval.indexes.search.scoring import word_weights
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.filters import warn_of_filter
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, Selection, VectorEngine
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 SHIFT = {"document": 36, "passage": 36 + PASSAGE_BITS}  # the bits above say which index a number is of
@@ -110,8 +113,17 @@ class SeveralView:
         return sum(lengths) / max(self.info.passages, 1)
 
     def select(self, where: Filter | None) -> Selection | None:
-        """The documents of each that satisfy a filter."""
-        return None if where is None else [view.select(where) for view in self.views]
+        """The documents of each that satisfy a filter; a warning only where none of any does."""
+        if where is None:
+            return None
+        local = [view for view in self.views if isinstance(view, Snapshot)]
+        found = [
+            view.select(where, quiet=True) if isinstance(view, Snapshot) else view.select(where) for view in self.views
+        ]
+        if not any(view.count("document", own) for _, view, own in self._own(found)):
+            for view in local:
+                warn_of_filter(view.tables, where)
+        return found
 
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
         """Count the vectors of a kind."""
@@ -172,23 +184,47 @@ class SeveralView:
         """Refuse to: several may have a document of one id."""
         raise ConfigError(f"{self.info.name}: get documents from one of them, as retriever.indexes[hit.index].get(ids)")
 
-    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
+    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
         """Documents by number, with the names of their indexes."""
         return {
-            number + (i << SHIFT["document"]): stored._replace(of_index=self.names[i])
+            number + (i << SHIFT["document"]): stored._replace(
+                doc=number + (i << SHIFT["document"]), of_index=self.names[i]
+            )
             for i, view, _, own in self._parts("document", docs)
-            for number, stored in view.documents(own.tolist(), texts=texts).items()
+            for number, stored in view.documents(own.tolist(), parts).items()
         }
 
-    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
-        """Passages by number, with which of some words they hold."""
+    def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
+        """Passages `[n]` by number, with which of some words they hold."""
+        found = StoredPassages.none(len(words))
+        for i, view, _, own in self._parts("passage", numbers):
+            some = view.passages(own, words)
+            found = found.joined(replace(some, numbers=some.numbers + (i << SHIFT["passage"])))
+        return found
+
+    def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
+        """What is shown of passages, by number."""
         return {
-            number + (i << SHIFT["passage"]): stored
-            for i, view, _, own in self._parts("passage", passages)
-            for number, stored in view.passages(own.tolist(), words).items()
+            number + (i << SHIFT["passage"]): shown
+            for i, view, _, own in self._parts("passage", numbers)
+            for number, shown in view.shown_passages(own.tolist()).items()
         }
 
-    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
-        """Numbers of the passages of some documents, `[n]`, ascending."""
-        found = [(i, view.passage_numbers(own.tolist())) for i, view, _, own in self._parts("document", docs)]
-        return np.concatenate([*(ids + (i << SHIFT["passage"]) for i, ids in found), np.empty(0, np.int64)])
+    def passage_counts(self, docs: IntArray) -> IntArray:
+        """How many passages documents `[n]` have, `[n]`."""
+        counts = np.zeros(len(docs), np.int64)
+        for _, view, rows, own in self._parts("document", docs):
+            counts[rows] = view.passage_counts(own)
+        return counts
+
+    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+        """Numbers of passages among which are the `each` best of every one of some documents."""
+        found = [np.empty(0, np.int64)]
+        for i, view, _, own in self._parts("document", docs):
+            found.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))
+        return np.concatenate(found)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether all of them can be read after they were left."""
+        return all(view.lasting for view in self.views)

@@ -18,7 +18,7 @@ from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
-from aveyb_retrieval.indexes.store.tables import StoredTokens, StoredVectors, Tables, count_values
+from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, rules_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
-    from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassage
+    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -138,8 +138,11 @@ class Snapshot:
 
     # --- filters -----------------------------------------------------------------------------------------------------
 
-    def select(self, where: Filter | None) -> Allowed | None:
-        """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes."""
+    def select(self, where: Filter | None, *, quiet: bool = False) -> Allowed | None:
+        """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes.
+
+        Where there are none, a warning says why, unless `quiet`.
+        """
         self.check_open()
         if where is None:
             return None
@@ -149,7 +152,7 @@ class Snapshot:
                 self._filters.move_to_end(key)
                 return self._filters[key]
         selection = Allowed(self.tables.matching(where))
-        if not len(selection.docs):
+        if not len(selection.docs) and not quiet:
             warn_of_filter(self.tables, where)
         with self._lock:
             self._filters[key] = selection
@@ -223,17 +226,52 @@ class Snapshot:
         """Numbers of the documents of a selection, ascending."""
         return selection.docs
 
-    def documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Without `texts`, texts are empty."""
-        return self.tables.read_documents(docs, texts=texts)
+    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
+        """Documents by number; those that are not there are left out. Parts not asked for are empty."""
+        self.check_open()
+        return self.tables.read_documents(docs, parts)
 
-    def passages(self, passages: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
-        """Passages by number, with which of some words they hold; those that are not there are left out."""
-        return self.tables.read_passages(passages, words)
+    def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
+        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
+        return self.tables.read_passages(numbers, words)
+
+    def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
+        """What is shown of passages, by number; those that are not there are left out."""
+        self.check_open()
+        return self.tables.read_shown(numbers)
+
+    def passage_counts(self, docs: IntArray) -> IntArray:
+        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
+        return self.tables.passage_counts(docs)
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending."""
         return self.tables.passage_numbers(docs)
+
+    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+        """Numbers of passages among which are the `each` best of every one of some documents `[n]`.
+
+        Those nearest to a unit vector `[d]` or, where it is empty, the best by words (of a document that holds none of
+        them: none). They are looked for among the passages of all these documents, then of those of which too few were
+        found, and so on.
+        """
+        docs, wanted, found = np.unique(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
+        while len(docs):
+            least = np.minimum(self.passage_counts(docs), each)
+            among = Allowed(docs)
+            if len(query):
+                numbers = self.nearest("passage", query[None], wanted, among)[1][0]
+            else:
+                numbers = np.array([number for number, _ in self.by_words("passage", words, wanted, among)], np.int64)
+            found.append(numbers)
+            there, counts = np.unique(numbers >> PASSAGE_BITS, return_counts=True)
+            enough = np.zeros(len(docs), np.int64)
+            enough[np.searchsorted(docs, there)] = counts
+            docs = docs[enough < least] if len(numbers) == wanted else docs[:0]
+            wanted = 4 * wanted
+        return np.unique(np.concatenate(found))
+
+    lasting = True  # its files stay as long as it is open
 
     # --- words -------------------------------------------------------------------------------------------------------
 

@@ -170,6 +170,8 @@ FILES: Final = "2.2"  # the version of Lance's file format
 SMALL_FRAGMENTS = 16  # so many pieces that are not indexed or merged yet are put together within a change
 UNINDEXED_ROWS = 128  # so many are looked through by every search of words, which costs about a millisecond
 LARGE = 1 << 16  # rows: a fragment of so many is merged with others only to drop deleted rows
+TIES = 16  # rows that a search of words asks for beyond those wanted, to see whether equal scores go on
+MOST_TIES = 1 << 16
 DROP_SHARE = 0.2  # a fragment with a larger share of deleted rows is written again by `compact`
 
 
@@ -345,16 +347,23 @@ class Dataset:
                 return np.empty(0, np.int64), np.empty(0, np.float32)
             listed = ",".join(map(str, addresses[addresses >= 0].tolist()))
             limits = {"filter": f"_rowid IN ({listed})", "prefilter": True}
-        with damage(self.path):
-            found = self._lance.scanner(
-                columns=["_score"],
-                with_row_id=True,
-                full_text_query=MatchQuery(" ".join(words), WORDS),
-                limit=min(k, rows),
-                **limits,
-            ).to_table()
+        asked = min(k + TIES, rows)
+        while True:
+            with damage(self.path):
+                found = self._lance.scanner(
+                    columns=["_score"],
+                    with_row_id=True,
+                    full_text_query=MatchQuery(" ".join(words), WORDS),
+                    limit=asked,
+                    **limits,
+                ).to_table()
+            scores = np.sort(found["_score"].to_numpy().astype(np.float32))[::-1]
+            # all that tie with the k-th are there, so that their numbers decide and not the order of Lance's lists
+            if len(scores) < asked or asked >= min(rows, MOST_TIES) or scores[-1] < scores[k - 1]:
+                break
+            asked = min(4 * asked, max(rows, k))
         numbers, scores = self._numbers(found["_rowid"].to_numpy()), found["_score"].to_numpy().astype(np.float32)
-        order = np.lexsort((numbers, -scores))
+        order = np.lexsort((numbers, -scores))[:k]
         return numbers[order], scores[order]
 
     def holding(self, *phrases: Sequence[str], column: str = WORDS) -> IntArray:

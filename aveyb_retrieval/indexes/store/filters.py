@@ -262,7 +262,7 @@ class LanceFilters(FilterCompiler):
                 kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(value)
         for some in kinds.values():
             for start in range(0, len(some), 100):
-                tests = " || ".join(f"@ == {_json(value)}" for value in some[start : start + 100])
+                tests = " || ".join(f"({_test('==', value)})" for value in some[start : start + 100])
                 parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
@@ -314,7 +314,26 @@ def _exists(path: str) -> Condition:
 
 
 def _some(field: str, operator: str, value: Scalar) -> Condition:
-    return _exists(f"{json_path(field)}[*] ? (@ {operator} {_json(value)})")
+    return _exists(f"{json_path(field)}[*] ? ({_test(operator, value)})")
+
+
+def _test(operator: str, value: Scalar) -> str:
+    """A comparison with an element `@`, as a path of Lance's can hold it.
+
+    Whole numbers compare with each other as they are, but with a decimal as floats. One that no float is equal to lies
+    between two, and is rounded to the `lower` or the upper one of these: decimals are then compared with its neighbor
+    on the other side, which is rounded to the same one, and with which whole numbers compare alike.
+    """
+    if not is_number(value) or isinstance(value, float) or not -(1 << 63) <= value < (1 << 64) - 1:
+        return f"@ {operator} {_json(value)}"
+    if (rounded := int(float(value))) == value:
+        return f"@ {operator} {value}"
+    lower = rounded < value
+    beside = value - 1 if lower else value + 1
+    if operator == "==":
+        return f"@ == {value} && @ {'>' if lower else '<'} {beside}"
+    turned = {("<", True): "<=", (">=", True): ">", ("<=", False): "<", (">", False): ">="}.get((operator, lower))
+    return f"@ {operator} {value}" if turned is None else f"@ {turned} {beside}"
 
 
 def _as_text(field: str, test: str) -> Condition:
@@ -331,8 +350,8 @@ def _json(value: Scalar) -> str:
     """A value as a path of Lance's can hold it."""
     if not is_number(value):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
-        return str(value)
+    if -(1 << 63) <= value < 1 << 64 and (isinstance(value, int) or (abs(value) >= 1 << 53 and value.is_integer())):
+        return str(int(value))
     # its parser takes the digits before a point for a whole number, and then knows no point: there are none before it
     sign, digits, exponent = Decimal(repr(nearest_float(value))).as_tuple()
     if not isinstance(exponent, int):  # infinity

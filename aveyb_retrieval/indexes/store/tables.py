@@ -6,7 +6,8 @@
                 edits (JSON: what people set in the metadata, which hold it already; null where nobody did)
     texts       doc, text, words (of title and text), forms (these as they are written, where they are stemmed),
                 vector, codes
-    passages    passage, start, stop (characters of the text), heading, norm, words (of heading and text), vector, codes
+    passages    passage, start, stop (characters of the document's text), heading, text (from there to where the next
+                one starts, or to its stop if that comes later), norm, words (of heading and passage), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
 of the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in
@@ -18,8 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
 CODES = "codes"
-_ABOUT = ("id", "title", "metadata", "file_sha256", "folder", "pages")
+_TITLE = ("title", "file_sha256", "folder", "pages")
+Part = Literal["title", "metadata", "text"]
+PARTS: tuple[Part, ...] = get_args(Part)  # of a document, which are read by themselves; the pages come with the title
 COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
 
@@ -62,33 +64,82 @@ class StoredDocument(NamedTuple):
     of_index: str | None = None
 
 
-class StoredPassage(NamedTuple):
-    """A passage as it is stored: its characters `[start, end)` in the text, and the heading over it or "".
+@dataclass(frozen=True)
+class StoredPassages:
+    """Passages as a search ranks them, in columns `[n]`, ascending by number.
 
-    `held` says which of the words that were asked for it holds.
+    Attributes:
+        numbers: Their numbers.
+        spans: Their characters `[start, stop)` in their documents' texts, `[n, 2]`.
+        held: Which of `t` words that were asked for each holds, `[n, t]`.
     """
 
-    span: tuple[int, int]
+    numbers: IntArray
+    spans: IntArray
+    held: BoolArray
+
+    @classmethod
+    def of(cls, numbers: IntArray, starts: IntArray, stops: IntArray, held: BoolArray) -> StoredPassages:
+        """Put columns that are in any order into that of their numbers."""
+        order = np.argsort(numbers)
+        return cls(numbers[order], np.stack([starts, stops], axis=1)[order], held[order])
+
+    @classmethod
+    def none(cls, words: int) -> StoredPassages:
+        """No passages."""
+        return cls(np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty((0, words), np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def rows(self, numbers: IntArray) -> IntArray:
+        """The rows `[m]` of passages by their numbers `[m]`; -1 for those that are not among these."""
+        places = np.minimum(np.searchsorted(self.numbers, numbers), max(len(self) - 1, 0))
+        return np.where(self.numbers[places] == numbers, places, -1) if len(self) else np.full(len(numbers), -1)
+
+    def take(self, rows: IntArray) -> StoredPassages:
+        """Those in some rows, ascending."""
+        return StoredPassages(self.numbers[rows], self.spans[rows], self.held[rows])
+
+    def joined(self, more: StoredPassages) -> StoredPassages:
+        """These and others."""
+        columns = (np.concatenate([getattr(self, name), getattr(more, name)]) for name in ("numbers", "spans", "held"))
+        numbers, spans, held = columns
+        return StoredPassages.of(numbers, spans[:, 0], spans[:, 1], held)
+
+
+class ShownPassage(NamedTuple):
+    """What is shown of a passage: the heading over it or "", and its text with what comes before the next one."""
+
     heading: str
-    held: tuple[bool, ...] = ()
+    text: str
 
 
-def stored_passages(
-    words: Sequence[str],
-    numbers: Iterable[int],
-    starts: Iterable[int],
-    stops: Iterable[int],
-    headings: Iterable[str],
-    texts: Sequence[str] = (),
-) -> dict[int, StoredPassage]:
-    """Passages by number, from their columns, with which of some words they hold.
+def texts_of_passages(text: str, spans: IntArray) -> list[str]:
+    """What is stored of a text for each of its passages, `[n, 2]`: parts that neighbors can be put together of."""
+    following = [*spans[1:, 0].tolist(), 0]
+    return [text[start : max(stop, end)] for (start, stop), end in zip(spans.tolist(), following, strict=False)]
 
-    `texts` are their stored words, with a space before and after each; not needed where no words are asked for.
-    """
-    asked = [f" {word} " for word in words]
-    held = zip(*([word in text for text in texts] for word in asked), strict=True) if asked else repeat(())
-    spans = zip(starts, stops, strict=True)
-    return dict(zip(numbers, map(StoredPassage, spans, headings, held), strict=True))
+
+def held_words(stored: pa.ChunkedArray | pa.Array, words: Sequence[str]) -> BoolArray:
+    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: one pass over all of them for a word."""
+    texts = pa.concat_arrays(stored.chunks) if isinstance(stored, pa.ChunkedArray) else stored
+    texts = texts.cast(pa.large_string())
+    held = np.zeros((len(texts), len(words)), np.bool_)
+    if not len(texts):
+        return held
+    _, starts, data = texts.buffers()
+    ends = np.frombuffer(starts, np.int64)[texts.offset + 1 : texts.offset + len(texts) + 1]
+    together = b"" if data is None else data.to_pybytes()
+    for column, word in enumerate(words):
+        found, pattern = [], f" {word} ".encode()
+        at = together.find(pattern)
+        while at >= 0:
+            found.append(at)
+            at = together.find(pattern, at + len(pattern) - 1)
+        # every text begins and ends with a blank of its own, so that none is found across two of them
+        held[np.searchsorted(ends, np.array(found, np.int64), side="right"), column] = True
+    return held
 
 
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
@@ -131,6 +182,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
                 pa.field("heading", pa.string()),
+                pa.field("text", pa.large_string()),
                 pa.field("norm", pa.float32()),
                 pa.field(WORDS, pa.large_string()),
                 *of["passage"],
@@ -224,22 +276,19 @@ class Tables:
                 "restore the files from a copy or build the index again"
             ) from error
 
-    def read_documents(self, docs: Sequence[int], *, texts: bool = True) -> dict[int, StoredDocument]:
-        """Fetch documents by number; those that are not there are left out. Without `texts`, texts are empty."""
+    def read_documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
+        """Fetch documents by number; those that are not there are left out. Parts not asked for are empty."""
         numbers = np.array(docs, dtype=np.int64)
-        if not texts:
-            rows = self.documents.take(numbers, ["id"]).to_pylist()
-            return {row["doc"]: StoredDocument(row["doc"], row["id"], "", "", {}) for row in rows}
-        about = {row["doc"]: row for row in self.documents.take(numbers, _ABOUT).to_pylist()}
+        columns = ["id", *(_TITLE if "title" in parts else ()), *(["metadata"] if "metadata" in parts else [])]
         found = {}
-        for row in self.texts.take(numbers, ["text"]).to_pylist():
-            doc, more = row["doc"], about.get(row["doc"])
-            if more is None:
-                continue
-            origin = self._origin(more)
-            metadata = self._metadata(more)
-            found[doc] = StoredDocument(doc, more["id"], more["title"], row["text"], metadata, origin)
-        return found
+        for row in self.documents.take(numbers, columns).to_pylist():
+            metadata = self._metadata(row) if "metadata" in parts else {}
+            origin = self._origin(row) if "title" in parts else None
+            found[row["doc"]] = StoredDocument(row["doc"], row["id"], row.get("title", ""), "", metadata, origin)
+        if "text" not in parts:
+            return found
+        texts = {row["doc"]: row["text"] for row in self.texts.take(numbers, ["text"]).to_pylist()}
+        return {doc: each._replace(text=texts[doc]) for doc, each in found.items() if doc in texts}
 
     def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -287,11 +336,15 @@ class Tables:
         part = slice(*np.searchsorted(docs, [first, stop]))
         return docs[part] if kind == "document" else expand_passages(np.stack([docs[part], counts[part]], axis=1))
 
+    def passage_counts(self, docs: IntArray) -> IntArray:
+        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
+        found, counts = self._counts(docs)
+        return np.where(found, counts, 0)
+
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""
         wanted = np.unique(np.array(docs, dtype=np.int64))
-        found, counts = self._counts(wanted)
-        return expand_passages(np.stack([wanted[found], counts[found]], axis=1))
+        return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
 
     def _counts(self, docs: IntArray) -> tuple[BoolArray, IntArray]:
         """Whether documents `[n]` are there, and how many passages they have (of others: any number)."""
@@ -301,12 +354,17 @@ class Tables:
         places = np.minimum(np.searchsorted(known, docs), len(known) - 1)
         return known[places] == docs, counts[places]
 
-    def read_passages(self, numbers: Sequence[int], words: Sequence[str] = ()) -> dict[int, StoredPassage]:
-        """Fetch passages by number, with which of some words they hold; those that are not there are left out."""
-        texts = ["heading", *([WORDS] if words else [])]
-        rows = self.passages.take(np.array(numbers, dtype=np.int64), ["start", "stop", *texts])
-        places = (rows[column].to_numpy().tolist() for column in ("passage", "start", "stop"))
-        return stored_passages(words, *places, *(rows[column].to_pylist() for column in texts))
+    def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
+        """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
+        rows = self.passages.take(numbers, ["start", "stop", *([WORDS] if words else [])])
+        held = held_words(rows[WORDS], words) if words else np.empty((rows.num_rows, 0), np.bool_)
+        return StoredPassages.of(rows["passage"].to_numpy(), rows["start"].to_numpy(), rows["stop"].to_numpy(), held)
+
+    def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
+        """What is shown of passages, by number; those that are not there are left out."""
+        rows = self.passages.take(np.array(numbers, np.int64), ["heading", "text"])
+        columns = (rows[name].to_pylist() for name in ("heading", "text"))
+        return dict(zip(rows["passage"].to_pylist(), map(ShownPassage, *columns), strict=True))
 
     # --- words -------------------------------------------------------------------------------------------------------
 

@@ -327,7 +327,7 @@ function turnPage(offset) {
   byId("results").focus({ preventScroll: true });
   window.scrollTo(0, 0);
 }
-byId("next").addEventListener("click", () => turnPage(answer.next));
+byId("next").addEventListener("click", () => turnPage(Number(address().get("offset")) + HITS));
 byId("previous").addEventListener("click", () => turnPage(Math.max(0, Number(address().get("offset")) - HITS)));
 
 document.addEventListener("keydown", (event) => {

@@ -1,0 +1,208 @@
+"""A search for documents: by their own vectors and words, and by their best passages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.indexes.engines.base import passage_numbers
+from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search.scoring import (
+    Match,
+    background,
+    best_by_document,
+    first_of_each,
+    nearest_documents,
+    with_neighbors,
+)
+from aveyb_retrieval.indexes.search.search import Best, Search
+from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.types import inner_products
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aveyb_retrieval.indexes.search.scoring import Near, PassageScores
+    from aveyb_retrieval.indexes.search.search import Query, Ranked
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+
+READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
+WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
+EACH = 3  # passages of a longer document that are taken from each ranking of passages
+LISTED = 4  # passages that the ranking by words has for each candidate, as the one by vectors has
+
+
+class DocumentSearch(Search):
+    """A search for documents."""
+
+    # --- ranking -----------------------------------------------------------------------------------------------------
+
+    def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
+        options = self._options
+        return nearest_documents(self._view, options.kinds, vectors, depth, self._selection, exact=options.exact)
+
+    def _key(self, match: Match) -> int:
+        return match.doc
+
+    def _candidates(self, ranked: Ranked, near: Near, depth: int) -> tuple[list[Match], bool]:
+        options, query, few = self._options, ranked.query, len(near.matches) < depth
+        dense = {match.doc: match.score for match in near.matches}
+        if options.mode == "dense":
+            ranked.add_scores("dense", dense)
+            return near.matches, few
+        found = self._view.by_words("document", query.sought, depth, self._selection)
+        words = dict(found)
+        ranked.add_scores("lexical", words)
+        if options.mode == "lexical":
+            return [Match(doc, score) for doc, score in found], len(found) < depth
+        if options.fusion == "rrf":
+            fused = scoring.reciprocal_rank([list(dense.items()), found])
+        else:
+            dense |= self._cosines_of_documents(query, np.array([doc for doc in words if doc not in dense], np.int64))
+            fused = scoring.weighted(
+                dense, words, background=background(self._view, query.vector), weight=options.weight
+            )
+        ranked.add_scores("dense", dense)
+        return [Match(doc, score) for doc, score in scoring.ranked(fused)], few and len(found) < depth
+
+    def _cosines_of_documents(self, query: Query, docs: IntArray) -> dict[int, float]:
+        """The cosines of documents `[n]`, as `nearest_documents` has them; those without a vector are left out."""
+        found: dict[int, float] = {}
+        if "document" in self._options.kinds and len(docs):
+            docs = np.sort(docs)
+            vectors = self._view.vectors("document", docs)
+            found = dict(zip(docs.tolist(), inner_products(vectors, query.vector).tolist(), strict=True))
+        if "passage" in self._options.kinds and len(docs):
+            ids = self._promising(query, docs)
+            for doc, score in best_by_document(ids, self._cosines(query, ids)).items():
+                found[doc] = max(score, found.get(doc, score))
+        return found
+
+    def _scored_parts(self, ranked: Ranked, new: list[Match]) -> Iterable[list[Match]]:
+        """Add to each document's score its best passage's, and order documents among those read with them.
+
+        The only passage of a document says what the document has said already, so the sum counts by the share of
+        passages that are not alone. Where the order changes later, all are one part.
+        """
+        options = self._options
+        if options.mode != "hybrid" or options.fusion == "rrf" or "passage" not in options.kinds:
+            return [new]
+        size = READ if options.rerank is None and options.boost is None else max(len(new), 1)
+        return (self._with_best_passages(ranked, new[at : at + size]) for at in range(0, len(new), size))
+
+    def _with_best_passages(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+        info, query = self._view.info, ranked.query
+        scored = self._scored(query, self._promising(query, np.array([match.doc for match in part], np.int64)))
+        best = scored.best(self._options.weight)
+        ranked.add_scores("passage", best)
+        share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
+        summed = {match.doc: match.score + share * best.get(match.doc, 0.0) for match in part}
+        return [Match(doc, score) for doc, score in scoring.ranked(summed)]
+
+    def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+        options, least = self._options, self._options.min_score
+        if least is None:
+            return part
+        if options.mode != "hybrid" or options.rerank is not None:
+            return [match for match in part if match.score >= least]
+        best = self._best_of(ranked.query, [match.doc for match in part], 1)
+        return [match for match in part if match.doc in best and (best[match.doc][0].confidence or 0.0) >= least]
+
+    # --- passages ----------------------------------------------------------------------------------------------------
+
+    def _promising(self, query: Query, docs: IntArray) -> IntArray:
+        """Numbers of the passages among which the best of documents are, ascending.
+
+        All of a short document; of a longer one the first that the rankings of all passages have and, where these have
+        too few, those found among its own.
+        """
+        options, docs = self._options, np.unique(docs)
+        each = max(EACH, options.passages)
+        long = self._view.passage_counts(docs) > max(WHOLE, each)
+        whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
+        if not len(docs):
+            return whole
+        found = np.unique(np.concatenate([self._listed(ids, docs, each) for ids in self._rankings(query)]))
+        there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
+        lacking = np.setdiff1d(docs, there[counts >= options.passages])
+        if len(lacking):
+            found = np.union1d(found, self._view.best_passages(lacking, query.vector, query.sought, options.passages))
+        return np.union1d(whole, found)
+
+    def _rankings(self, query: Query) -> list[IntArray]:
+        """Passages by vectors and by words, best first, as far as the first step needs them."""
+        if query.by_words is None:
+            words = () if self._options.mode == "dense" else query.sought
+            found = self._view.by_words("passage", words, LISTED * self._options.depth, self._selection)
+            query.by_words = np.array([number for number, _ in found], np.int64)
+        return [query.by_words] if query.near is None else [query.near, query.by_words]
+
+    def _listed(self, ids: IntArray, docs: IntArray, each: int) -> IntArray:
+        """Of passages, best first, the first of each of some documents."""
+        return first_of_each(ids[np.isin(ids >> PASSAGE_BITS, docs)], each)
+
+    def _best_passages(self, ranked: Ranked) -> dict[int, list[Best]]:
+        options, query = self._options, ranked.query
+        known: dict[int, list[Best]] = {}
+        if options.mode == "dense" and options.passages == 1:  # what decided a document is its best passage
+            numbers = np.array([match.passage for match in ranked.matches if match.passage >= 0], np.int64)
+            for number, score in zip(numbers.tolist(), query.cosines.of(numbers).tolist(), strict=True):
+                known[number >> PASSAGE_BITS] = [Best(number, score, {"dense": score}, None)]
+        left = [match.doc for match in ranked.matches if match.doc not in known]
+        return {**known, **self._best_of(query, left, options.passages)}
+
+    def _best_of(self, query: Query, docs: list[int], count: int) -> dict[int, list[Best]]:
+        """The best passages of documents, best first, by document; none where one has none."""
+        if "passage" not in self._view.info.kinds or not docs:
+            return {}
+        scored = self._scored(query, self._promising(query, np.array(docs, np.int64)))
+        hybrid = self._options.mode == "hybrid"
+        if hybrid:
+            scored = self._with_neighbors(query, scored, count + 2)
+        order = first_of_each(scored.ids[np.lexsort((scored.ids, -scored.score))], count)
+        scored = scored.take(np.searchsorted(scored.ids, order))
+        parts = scored.parts()
+        values = zip(*(column.tolist() for column in parts.values()), strict=True)
+        best: dict[int, list[Best]] = {}
+        for number, score, row in zip(scored.ids.tolist(), scored.shown.tolist(), values, strict=True):
+            one = Best(number, score, dict(zip(parts, row, strict=True)), score if hybrid else None)
+            best.setdefault(number >> PASSAGE_BITS, []).append(one)
+        return best
+
+    def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
+        """Score passages together with their neighbors; of a longer document the `most` best."""
+        docs, counts = np.unique(scored.ids >> PASSAGE_BITS, return_counts=True)
+        whole = np.isin(scored.ids >> PASSAGE_BITS, docs[counts == self._view.passage_counts(docs)])
+        if whole.all():
+            return scored
+        best_first = np.lexsort((scored.ids, -scored.score))
+        longer = first_of_each(scored.ids[best_first[~whole[best_first]]], most)
+        kept = np.union1d(scored.ids[whole], longer)
+        there = self._passages_there(query, with_neighbors(longer)).numbers
+        together = np.union1d(kept, there)
+        return self._scored(query, together).take(np.searchsorted(together, kept))
+
+    # --- ranking again -----------------------------------------------------------------------------------------------
+
+    def _closest(self, ranked: Ranked, part: list[Match]) -> dict[int, int]:
+        docs = [match.doc for match in part]
+        if "passage" not in self._view.info.kinds:
+            return dict(zip(docs, docs, strict=True))
+        best = self._best_of(ranked.query, docs, 1)
+        return {doc: best[doc][0].number for doc in docs if doc in best}
+
+    def _closest_texts(self, ranked: Ranked, part: list[Match]) -> dict[int, str]:
+        """The best passage of each document, or its whole text where it has none."""
+        best = {doc: chosen[0].number for doc, chosen in self._best_of(ranked.query, [m.doc for m in part], 1).items()}
+        texts = self._texts(ranked.query, list(best.values()))
+        others = [match.doc for match in part if match.doc not in best]
+        whole = self._view.documents(others, ("text",)) if others else {}
+        self._check_stored("document", others, whole)
+        return {m.doc: texts[best[m.doc]] if m.doc in best else whole[m.doc].text for m in part}
+
+    def _with_maxsim(self, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+        first = [(match.doc, match.score) for match in part]
+        if self._options.fusion == "rrf":
+            return scoring.reciprocal_rank([first, scoring.ranked(maxsim)])
+        return {doc: score + scoring.MAXSIM_WEIGHT * maxsim[doc] for doc, score in first}

@@ -1,0 +1,109 @@
+"""What of a hit is read when it is asked for: from the version that was searched, or one clear error."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index, compact_index, delete_documents, upsert_documents
+from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.store.tables import Tables
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = " ".join(f"The pump number {i} is closed, but the valve stays open." for i in range(300))
+ROWS: list[dict[str, Any]] = [
+    {"_id": "long", "title": "Manual", "text": LONG, "year": 2001},
+    *({"_id": f"d{i}", "text": f"Note {i}: a pump.", "year": 1990 + i} for i in range(20)),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_index(ROWS, tmp_path / "ix", model=FakeEmbedder())
+    return tmp_path / "ix"
+
+
+def load(root: Path) -> Retriever:
+    return Retriever.load(root, model=FakeEmbedder())
+
+
+def test_a_search_reads_no_texts_and_all_of_them_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, Any]] = []
+    whole = Tables.read_documents
+
+    def counting(self: Tables, docs: Any, parts: Any) -> Any:
+        read.append((len(docs), parts))
+        return whole(self, docs, parts)
+
+    monkeypatch.setattr(Tables, "read_documents", counting)
+    with load(root) as retriever:
+        hits = retriever.search("the pump that is closed", k=5, passages=2, context=1)
+        assert read == [(5, ("title",))]
+        assert [hit.passage for hit in hits] == [hit.passages[0].text for hit in hits]
+        assert all(hit.highlights for hit in hits), "found in what is shown"
+        assert len(read) == 1
+        for hit in hits:
+            assert hit.context == hit.text[slice(*hit.context_span)]  # type: ignore[misc]
+            assert all(passage.text == hit.text[slice(*passage.span)] for passage in hit.passages)
+            assert hit.metadata["year"] > 1989
+    assert read[1:] == [(5, ("text",)), (5, ("metadata",))]
+
+
+def test_copies_have_all_of_a_hit(root: Path) -> None:
+    with load(root) as retriever:
+        (hit,), (twin,), (third,) = (retriever.search("closed pump", k=1) for _ in range(3))
+        copied = pickle.loads(pickle.dumps(hit)), copy.copy(twin)
+        fields = asdict(third)
+    assert copied == (hit, hit)
+    assert (fields["text"], fields["metadata"]) == (LONG, {"year": 2001})
+    assert hit.to_dict() == {name: value for name, value in fields.items() if name != "text"}
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = hit.colour  # type: ignore[attr-defined]
+
+
+def test_a_hit_stays_with_the_version_that_was_searched(root: Path) -> None:
+    changes: list[Any] = [
+        lambda: upsert_documents([{**ROWS[0], "text": "Another text."}], root, model=FakeEmbedder()),
+        lambda: delete_documents(root, ["long", "d1"]),
+        lambda: compact_index(root),
+        lambda: build_index([{"_id": "long", "text": "Third."}], root, model=FakeEmbedder(), overwrite=True),
+    ]
+    with load(root) as retriever:
+        found = [retriever.search("closed pump", k=3) for _ in changes]
+        for hits, change in zip(found, changes, strict=True):
+            change()
+            texts = {row["_id"]: row["text"] for row in ROWS}
+            assert [hit.text for hit in hits] == [texts[hit.id] for hit in hits]
+        hits = retriever.search("closed pump", k=3)
+        retriever.reopen()
+        assert hits[0].text == LONG
+
+
+@pytest.mark.parametrize("lost", ["closed", "deleted", "made again"])
+def test_what_cannot_be_read_any_more_is_one_clear_error(root: Path, lost: str) -> None:
+    retriever = load(root)
+    (hit,) = retriever.search("closed pump", k=1)
+    if lost == "closed":
+        retriever.close()
+    else:
+        shutil.rmtree(root)
+    if lost == "made again":
+        build_index([{"_id": "long", "text": "Another text."}], root, model=FakeEmbedder())
+    assert (hit.id, hit.title, hit.passages[0].text) == ("long", "Manual", hit.passage)
+    for name in ("text", "metadata"):
+        try:
+            value = getattr(hit, name)
+        except AveyBError as error:
+            assert str(root) in str(error)
+            assert "\n" not in str(error)
+        else:  # what the system still has open can be read
+            assert lost != "closed"
+            assert value == {"text": LONG, "metadata": {"year": 2001}}[name]
