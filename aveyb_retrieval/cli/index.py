@@ -502,6 +502,7 @@ for command in (
 @click.option("--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score.")
 @click.option("--per-document", type=int, help="With passages: at most N of one document.", metavar="N")
 @click.option("--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1.")
+@click.option("--fold/--no-fold", default=True, help="Name copies of better hits beside these, or show them, too.")
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
 @click.option("--boost", metavar="JSON", callback=parse_json, help='Weights of fields, such as {"stars": 0.1}.')
@@ -631,7 +632,7 @@ def _print_hit(number: int, hit: Hit) -> None:
     if hit.context_span is not None:
         click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit, hit.context_span)}")
     if hit.duplicates:
-        click.echo(f"     nearly the same in {printable(', '.join(hit.duplicates))}")
+        click.echo(f"     the same in {printable(', '.join(hit.duplicates))}")
 
 
 def _marked(hit: Hit, span: tuple[int, int]) -> str:

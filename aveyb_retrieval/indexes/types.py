@@ -137,6 +137,14 @@ class TokenEncoder(Protocol):
         """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it had to encode."""
 
 
+@runtime_checkable
+class WordVectors(Protocol):
+    """A model that knows what its tokens mean without context: the best sentences of hits are chosen by them."""
+
+    def word_vectors(self, text: str) -> tuple[FloatArray, IntArray]:
+        """Unit rows `[T, D]` of a text's tokens, and their characters `[T, 2]`."""
+
+
 class Progress(Protocol):
     """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
 

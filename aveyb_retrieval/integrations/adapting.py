@@ -35,12 +35,14 @@ def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, A
 
 
 def place(hit: Hit) -> dict[str, Any]:
-    """Return the title of a hit's document and the heading over its passage; of a PDF also the page.
+    """Return the title of a hit's document, the heading over its best sentence and all of its passage, and its copies.
 
-    `page` is counted from 1, `page_label` is what the document calls that page, such as "iv", `page_unit` what it is
-    ("page", "slide"), and `pages` are the first and the last of the passage.
+    Of a file with pages also the page:     `page` is counted from 1, `page_label` is what the document calls
+    that page, such as "iv", `page_unit` what it is ("page", "slide"), and `pages` are the first and the last of the
+    passage.
     """
-    found: dict[str, Any] = {"title": hit.title, "heading": hit.heading}
+    found: dict[str, Any] = {"title": hit.title, "heading": hit.heading, "headings": list(hit.headings)}
+    found["duplicates"] = list(hit.duplicates)
     if hit.page is not None:
         found |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
         found["pages"] = list(hit.pages or ())

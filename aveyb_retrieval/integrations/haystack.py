@@ -54,9 +54,14 @@ class AveyBDocumentStore:
         return store
 
     def search(self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any) -> list[Document]:
-        """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`."""
+        """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`.
+
+        Documents that say the same are all given, unless `fold=True` asks for one of them; of passages that do, the
+        meta of the best one names the others' documents as `duplicates`.
+        """
         if top_k == 0:
             return []
+        options = {"fold": options.get("unit") == "passage", **options}
         hits = self._index.search(query, top_k, filter=translate(filters), **options)
         return [_passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score) for hit in hits]
 

@@ -59,8 +59,8 @@ class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
     Each hit is a `Document` whose content is the passage; its metadata are the document's, with `title`, `heading`,
-    `span` (characters of the passage in the document), `score`, of a PDF `page` and `page_label`, and in a hybrid
-    search `confidence`.
+    `headings`, `span` (characters of the passage in the document), `duplicates` (the documents that have the same
+    passage), `score`, of a PDF `page` and `page_label`, and in a hybrid search `confidence`.
 
     Attributes:
         path: The index directory.
@@ -130,7 +130,7 @@ class AveyBVectorStore(VectorStore):
         path: The index directory.
         embedding: A LangChain model for the vectors; None or `AveyBEmbeddings` is our own.
         search_options: Options of `Retriever.search` for every search; `{"mode": "hybrid"}` also finds by words. By
-            default vectors alone rank, and scores are cosines.
+            default vectors alone rank, scores are cosines, and texts that say the same are all given.
         **options: Of `build_index`, where the index is made.
     """
 
@@ -148,7 +148,7 @@ class AveyBVectorStore(VectorStore):
         if isinstance(options.get("model"), VectorsOnly):
             options.setdefault("granularity", "document")
         self._index = Index.open(path, create=True, **options)
-        self._search_options: Any = {"mode": "dense", **(search_options or {})}
+        self._search_options: Any = {"mode": "dense", "fold": False, **(search_options or {})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the index with the embedding that was given; a copy of an index alone takes the one that it records."""

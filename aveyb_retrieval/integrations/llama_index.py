@@ -108,8 +108,9 @@ class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
     Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters in the document, the
-    source relationship names the document, the metadata are the document's with its `title` and `heading` and, of a
-    PDF, `page` and `page_label`.
+    source relationship names the document, the metadata are the document's with its `title`, `heading`, `headings`,
+    `duplicates` (the documents that have the same passage) and, of a PDF, `page` and `page_label`. Into a prompt go
+    title, heading and page.
 
     Args:
         path: The index directory.
@@ -144,12 +145,17 @@ class AveyBRetriever(BaseRetriever):
         return [_passage(hit) for hit in hits]
 
 
+_CITED = ("title", "heading", "page_label")
+
+
 def _passage(hit: Hit) -> NodeWithScore:
     start, stop = hit.span or (0, len(hit.text))
+    metadata = {**hit.metadata, **place(hit)}
     node = TextNode(
         id_=f"{hit.id}#{start}-{stop}",
         text=hit.text[start:stop],
-        metadata={**hit.metadata, **place(hit)},
+        metadata=metadata,
+        excluded_llm_metadata_keys=[name for name in metadata if name not in _CITED or not metadata[name]],
         start_char_idx=start,
         end_char_idx=stop,
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
@@ -225,7 +231,7 @@ class AveyBVectorStore(BasePydanticVectorStore):
             raise ConfigError(
                 f"the query mode {query.mode.value!r} has no equal; use {', '.join(m.value for m in _MODES)}"
             )
-        options: Any = {"mode": _MODES[query.mode], **kwargs}
+        options: Any = {"mode": _MODES[query.mode], "fold": False, **kwargs}
         if query.alpha is not None and options["mode"] == "hybrid":
             options["weight"] = query.alpha
         where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)  # an index gives [] for all

@@ -217,6 +217,7 @@ def _schemas() -> dict[str, Schema]:
     maybe_text, maybe_number, maybe_span = _maybe(_TEXT), _maybe(_WHOLE), _maybe(_SPAN)
     place = {
         "heading": _TEXT,
+        "headings": _list(_TEXT),
         "scores": {**_OBJECT, "additionalProperties": _NUMBER},
         "page": maybe_number,
         "page_label": maybe_text,

@@ -75,7 +75,7 @@ def test_html_loses_what_surrounds_the_text_and_keeps_its_headings(read: Read) -
         "# Pumps\n\nClose the valve,\nthen wait & see.\n\n- one\n- two\n\na | b\n1 | 2\n\n  x\n    y".strip()
     )
     manual = read("c.html", b"<body><h1>Install</h1><pre># become root\nsudo -i</pre>").text
-    assert [words for _, words in outline(manual).headings] == ["Install"]
+    assert [heading.words for heading in outline(manual).headings] == ["Install"]
     inside = read("b.html", b"<body><p>around<main><header><p>kept</header><p>text</main>")
     assert inside.text == "kept\n\ntext"
 
@@ -197,5 +197,5 @@ def test_transcripts_have_times(read: Read) -> None:
     ["````\n```\n# not a heading\n```\n````", "~~~~\n```\n# not a heading\n~~~~", "```py\n# not a heading\n```  "],
 )
 def test_a_listing_ends_with_the_mark_that_it_began_with(listing: str) -> None:
-    assert [words for _, words in outline(f"# a\n\n{listing}\n\n# b\n").headings] == ["a", "b"]
-    assert [words for _, words in outline("# a\n\n```x``` is code\n\n# b\n").headings] == ["a", "b"]
+    assert [heading.words for heading in outline(f"# a\n\n{listing}\n\n# b\n").headings] == ["a", "b"]
+    assert [heading.words for heading in outline("# a\n\n```x``` is code\n\n# b\n").headings] == ["a", "b"]

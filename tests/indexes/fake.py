@@ -74,7 +74,7 @@ class FakeEmbedder:
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
         spans = spans.clip(0, len(text))
-        marks, names = zip((-1, ""), *outline(text).headings, strict=True)
+        marks, names = zip((-1, ""), *((each.start, each.words) for each in outline(text).headings), strict=True)
         headings = tuple(names[bisect_right(marks, start) - 1] for start in spans[:, 0].tolist())
         tokens = None
         if self._codec is not None:

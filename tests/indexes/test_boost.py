@@ -91,7 +91,7 @@ def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
                 {"_id": "none", "text": "zinc", "made": None},
             ]
         )
-        hits = index.search("zinc", boost={"made": {"weight": 1, "half_life": 1}})
+        hits = index.search("zinc", boost={"made": {"weight": 1, "half_life": 1}}, fold=False)
         shares = {hit.id: hit.scores["boost"] / max(h.score - h.scores["boost"] for h in hits) for hit in hits}
         assert shares == pytest.approx({"later": 1, "now": 1, "z": 1, "none": 0}, abs=0.01)
 

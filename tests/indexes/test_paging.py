@@ -158,7 +158,7 @@ def test_pages_are_slices_of_one_ranking(options: dict[str, Any]) -> None:
             paged += page
         found = [(key(hit, unit), hit.score, hit.passage) for hit in paged]
         assert found == [(key(hit, unit), hit.score, hit.passage) for hit in whole], number
-        assert len({each for each, *_ in found}) == len(found) >= (1 if "min_score" in options else 20), number
+        assert len({each for each, *_ in found}) == len(found) >= (1 if "min_score" in options else 10), number
         scores = [hit.score for hit in paged]
         assert scores == sorted(scores, reverse=True), number
 
@@ -189,10 +189,10 @@ def test_pages_of_an_index_are_slices_of_one_ranking(root: Path, options: dict[s
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 def test_equal_texts_have_one_score_and_come_in_the_order_of_documents(root: Path, mode: Any) -> None:
     with Retriever.load(root, model=MODEL) as retriever:
-        hits = retriever.search("pump open", k=280, mode=mode, candidates=500)
+        hits = retriever.search("pump open", k=280, mode=mode, candidates=500, fold=False)
         alike = [hit for hit in hits if hit.text == "pump is open"]
         assert (len(alike), len({hit.score for hit in alike})) == (130, 1)
         assert [hit.id for hit in alike] == sorted(hit.id for hit in alike)
         for k in (5, 20, 60):
-            first = retriever.search("pump open", k=k, mode=mode, candidates=500)
+            first = retriever.search("pump open", k=k, mode=mode, candidates=500, fold=False)
             assert [hit.id for hit in first] == [hit.id for hit in hits[:k]]

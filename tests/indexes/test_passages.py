@@ -14,7 +14,7 @@ from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import estimate_tokens
-from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE, OFFSET, SLOPE
+from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -58,33 +58,46 @@ def test_passages_of_all_documents_are_found(retriever: Retriever, mode: Any) ->
     for hit in hits:
         assert hit.span is not None
         assert hit.passage == hit.text[slice(*hit.span)]
-        assert hit.passages == (Passage(hit.passage, hit.span, hit.score, hit.heading, hit.scores),)
+        assert hit.passages == (
+            Passage(hit.passage, hit.span, hit.score, hit.heading, hit.scores, headings=hit.headings),
+        )
     assert (hits[0].confidence is None) == (mode != "hybrid")
 
 
-def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> None:
-    query = "zinc hull word1"
+def by_their_equation(retriever: Retriever, query: str, words: list[str]) -> tuple[dict[Any, float], dict[Any, float]]:
+    """The scores s(p) of all passages, and their confidence, by id and span."""
     (vector,) = FakeEmbedder().encode_queries([query])
     snapshot = retriever._engine.snapshot
-    hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
     ids = snapshot.passage_numbers(snapshot.tables.numbers("document").tolist())
     spans = dict(zip(ids.tolist(), map(tuple, snapshot.passages(ids).spans.tolist()), strict=True))
-    names = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
-    texts = [names[i >> PASSAGE_BITS].text[slice(*spans[i])].lower().split() for i in ids.tolist()]
-    holding = {w: [any(t.strip(".") == w for t in text) for text in texts] for w in ("zinc", "hull", "word1")}
+    named = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
+    texts = [named[i >> PASSAGE_BITS].text[slice(*spans[i])].lower().split() for i in ids.tolist()]
+    holding = {w: [any(t.strip(".") == w for t in text) for text in texts] for w in words}
     weights = {w: np.log(1 + (len(ids) - sum(h) + 0.5) / (sum(h) + 0.5)) for w, h in holding.items()}
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
     cosine = snapshot.vectors("passage", ids) @ vector
     own = scoring.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
-    expected = {}
+    s = []
     for row, i in enumerate(ids.tolist()):
         beside = [own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1]
-        score = own[row] + scoring.NEIGHBOR * max(beside, default=0)
-        expected[names[i >> PASSAGE_BITS].id, spans[i]] = 1 / (1 + np.exp(-(scoring.SLOPE * score + scoring.OFFSET)))
-    assert len(hits) == len(ids)
+        s.append(float(own[row] + scoring.NEIGHBOR * max(beside, default=0)))
+    best = int(np.argmax(s))
+    others = [x for i, x in zip(ids.tolist(), s, strict=True) if abs(i - int(ids[best])) > 1]
+    margins = [x - max(0.0, *others) if row == best else x - max(0.0, s[best]) for row, x in enumerate(s)]
+    z = scoring.NEAR * cosine[best] + scoring.MARGIN * np.array(margins)
+    z += scoring.CHANCE * np.log(len(ids)) + scoring.OFFSET
+    keys = [(named[i >> PASSAGE_BITS].id, spans[i]) for i in ids.tolist()]
+    return dict(zip(keys, s, strict=True)), dict(zip(keys, (1 / (1 + np.exp(-z))).tolist(), strict=True))
+
+
+def test_hybrid_passages_are_scored_by_their_equation(retriever: Retriever) -> None:
+    query = "zinc hull word1"
+    hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
+    s, expected = by_their_equation(retriever, query, query.split())
+    assert len(hits) == len(expected)
     for hit in hits:
-        assert hit.span is not None
         assert hit.score == hit.confidence == pytest.approx(expected[hit.id, hit.span], abs=1e-4)
+    assert [s[hit.id, hit.span] for hit in hits] == pytest.approx(sorted(s.values(), reverse=True), abs=1e-5)
 
 
 def test_a_document_shows_the_passage_that_is_best_for_its_document(retriever: Retriever) -> None:
@@ -104,7 +117,7 @@ def test_nothing_ties_at_zero(retriever: Retriever) -> None:
     assert len({round(h.score, 9) for h in hits}) > 30
 
 
-def test_near_copies_are_folded(retriever: Retriever) -> None:
+def test_copies_are_folded(retriever: Retriever) -> None:
     hits = retriever.search("zinc anodes protect", k=5, unit="passage")
     assert {hits[0].id, *hits[0].duplicates} == {"rust", "copy"}
     assert len(hits) == 5
@@ -138,6 +151,8 @@ def test_what_is_below_the_least_score_is_left_out(retriever: Retriever) -> None
         some = retriever.search("zinc hull", k=20, min_score=least, **options)
         assert [h.id for h in some] == [h.id for h, s in zip(everything, scale, strict=True) if s >= least]
     assert retriever.search("zinc hull", min_score=1.0) == []
+    with pytest.raises(ConfigError, match=r"min_score=1\.1: a confidence is at most 1"):
+        retriever.search("zinc hull", min_score=1.1)
 
 
 def test_filters_hold_for_passages(retriever: Retriever) -> None:
@@ -202,10 +217,52 @@ def test_maxsim_orders_passages(retriever: Retriever) -> None:
     query = "zinc anodes protect the hull"
     hits = retriever.search(query, k=3, unit="passage", mode="dense", rerank="maxsim")
     assert hits[0].scores["maxsim"] == hits[0].score == pytest.approx(1.0, abs=1e-5)
-    (best, *_) = retriever.search(query, k=3, unit="passage", rerank="maxsim")
-    (before,) = [hit.score for hit in retriever.search(query, k=50, unit="passage") if hit.span == best.span]
-    s = (np.log(before / (1 - before)) - OFFSET) / SLOPE
-    assert best.score == pytest.approx(s + MAXSIM_CONFIDENCE * best.scores["maxsim"], abs=1e-4)
+    (best, *_) = retriever.search("zinc hull", k=3, unit="passage", rerank="maxsim")
+    s, _ = by_their_equation(retriever, "zinc hull", ["zinc", "hull"])
+    assert best.score == pytest.approx(s[best.id, best.span] + MAXSIM_CONFIDENCE * best.scores["maxsim"], abs=1e-4)
+
+
+def test_among_one_or_two_documents_nothing_is_known(tmp_path: Path) -> None:
+    texts = ["zinc protects the hull of a ship", "close the valve", "everybody has thirty days of leave"]
+    for count in (1, 2, 3):
+        rows = [{"_id": str(i), "text": text} for i, text in enumerate(texts[:count])]
+        build_index(rows, tmp_path / str(count), model=FakeEmbedder())
+        with Retriever.load(tmp_path / str(count), model=FakeEmbedder()) as few:
+            units: list[dict[str, Any]] = [{}, {"unit": "passage"}, {"fusion": "rrf"}]
+            for options in units[:2] if count < 3 else units:
+                (best, *others) = few.search("zinc of a hull", **options)
+                assert (best.confidence is None) == (count < 3)
+                kept = few.search("zinc of a hull", min_score=0.99, **options)
+                assert (len(kept) == 1 + len(others)) == (count < 3), "what is not known leaves nothing out"
+
+
+def test_confidence_does_not_grow_with_the_collection() -> None:
+    ids, cosine = np.array([1, 5, 9]) << PASSAGE_BITS, np.array([0.8, 0.3, 0.2], np.float32)
+    score = np.array([1.5, 0.2, 0.1], np.float32)
+
+    def confidence(ids: Any, score: Any, cosine: Any, passages: int) -> Any:
+        best = scoring.foremost(scoring.PassageScores(ids, score, score, cosine))
+        assert best is not None
+        return scoring.confidence(ids, score, best, passages)
+
+    few = confidence(ids, score, cosine, 3)
+    more = np.concatenate([ids, np.arange(100, 1100) << PASSAGE_BITS])
+    more_score, more_cosine = np.append(score, np.full(1000, -0.2)), np.append(cosine, np.full(1000, 0.1))
+    many = confidence(more, more_score, more_cosine, 1003)
+    assert few[0] - 0.05 < many[0] < few[0]
+    assert few[0] > 0.9
+    assert confidence(ids, np.array([1.5, 1.45, 0]), cosine, 3)[0] < few[0], "another one is as good"
+    assert confidence(ids, score, cosine / 4, 3)[0] < few[0], "the best one is far away"
+    assert (np.diff(confidence(ids, score - 2, cosine, 3)) < 0).all()
+
+
+def test_a_hit_prints_in_a_few_lines(tmp_path: Path) -> None:
+    build_index([{"_id": "a", "text": "zinc " * 50_000, "note": "word " * 999}], tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as long:
+        (hit,) = long.search("zinc", passages=20)
+    assert repr(hit).startswith("Hit(id='a', score=")
+    assert len(repr(hit)) < 1500
+    assert "context" not in repr(hit)
 
 
 def test_a_hit_is_json_without_its_text(retriever: Retriever) -> None:

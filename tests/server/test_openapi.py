@@ -83,7 +83,7 @@ VALUES = {
     "return_text": True,
     "add_special_tokens": False,
 }
-OF_PASSAGES = ("per_document", "diversity", "fold")
+OF_PASSAGES = ("per_document", "diversity")
 SIMILAR = {"source_sentence": "word1", "sentences": ["word1 word2", "word3"]}
 
 

@@ -345,6 +345,16 @@ class Embedder:
         ids, offsets = self.tokenizer.encode(text)  # this tokenizer adds no special tokens
         return ids, offsets, np.zeros(len(ids), dtype=bool)
 
+    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Look up the embeddings of a text's tokens, without context: no layer runs.
+
+        Returns:
+            float32 `[T, D]`, unit rows, and int64 `[T, 2]`, the characters of each token.
+        """
+        ids, offsets, _ = self.tokens(text)
+        rows = self.model.embeddings(ids)
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_NORM), np.asarray(offsets)
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """Return one vector per token, prompt included, for late interaction.
 

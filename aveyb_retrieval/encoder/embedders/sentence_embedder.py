@@ -234,6 +234,19 @@ class SentenceEmbedder:
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return np.array(encoding.ids, dtype=np.int32), offsets, np.array(encoding.special_tokens_mask, dtype=bool)
 
+    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Look up the embeddings of a text's tokens, unit rows float32 `[T, D]`, and their characters, int64 `[T, 2]`.
+
+        Raises:
+            ConfigError: the model has no vectors of tokens.
+        """
+        self._check_token_vectors("leave them out")
+        ids, offsets, _ = self.tokens(text, special=False)
+        with torch.inference_mode():
+            table = self.model[0].auto_model.get_input_embeddings()
+            rows = table(torch.from_numpy(ids).long().to(self.model.device)).float()
+        return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), offsets
+
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included.
 

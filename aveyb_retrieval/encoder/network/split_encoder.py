@@ -83,6 +83,12 @@ class SplitEncoder(BatchEncoder, _Module):
         self._inference: InferenceLayers | None = None
         self._graphs: LayerGraphs | None = None
 
+    def embeddings(self, ids: np.ndarray) -> np.ndarray:
+        """Return float32 `[T, D]`, the embeddings of token ids `[T]`."""
+        with torch.inference_mode():
+            rows: np.ndarray = self.embed(torch.from_numpy(ids).to(self.device)).float().cpu().numpy()
+        return rows
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, without what inference prepared."""
         return {**self.__dict__, "_inference": None, "_graphs": None}

@@ -113,6 +113,10 @@ class OnnxModel:
         self.folder, self.config = folder, config
         self._session, self._table = session, table
 
+    def embeddings(self, ids: np.ndarray) -> np.ndarray:
+        """Return float32 `[T, D]`, the embeddings of token ids `[T]`."""
+        return self._table[ids]
+
     @classmethod
     def load(cls, folder: Path, precision: str) -> OnnxModel:
         """Open the ONNX form of a model folder.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import sentencex
@@ -39,6 +39,14 @@ _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a pa
 _LARGEST_PART = 1 << 15  # characters given to sentencex at once; unpaired quotes cost it their number's square
 
 
+class Heading(NamedTuple):
+    """A heading: the characters `[start, stop)` of its lines, and its words."""
+
+    start: int
+    stop: int
+    words: str
+
+
 @dataclass(frozen=True)
 class Outline:
     """What a text consists of.
@@ -46,25 +54,25 @@ class Outline:
     places: int64 `[n]`, ascending: the characters at which headings, paragraphs and sentences begin. A heading goes
         with what follows it: where a paragraph begins right behind a heading is no place.
     kinds: int64 `[n]`: HEADING, PARAGRAPH or SENTENCE (also list items and rows of tables).
-    headings: (place, words) of each heading, ascending.
+    headings: ascending.
     """
 
     places: np.ndarray
     kinds: np.ndarray
-    headings: list[tuple[int, str]]
+    headings: list[Heading]
 
 
 def outline(text: str) -> Outline:
     """Find the outline of a text, in time that grows linearly with it."""
     places: list[tuple[int, int]] = []
-    headings: list[tuple[int, str]] = []
+    headings: list[Heading] = []
     behind_heading = False
     for start, stop, kind, heading in _blocks(text.splitlines(keepends=True)):
         if not behind_heading:
             places.append((start, kind))
         behind_heading = heading is not None
         if heading is not None:
-            headings.append((start, heading))
+            headings.append(Heading(start, stop, heading))
         else:
             places += ((place, SENTENCE) for place in _sentences(text, start, stop))
     table = np.array(places, dtype=np.int64).reshape(-1, 2)

@@ -143,9 +143,9 @@ class _Cutter:
             begins = [0, *(self._overlapping(*pair) for pair in pairwise(begins))]
             firsts = [self._token(begin) for begin in begins]
         spans = [self._trimmed(*pair) for pair in zip(begins, stops, strict=True)]
-        marks = [place for place, _ in self._outline.headings]
+        marks = [heading.start for heading in self._outline.headings]
         above = [bisect_right(marks, start) - 1 for start, _ in spans]
-        headings = tuple(self._outline.headings[i][1] if i >= 0 else "" for i in above)
+        headings = tuple(self._outline.headings[i].words if i >= 0 else "" for i in above)
         return Cuts(np.array([firsts, ends], dtype=np.int64).T, np.array(spans, dtype=np.int64), headings)
 
     def _begins(self) -> Iterator[int]:

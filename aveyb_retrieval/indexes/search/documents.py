@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.indexes.engines.base import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search.copies import Copies
 from aveyb_retrieval.indexes.search.scoring import (
     Match,
     background,
     best_by_document,
     first_of_each,
+    foremost,
     nearest_documents,
+    nearest_vectors,
     with_neighbors,
 )
 from aveyb_retrieval.indexes.search.search import Best, Search
@@ -23,13 +27,14 @@ from aveyb_retrieval.indexes.types import inner_products
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aveyb_retrieval.indexes.search.scoring import Near, PassageScores
+    from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
     from aveyb_retrieval.indexes.search.search import Query, Ranked
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
 WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
 EACH = 3  # passages of a longer document that are taken from each ranking of passages
+COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 LISTED = 4  # passages that the ranking by words has for each candidate, as the one by vectors has
 
 
@@ -101,13 +106,68 @@ class DocumentSearch(Search):
         return [Match(doc, score) for doc, score in scoring.ranked(summed)]
 
     def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
-        options, least = self._options, self._options.min_score
+        options, least = self._options, self._least
         if least is None:
             return part
         if options.mode != "hybrid" or options.rerank is not None:
             return [match for match in part if match.score >= least]
         best = self._best_of(ranked.query, [match.doc for match in part], 1)
         return [match for match in part if match.doc in best and (best[match.doc][0].confidence or 0.0) >= least]
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    def _choose(self, ranked: Ranked, parts: Iterable[list[Match]]) -> list[Match]:
+        """Take the best; copies of a better document are named beside it, as far as the last hit."""
+        if not self._options.fold:
+            return super()._choose(ranked, parts)
+        chosen: list[Match] = []
+        copies, duplicates, known = Copies(), dict[int, list[int]](), set[int]()
+        for part in parts:
+            alike = self._of_one_length([match.doc for match in [*chosen, *part]])
+            for doc in (match.doc for match in chosen if match.doc in alike - known):
+                copies.find_or_remember(doc, self._beginning(ranked.query, [doc])[doc], partial(self._whole_text, doc))
+            known |= alike
+            beginnings: dict[int, str] = {}
+            for at, match in enumerate(part):
+                doc = match.doc
+                if doc in alike:
+                    if doc not in beginnings:  # read as they are needed, those that come next together
+                        following = [each.doc for each in part[at : at + self._options.last] if each.doc in alike]
+                        beginnings = self._beginning(ranked.query, following)
+                    first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
+                    if first is not None:
+                        duplicates.setdefault(first, []).append(doc)
+                        continue
+                chosen.append(match)
+                if len(chosen) == self._options.last:
+                    break
+            if len(chosen) == self._options.last:
+                break
+        ranked.duplicates.update(self._names(duplicates))
+        return chosen
+
+    def _of_one_length(self, docs: list[int]) -> set[int]:
+        """The documents that have about as many passages as another: only these can be copies."""
+        if "passage" not in self._view.info.kinds:
+            return set(docs)
+        numbers = np.unique(np.array(docs, np.int64))
+        counts = self._view.passage_counts(numbers)
+        order = np.argsort(counts, kind="stable")
+        order = order[counts[order] > 0]
+        near = np.flatnonzero(np.diff(counts[order]) <= counts[order][:-1] // 10)  # blank lines may move a cut
+        return set(numbers[order][np.union1d(near, near + 1)].tolist())
+
+    def _beginning(self, query: Query, docs: list[int]) -> dict[int, str]:
+        """The first passages of documents, or the documents where there are no passages, by number."""
+        if "passage" not in self._view.info.kinds:
+            return {doc: self._whole_text(doc) for doc in docs}
+        texts = self._texts(query, [doc << PASSAGE_BITS for doc in docs])
+        return {number >> PASSAGE_BITS: text for number, text in texts.items()}
+
+    def _whole_text(self, doc: int) -> str:
+        found = self._view.documents([doc], ("text",))
+        self._check_stored("document", [doc], found)
+        return found[doc].text
 
     # --- passages ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +219,8 @@ class DocumentSearch(Search):
         scored = self._scored(query, self._promising(query, np.array(docs, np.int64)))
         hybrid = self._options.mode == "hybrid"
         if hybrid:
-            scored = self._with_neighbors(query, scored, count + 2)
+            query.foremost = query.foremost or self._foremost(query)
+            scored = self._with_confidence(query, self._with_neighbors(query, scored, count + 2))
         order = first_of_each(scored.ids[np.lexsort((scored.ids, -scored.score))], count)
         scored = scored.take(np.searchsorted(scored.ids, order))
         parts = scored.parts()
@@ -169,6 +230,15 @@ class DocumentSearch(Search):
             one = Best(number, score, dict(zip(parts, row, strict=True)), score if hybrid else None)
             best.setdefault(number >> PASSAGE_BITS, []).append(one)
         return best
+
+    def _foremost(self, query: Query) -> Foremost | None:
+        """The best passage of all: among the first by vectors and by words, whatever documents are asked for."""
+        if query.near is None or not len(query.near):  # documents were ranked by their own vectors
+            (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
+            query.found(near)
+        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query)]))
+        there = self._passages_there(query, with_neighbors(first)).numbers
+        return foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
 
     def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
         """Score passages together with their neighbors; of a longer document the `most` best."""
@@ -201,7 +271,7 @@ class DocumentSearch(Search):
         self._check_stored("document", others, whole)
         return {m.doc: texts[best[m.doc]] if m.doc in best else whole[m.doc].text for m in part}
 
-    def _with_maxsim(self, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
         first = [(match.doc, match.score) for match in part]
         if self._options.fusion == "rrf":
             return scoring.reciprocal_rank([first, scoring.ranked(maxsim)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect, bisect_left
-from collections import Counter
+import reprlib
+from bisect import bisect_left
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -16,17 +16,25 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aveyb_retrieval.documents.pages import Pages
+    from aveyb_retrieval.documents.pages import Page, Pages
     from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
-    from aveyb_retrieval.indexes.store.words import Finder, Found
 
-OF_FIRST = ("span", "heading", "page", "page_label", "page_unit", "pages")  # what a hit takes from its best passage
+# What of passages and hits is read when it is asked for.
+CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages")
+LATER = ("text", "metadata", "highlights", "best_sentence", *CITED)
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 100
+_BRIEF.maxdict = 10
 
 
-class _Paged:
-    """What has a page."""
+class _Shown:
+    """What has a page, is read when it is asked for, and prints in a few lines.
+
+    Printed texts are cut, and what is empty or was not asked for is left out.
+    """
 
     page: int | None
     page_label: str | None
@@ -36,148 +44,6 @@ class _Paged:
     def place(self) -> str:
         """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
         return "" if self.page is None else f"{self.page_unit} {self.page_label}"
-
-
-@dataclass(frozen=True)
-class Passage(_Paged):
-    """A passage of a document.
-
-    Attributes:
-        text: Its text.
-        span: Its characters `[start, end)` in the document's text.
-        score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
-            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one.
-        heading: The nearest heading over it, "" where there is none.
-        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25 where a word counts
-            once; not on the scale of `Hit.scores`).
-        page: The page of the sentence that holds most words of the query, counted from 1, else that on which the
-            passage begins; None where the document has no pages.
-        page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
-        pages: The first and the last page of the passage.
-    """
-
-    text: str
-    span: tuple[int, int]
-    score: float
-    heading: str = ""
-    scores: dict[str, float] = field(default_factory=dict)
-    page: int | None = None
-    page_label: str | None = None
-    page_unit: str | None = None
-    pages: tuple[int, int] | None = None
-
-
-class Chosen(NamedTuple):
-    """A passage to show: its characters in the document's text, itself, the heading over it, and its scores."""
-
-    span: tuple[int, int]
-    text: str
-    heading: str
-    score: float
-    scores: dict[str, float]
-
-
-def _make_passage(chosen: Chosen, pages: Pages | None, find: Finder) -> Passage:
-    """Make what is shown of one passage of a document."""
-    span, text, heading, score, scores = chosen
-    if pages is None:
-        return Passage(text, span, score, heading, scores)
-    first, last = pages.range(*span)
-    best = _best_sentence(text, span[0], pages, find(text)) if first.number < last.number else None
-    page = first if best is None else pages.at(best[0])
-    numbers = (first.number, last.number)
-    return Passage(text, span, score, heading, scores, page.number, page.label, page.unit, numbers)
-
-
-def _best_sentence(text: str, start: int, pages: Pages | None, words: list[Found]) -> tuple[int, int] | None:
-    """Which characters of a passage are the sentence with most different words of those found, the first of several.
-
-    Of a sentence that goes on over page breaks, the parts on each page are compared. None where none are found.
-    """
-    if not words:
-        return None
-    breaks = [at - start for at in pages.starts if start < at < start + len(text)] if pages else []
-    starts = sorted({0, *outline(text).places.tolist(), *breaks})
-    held = Counter(place for place, _ in {(bisect(starts, found.start), found.word) for found in words})
-    best = max(held, key=lambda place: (held[place], -place))  # the number of the sentence, from 1
-    sentence = text[starts[best - 1] : starts[best] if best < len(starts) else None]
-    first = start + starts[best - 1] + len(sentence) - len(sentence.lstrip())
-    return first, first + len(sentence.strip())
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Spans in order; those that overlap are one."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(set(spans)):
-        if joined and start < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((start, stop))
-    return tuple(joined)
-
-
-@dataclass(frozen=True)
-class Hit(_Paged):
-    """One document found, or one passage with `unit="passage"`.
-
-    `text`, `metadata`, `highlights` and `best_sentence` are read when they are first asked for, for all hits of the
-    search at once, from the version that was searched; a copy, `pickle` and `dataclasses.asdict` read them. Where that
-    version cannot be read any more, as the retriever was closed or the files are gone, this is an error.
-
-    Attributes:
-        id: Of the document.
-        score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode; in "hybrid"
-            mode the fused score for documents and the confidence for passages; what the reranker gave, if there is one.
-        text: The whole text of the document.
-        title: Its title.
-        metadata: Its other fields.
-        passage: The text of the best passage; None where the index has no passages or the document no text.
-        span: Its characters `[start, end)` in `text`.
-        passages: The best passages, best first; one with `unit="passage"`.
-        heading: The nearest heading over the best passage, "" where there is none.
-        context: The best passage with its neighbors, None unless asked for.
-        context_span: Its characters `[start, end)` in `text`.
-        confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
-            queries ("hybrid" mode only, else None). It is calibrated for the best hit, and too high for those below:
-            docs/ranking.md has the figures.
-        duplicates: Ids of the documents in which nearly the same passage was found and folded into this hit, as far as
-            they rank above the last hit.
-        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: the highest
-            score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
-        page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
-        page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
-        pages: The first and the last page of the best passage.
-        highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
-            them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
-            without passages. Empty where a vector was searched for.
-        best_sentence: The characters in `text` of the best passage's sentence that holds most of these words, the first
-            of several; None where it holds none.
-        index: The name of its index where several are searched together, else None.
-    """
-
-    id: str
-    score: float
-    text: str
-    title: str
-    metadata: dict[str, Any]
-    passage: str | None = None
-    span: tuple[int, int] | None = None
-    passages: tuple[Passage, ...] = ()
-    heading: str = ""
-    context: str | None = None
-    context_span: tuple[int, int] | None = None
-    confidence: float | None = None
-    duplicates: tuple[str, ...] = ()
-    scores: dict[str, float] = field(default_factory=dict)
-    page: int | None = None
-    page_label: str | None = None
-    page_unit: str | None = None
-    pages: tuple[int, int] | None = None
-    highlights: tuple[tuple[int, int], ...] = field(default_factory=tuple)
-    best_sentence: tuple[int, int] | None = field(default_factory=lambda: None)
-    index: str | None = None
 
     if not TYPE_CHECKING:
 
@@ -191,7 +57,187 @@ class Hit(_Paged):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has all that can be asked for."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # a dataclass
+
+    def __repr__(self) -> str:
+        known = ((name, value) for name, value in self.__dict__.items() if value not in (None, "", (), {}))
+        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_unread"]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Passage(_Shown):
+    """A passage of a document.
+
+    Attributes:
+        text: Its text.
+        span: Its characters `[start, end)` in the document's text.
+        score: What orders the passages of a hit, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode,
+            the confidence in "hybrid" mode; with `unit="passage"`, what the reranker gave, if there is one.
+        heading: The nearest heading over its best sentence, "" where there is none.
+        scores: What the score was made of: "dense" (cosine with the query) and "lexical" (BM25 where a word counts
+            once; not on the scale of `Hit.scores`).
+        page: The page of its best sentence, counted from 1, else that on which the passage begins; None where the
+            document has no pages.
+        page_label: What the document calls that page, such as "iv".
+        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
+        pages: The first and the last page of the passage.
+        headings: All headings that parts of it are under, in order.
+    """
+
+    # those of `CITED` have no plain default, which the class would have in their place
+    text: str
+    span: tuple[int, int]
+    score: float
+    heading: str = field(default_factory=str)
+    scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = field(default_factory=lambda: None)
+    page_label: str | None = field(default_factory=lambda: None)
+    page_unit: str | None = field(default_factory=lambda: None)
+    pages: tuple[int, int] | None = field(default_factory=lambda: None)
+    headings: tuple[str, ...] = field(default_factory=tuple)
+
+
+class Chosen(NamedTuple):
+    """A passage to show: its characters in the document's text, itself, the heading over it, and its scores."""
+
+    span: tuple[int, int]
+    text: str
+    heading: str
+    score: float
+    scores: dict[str, float]
+
+
+class _Unshown:
+    """What a passage is cited by, of which nothing is found before it is asked for."""
+
+    def __init__(self, chosen: Chosen, pages: Pages | None, sentences: Sentences) -> None:
+        self._chosen = chosen
+        self._pages = pages
+        self._sentences = sentences
+
+    @cached_property
+    def _cited(self) -> Cited:
+        (start, stop), text, heading, *_ = self._chosen
+        breaks = [at - start for at in self._pages.starts if start < at < stop] if self._pages else []
+        return self._sentences.cite(text, heading, breaks)
+
+    @property
+    def best_sentence(self) -> Span | None:
+        found, start = self._cited.sentence, self._chosen.span[0]
+        return None if found is None else (start + found[0], start + found[1])
+
+    @property
+    def heading(self) -> str:
+        return self._cited.heading
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return self._cited.headings
+
+    @property
+    def pages(self) -> tuple[int, int] | None:
+        if self._pages is None:
+            return None
+        first, last = self._pages.range(*self._chosen.span)
+        return first.number, last.number
+
+    @property
+    def page(self) -> int | None:
+        return None if self._page is None else self._page.number
+
+    @property
+    def page_label(self) -> str | None:
+        return None if self._page is None else self._page.label
+
+    @property
+    def page_unit(self) -> str | None:
+        return None if self._page is None else self._page.unit
+
+    @property
+    def _page(self) -> Page | None:
+        if self._pages is None:
+            return None
+        first, last = self._pages.range(*self._chosen.span)
+        best = self.best_sentence if first.number < last.number else None
+        return first if best is None else self._pages.at(best[0])
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order; those that overlap are one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(set(spans)):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
+
+
+@dataclass(frozen=True, repr=False)
+class Hit(_Shown):
+    """One document found, or one passage with `unit="passage"`.
+
+    What `LATER` names is read when it is first asked for, texts and metadata for all hits of the search at once, from
+    the version that was searched; a copy, `pickle` and `dataclasses.asdict` read them. Where that version cannot be
+    read any more, as the retriever was closed or the files are gone, this is an error.
+
+    Attributes:
+        id: Of the document.
+        score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical" mode; in "hybrid"
+            mode the fused score for documents and the confidence for passages; what the reranker gave, if there is one.
+        text: The whole text of the document.
+        title: Its title.
+        metadata: Its other fields.
+        passage: The text of the best passage; None where the index has no passages or the document no text.
+        span: Its characters `[start, end)` in `text`.
+        passages: The best passages, best first; one with `unit="passage"`.
+        heading: The nearest heading over the best passage's best sentence, "" where there is none.
+        headings: All headings that parts of the best passage are under, in order.
+        context: The best passage with its neighbors, None unless asked for.
+        context_span: Its characters `[start, end)` in `text`.
+        confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
+            queries ("hybrid" mode only, else None). It is calibrated for the best hit, and too high for those below:
+            docs/ranking.md has the figures.
+        duplicates: Ids of the documents that say the same, or in which the same passage was found, and that were folded
+            into this hit, as far as they rank above the last hit.
+        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: the highest
+            score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
+        page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
+        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
+        pages: The first and the last page of the best passage.
+        highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
+            them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
+            without passages. Empty where a vector was searched for.
+        best_sentence: The characters in `text` of the best passage's sentence that comes nearest to the query's words:
+            `aveyb_retrieval.indexes.search.sentences` says how. None where a vector was searched for, or only words and
+            the passage holds none.
+        index: The name of its index where several are searched together, else None.
+    """
+
+    id: str
+    score: float
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    passage: str | None = None
+    span: tuple[int, int] | None = None
+    passages: tuple[Passage, ...] = ()
+    heading: str = field(default_factory=str)
+    headings: tuple[str, ...] = field(default_factory=tuple)
+    context: str | None = None
+    context_span: tuple[int, int] | None = None
+    confidence: float | None = None
+    duplicates: tuple[str, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
+    page: int | None = field(default_factory=lambda: None)
+    page_label: str | None = field(default_factory=lambda: None)
+    page_unit: str | None = field(default_factory=lambda: None)
+    pages: tuple[int, int] | None = field(default_factory=lambda: None)
+    highlights: tuple[tuple[int, int], ...] = field(default_factory=tuple)
+    best_sentence: tuple[int, int] | None = field(default_factory=lambda: None)
+    index: str | None = None
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
@@ -201,17 +247,14 @@ class Hit(_Paged):
         return {name: deepcopy(value) if isinstance(value, dict) else value for name, value in found.items()}
 
 
-LATER = ("text", "metadata", "highlights", "best_sentence")  # what of a hit is read when it is asked for
-
-
 class Later:
     """What the hits of one search have that was not read yet: for all of them in one read, from what was searched."""
 
-    def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], find: Finder) -> None:
-        """Keep some documents by number, their view where it lasts, and what finds the query's words in a text."""
+    def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
+        """Keep some documents by number, their view where it lasts, and what finds words and sentences."""
         self._view = view if view.lasting else None
         self._documents = documents
-        self.find = find
+        self.sentences = sentences
 
     @cached_property
     def texts(self) -> dict[int, str]:
@@ -235,10 +278,21 @@ class Later:
 class _Unread:
     """The same of one hit. `parts` are the characters of the document's text that are shown, with where they begin."""
 
-    def __init__(self, document: StoredDocument, parts: Sequence[tuple[int, str]], later: Later) -> None:
+    def __init__(
+        self, document: StoredDocument, parts: Sequence[tuple[int, str]], first: Passage | None, later: Later
+    ) -> None:
         self._document = document
         self._parts = parts
+        self._first = first
         self._later = later
+
+    def __getattr__(self, name: str) -> Any:
+        """What a hit has of its best passage."""
+        if name not in LATER:
+            raise AttributeError(name)
+        if self._first is None:
+            return {"heading": "", "headings": ()}.get(name)
+        return getattr(self._first, name)
 
     @property
     def text(self) -> str:
@@ -251,15 +305,8 @@ class _Unread:
     @property
     def highlights(self) -> tuple[tuple[int, int], ...]:
         parts = self._parts or [(0, self.text[:BEGINNING])]
-        find = self._later.find
+        find = self._later.sentences.find
         return _joined((start + word.start, start + word.stop) for start, text in parts for word in find(text))
-
-    @property
-    def best_sentence(self) -> tuple[int, int] | None:
-        if not self._parts:
-            return None
-        (start, text), origin = self._parts[0], self._document.origin
-        return _best_sentence(text, start, origin.pages if origin else None, self._later.find(text))
 
 
 def make_hit(
@@ -278,7 +325,7 @@ def make_hit(
     `context` are the characters of the first passage with others, and their text.
     """
     pages = document.origin.pages if document.origin else None
-    passages = tuple(_make_passage(each, pages, later.find) for each in chosen)
+    passages = tuple(_make_passage(each, pages, later.sentences) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
@@ -295,13 +342,20 @@ def make_hit(
         "duplicates": duplicates,
         "scores": scores,
         "index": document.of_index,
-        "heading": "",
-        **{name: getattr(first, name) if first else None for name in OF_FIRST if first or name != "heading"},
-        "_unread": _Unread(document, parts, later),
+        "span": first.span if first else None,
+        "_unread": _Unread(document, parts, first, later),
     }
     hit = object.__new__(Hit)
     hit.__dict__.update(known)
     return hit
+
+
+def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> Passage:
+    """Make what is shown of one passage of a document."""
+    passage = object.__new__(Passage)
+    known = {"text": chosen.text, "span": chosen.span, "score": chosen.score, "scores": chosen.scores}
+    passage.__dict__.update(known, _unread=_Unshown(chosen, pages, sentences))
+    return passage
 
 
 _LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit

@@ -52,7 +52,7 @@ class Document:
         if self.title:
             return self.title
         headings = outline(self.text[:_BEGINNING]).headings
-        return headings[0][1] if headings else self.id
+        return headings[0].words if headings else self.id
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""

@@ -54,10 +54,10 @@ class SearchOptions(TypedDict, total=False):
         per_document: With passages, at most this many of one document; None (default) for any number.
         diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one is put back (maximal
             marginal relevance, Carbonell and Goldstein 1998, over passage vectors).
-        fold: With passages, whether near copies of a better passage are left out and named in `Hit.duplicates`.
-            Default True.
-        min_score: Leave out hits below this: on the scale of `Hit.confidence` in a hybrid search without `rerank`, else
-            of `Hit.score`.
+        fold: Whether copies of a better document, or of a better passage, are left out and named in `Hit.duplicates`:
+            those with the same words, whatever their case, spaces and punctuation. Default True.
+        min_score: Leave out hits below this: on the scale of `Hit.confidence` (0 to 1) in a hybrid search without
+            `rerank`, else of `Hit.score`. Where the confidence is not known, none are left out.
         passages: How many passages to give with each document. Default 1.
         context: Also give the passage with this many neighbors on each side; None (default) does not.
         candidates: How many documents or passages each ranking, by vectors and by words, gives to the first step of
@@ -108,7 +108,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
 _LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1, "offset": 0}
 _NEVER_NONE = ("k", "passages", "candidates", "offset")
 _SHARES = ("weight", "diversity")
-_OF_PASSAGES = ("per_document", "diversity", "fold")
+_OF_PASSAGES = ("per_document", "diversity")
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,7 @@ class Options:
         options._check(built)
         if not isinstance(options.operators, bool):
             raise ConfigError(f"operators={options.operators!r}: must be True or False")
+        options._check_least()
         read_boost({} if options.boost is None else options.boost)  # only for its errors
         options._check_unit(built)
         object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
@@ -187,7 +188,6 @@ class Options:
         for name in _SHARES:
             if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
                 raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
-        self._check_least()
         if not (self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or _is_name(self.rerank)):
             raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
         if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):

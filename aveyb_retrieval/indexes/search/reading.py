@@ -136,10 +136,10 @@ def _page(document: Document, place: int) -> int | None:
 def sections(document: Document) -> list[Section]:
     """Return the headings of a document with what stands under each, in order."""
     found = outline(document.text).headings
-    ends = [place for place, _ in found[1:]] + [len(document.text)]
+    ends = [heading.start for heading in found[1:]] + [len(document.text)]
     return [
-        Section(heading, (place, end), _page(document, place))
-        for (place, heading), end in zip(found, ends, strict=True)
+        Section(heading.words, (heading.start, end), _page(document, heading.start))
+        for heading, end in zip(found, ends, strict=True)
     ]
 
 

@@ -442,11 +442,14 @@ class Retriever:
     ) -> list[list[tuple[str, float]]]:
         """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs.
 
+        Copies are not folded unless `fold=True` asks for it.
+
         Raises:
             InputError, ConfigError: as `search`; or `queries` is one string.
         """
         if isinstance(queries, str):
             raise InputError(f"queries={queries!r} is one string; give a list of queries, as [{queries!r}]")
+        options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
             return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]

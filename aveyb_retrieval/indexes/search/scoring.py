@@ -4,7 +4,6 @@ How well passages answer a query: vectors and words together, on a scale that is
 
     r(p) = COSINE * (cos(p) - background) + coverage(p)      background: the mean cosine of all documents with the query
     s(p) = r(p) + NEIGHBOR * max(r(p - 1), r(p + 1))         neighbors in the same document
-    confidence(p) = 1 / (1 + exp(-(SLOPE * s(p) + OFFSET)))
 
     with rerank="maxsim":  s(p) + MAXSIM_CONFIDENCE * maxsim(p)
                            maxsim: the mean over the query's tokens of the highest cosine
@@ -13,6 +12,14 @@ How well passages answer a query: vectors and words together, on a scale that is
 
 `coverage` is the share of the query's words, weighed by their inverse frequency, that the passage holds. Neither part
 is divided by the best one of the query, so that equal numbers mean the same for every query.
+
+How sure it is that a passage answers, by what hardly depends on how many there are (`CHANCE`: the best of more passages
+comes nearer by chance):
+
+    confidence(p) = 1 / (1 + exp(-(NEAR * cos(b) + MARGIN * m(p) + CHANCE * ln(passages) + OFFSET)))
+    b:     the passage with the highest s
+    m(b) = s(b) - max(0, the highest s of another passage that is no neighbor of b)
+    m(p) = s(p) - max(0, s(b))                                                    any other passage
 
 Boosts: what metadata say moves the candidates, after all that scores them and before the best are taken.
 
@@ -305,14 +312,15 @@ COSINE = 1.5
 NEIGHBOR = 0.3
 MAXSIM_CONFIDENCE = 1.5
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
-SLOPE, OFFSET = 1.85, -2.95  # fitted by benchmarks/cpu/confidence.py
+NEAR, MARGIN, CHANCE, OFFSET = 7.3, 7.1, -0.25, -3.7  # fitted by benchmarks/cpu/confidence.py
+FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
 @dataclass(frozen=True)
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them, and `shown` is what hits show: its calibrated form, the confidence, of a hybrid search, which
+    `score` orders them, and `shown` is what hits show: of a hybrid search the confidence, once it is known, which
     orders them alike, else the same. `near` is the part of the vectors in r(p).
     """
 
@@ -356,20 +364,51 @@ def score_hybrid(ids: IntArray, cosine: FloatArray, words: WordScores, backgroun
     near = COSINE * (cosine - background)
     own = _together(near, words, 0.5)
     score = own + NEIGHBOR * better_neighbor(ids, own)
-    confidence = (1 / (1 + np.exp(-(SLOPE * score + OFFSET)))).astype(np.float32)
-    return PassageScores(ids, score, confidence, cosine, words, near)
+    return PassageScores(ids, score, score, cosine, words, near)
+
+
+class Foremost(NamedTuple):
+    """The best passage for a query: its number, its s, the next one's s, and its cosine."""
+
+    number: int
+    score: float
+    following: float
+    cosine: float
+
+
+def foremost(scored: PassageScores) -> Foremost | None:
+    """Find the best of some passages and how good the next one is that is no neighbor of it; None of none."""
+    if scored.cosine is None or not len(scored.ids):
+        return None
+    best = int(np.argmax(scored.score))
+    number = int(scored.ids[best])
+    following = scored.score[np.abs(scored.ids - number) > 1].max(initial=0.0)
+    return Foremost(number, float(scored.score[best]), float(following), float(scored.cosine[best]))
+
+
+def margins(ids: IntArray, score: FloatArray, best: Foremost) -> FloatArray:
+    """How far passages `[n]` with scores s `[n]` are below the best one, or it above the next one: m(p)."""
+    return np.where(ids == best.number, score - best.following, score - max(best.score, 0.0))
+
+
+def confidence(ids: IntArray, score: FloatArray, best: Foremost, passages: int) -> FloatArray:
+    """Estimate the probability that each passage answers, `[n]`: it orders them as their scores s `[n]` do.
+
+    Args:
+        ids: Their numbers.
+        score: s.
+        best: Of all passages.
+        passages: How many the index has.
+    """
+    common = NEAR * best.cosine + CHANCE * math.log(max(passages, 1)) + OFFSET
+    found: FloatArray = (1 / (1 + np.exp(-(common + MARGIN * margins(ids, score, best))))).astype(np.float32)
+    return found
 
 
 def best_by_document(ids: IntArray, values: FloatArray) -> dict[int, float]:
     """The highest value `[n]` of the passages of each document, by its number; passages `[n]`, ascending."""
     docs, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
     return dict(zip(docs.tolist(), np.maximum.reduceat(values, first).tolist() if len(ids) else (), strict=True))
-
-
-def with_maxsim(confidence: FloatArray, maxsim: FloatArray) -> FloatArray:
-    """Add late interaction `[n]` to the hybrid scores s of passages, which come as their confidence `[n]`."""
-    clipped = np.clip(confidence, 1e-6, 1 - 1e-6)
-    return (np.log(clipped / (1 - clipped)) - OFFSET) / SLOPE + MAXSIM_CONFIDENCE * maxsim
 
 
 def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:

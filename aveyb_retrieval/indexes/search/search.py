@@ -9,7 +9,6 @@ ranking, and a first page costs one step.
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,24 +19,27 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
+from aveyb_retrieval.indexes.search.copies import Copies
 from aveyb_retrieval.indexes.search.hits import Chosen, Later, make_hit
 from aveyb_retrieval.indexes.search.operators import ask, suggest, with_synonyms
 from aveyb_retrieval.indexes.search.result import Result
 from aveyb_retrieval.indexes.search.scoring import (
+    FEWEST,
     NO_COSINES,
     Match,
     Near,
     PassageScores,
     WordScores,
     background,
+    foremost,
     gains,
     nearest_vectors,
     score_hybrid,
     unit_queries,
-    with_maxsim,
     with_neighbors,
     word_weights,
 )
+from aveyb_retrieval.indexes.search.sentences import Sentences
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import inner_products
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.options import Options
+    from aveyb_retrieval.indexes.search.scoring import Foremost
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder, Language
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
@@ -69,6 +72,8 @@ class Query:
         passages: The passages that were read, with which of the words they hold (not in dense mode).
         shown: What is shown of passages, as far as it was read.
         cosines: Of the passages that were compared with it.
+        scores: s of the passages that were ranked, by number.
+        foremost: The best passage of the first step, once it is needed.
         near, by_words: The passages that the first step found by vectors and, once they are asked for, by words, best
             first.
         beside: What the words are found by besides: with their accents, and without.
@@ -92,6 +97,8 @@ class Query:
         self.passages: StoredPassages | None = None
         self.shown: dict[int, ShownPassage] = {}
         self.cosines = NO_COSINES
+        self.scores: dict[int, float] = {}
+        self.foremost: Foremost | None = None
         self.near: IntArray | None = None
         self.by_words: IntArray | None = None
         self.beside = beside
@@ -125,7 +132,7 @@ class Ranked:
     """What was found for a query, best first, and every score that was computed: name, key, value.
 
     Keys are numbers of documents or, in a search for passages, of passages. `confidence` has that of passages in hybrid
-    mode, `duplicates` the ids of documents that near copies of a passage were found in.
+    mode, `duplicates` the ids of documents that copies of a match were found in.
     """
 
     query: Query
@@ -172,6 +179,18 @@ class Search(ABC):
                 f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
                 "with token_vectors='int8' (--token-vectors int8), or use rerank='maxsim', which encodes texts again"
             )
+
+    @property
+    def _knows_confidence(self) -> bool:
+        """Whether there are enough documents to compare with, and both words and vectors."""
+        return self._options.mode == "hybrid" and self._view.info.documents >= FEWEST
+
+    @property
+    def _least(self) -> float | None:
+        """The least score asked for; None where none is, or where it is a confidence and that is not known."""
+        options = self._options
+        on_confidence = options.mode == "hybrid" and options.rerank is None
+        return None if on_confidence and not self._knows_confidence else options.min_score
 
     @property
     def needs_text(self) -> bool:
@@ -232,7 +251,7 @@ class Search(ABC):
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
         spans = self._spans(query, numbers)
-        later = Later(self._view, documents, query.finder(self._rules))
+        later = Later(self._view, documents, self._sentences(query))
         hits = []
         for match in ranked.matches:
             key = self._key(match)
@@ -245,12 +264,23 @@ class Search(ABC):
                     [_chosen(each, spans, query.shown) for each in mine],
                     ranked.scores_of(key),
                     context=None if context is None else _together(context, spans, query.shown),
-                    confidence=mine[0].confidence if mine else None,
+                    confidence=mine[0].confidence if mine and self._knows_confidence else None,
                     duplicates=ranked.duplicates.get(key, ()),
                     later=later,
                 )
             )
         return hits
+
+    def _sentences(self, query: Query) -> Sentences:
+        """Return what finds a query's words and sentences; the model is not loaded for a search of words."""
+        words = query.words
+        model = self._model if words and self._options.mode != "lexical" else None
+        return Sentences(
+            query.text,
+            query.finder(self._rules),
+            lambda: dict(zip(words, self._weights(query).tolist(), strict=True)),
+            model,
+        )
 
     @abstractmethod
     def _best_passages(self, ranked: Ranked) -> dict[int, list[Best]]:
@@ -341,7 +371,7 @@ class Search(ABC):
         """Return by key the text of each match that is looked at again."""
 
     @abstractmethod
-    def _with_maxsim(self, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
         """Add late interaction to the scores of a hybrid search, both by key."""
 
     def _reranked(self, ranked: Ranked, part: list[Match]) -> list[Match]:
@@ -349,7 +379,7 @@ class Search(ABC):
         options, query = self._options, ranked.query.text
         if options.rerank in rerank.LATE_INTERACTION:
             name, found = "maxsim", self._maxsim(ranked, part)
-            scores = self._with_maxsim(part, found) if options.mode == "hybrid" else found
+            scores = self._with_maxsim(ranked.query, part, found) if options.mode == "hybrid" else found
         else:
             assert options.rerank is not None  # else there is nothing to do
             name, texts = "cross-encoder", self._closest_texts(ranked, part)
@@ -388,12 +418,23 @@ class Search(ABC):
         cosine = NO_VECTOR if mode == "lexical" else self._cosines(query, ids)
         if mode == "dense":
             return PassageScores(ids, cosine, cosine, cosine)
-        if query.weights is None:
-            query.weights = word_weights(view, query.words)
-        words = WordScores.of(self._stored_passages(query, ids), query.weights, view.mean_passage_length)
+        words = WordScores.of(self._stored_passages(query, ids), self._weights(query), view.mean_passage_length)
         if mode == "hybrid":
             return score_hybrid(ids, cosine, words, background(view, query.vector))
         return PassageScores(ids, words.bm25, words.bm25, words=words)
+
+    def _weights(self, query: Query) -> FloatArray:
+        """The weights of a query's words, `[t]`."""
+        if query.weights is None:
+            query.weights = word_weights(self._view, query.words)
+        return query.weights
+
+    def _with_confidence(self, query: Query, scored: PassageScores) -> PassageScores:
+        """The same passages of a hybrid search, which show their confidence."""
+        best = query.foremost
+        if best is None or not len(scored.ids):
+            return scored
+        return replace(scored, shown=scoring.confidence(scored.ids, scored.score, best, self._view.info.passages))
 
     def _cosines(self, query: Query, ids: IntArray) -> FloatArray:
         """Cosines `[n]` of passages with the query; only what is not known yet is computed."""
@@ -417,6 +458,13 @@ class Search(ABC):
         """The characters of passages, by number."""
         stored = self._stored_passages(query, np.unique(np.array(numbers, np.int64)))
         return dict(zip(stored.numbers.tolist(), map(tuple, stored.spans.tolist()), strict=True))
+
+    def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
+        """Return the ids of what was folded, by the key of the match that it was folded into."""
+        if not duplicates:
+            return {}
+        found = self._fetch(doc for docs in duplicates.values() for doc in docs)
+        return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 
     def _fetch(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
         """Fetch documents by number; raises IndexFormatError where one is not stored."""
@@ -488,9 +536,6 @@ def _chosen(best: Best, spans: Mapping[int, tuple[int, int]], shown: Mapping[int
     return Chosen(span, text, shown[best.number].heading, best.score, best.scores)
 
 
-SAME = 0.8  # share of common word triples (Jaccard) from which on two passages are near copies
-
-
 class PassageSearch(Search):
     """A search for passages."""
 
@@ -531,6 +576,9 @@ class PassageSearch(Search):
         if len(rows) < len(candidates):
             self._check_stored("passage", candidates.tolist(), set(there.tolist()))
         scored = self._scored(query, there).take(rows)
+        query.foremost = query.foremost or foremost(scored)
+        scored = self._with_confidence(query, scored)
+        query.scores.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
         scored_in_order = zip(scored.ids[order].tolist(), scored.shown[order].tolist(), strict=True)
         matches = [Match(i >> PASSAGE_BITS, score, i) for i, score in scored_in_order]
@@ -542,7 +590,7 @@ class PassageSearch(Search):
         return matches
 
     def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
-        least = self._options.min_score
+        least = self._least
         return part if least is None else [match for match in part if match.score >= least]
 
     def _closest(self, ranked: Ranked, part: list[Match]) -> dict[int, int]:
@@ -551,11 +599,9 @@ class PassageSearch(Search):
     def _closest_texts(self, ranked: Ranked, part: list[Match]) -> dict[int, str]:
         return self._texts(ranked.query, [match.passage for match in part])
 
-    def _with_maxsim(self, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
-        keys = [match.passage for match in part]
-        confidence = np.array([match.score for match in part], dtype=np.float32)
-        found = np.array([maxsim[key] for key in keys], dtype=np.float32)
-        return dict(zip(keys, with_maxsim(confidence, found).tolist(), strict=True))
+    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+        weight = scoring.MAXSIM_CONFIDENCE
+        return {match.passage: query.scores[match.passage] + weight * maxsim[match.passage] for match in part}
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
@@ -563,7 +609,7 @@ class PassageSearch(Search):
         """Take the best, by diversity, without near copies and within the caps."""
         options, query = self._options, ranked.query
         chosen: list[Match] = []
-        copies, texts = _Copies(), dict[int, str]()
+        copies, texts = Copies(), dict[int, str]()
         duplicates: dict[int, list[int]] = {}
         taken: dict[int, int] = {}
         for part in parts:
@@ -612,28 +658,3 @@ class PassageSearch(Search):
             yield matches[row]
             if len(chosen) > kept:
                 nearest = np.maximum(nearest, vectors @ vectors[row])
-
-    def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
-        if not duplicates:
-            return {}
-        found = self._fetch(doc for docs in duplicates.values() for doc in docs)
-        return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
-
-
-class _Copies:
-    """Passages seen so far, to find near copies: equal numbers, and most word triples in common."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[int, frozenset[str], frozenset[tuple[str, ...]]]] = []
-
-    def find_or_remember(self, passage: int, text: str) -> int | None:
-        """Return the passage that this one is a near copy of; where it is new, remember it and return None."""
-        words = re.findall(r"\w+", text.lower())
-        numbers = frozenset(word for word in words if word.isdigit())
-        triples = frozenset(zip(words, words[1:], words[2:], strict=False)) or frozenset([tuple(words)])
-        for first, its_numbers, its_triples in self._seen:
-            common = len(triples & its_triples)
-            if numbers == its_numbers and common >= SAME * (len(triples) + len(its_triples) - common):
-                return first
-        self._seen.append((passage, numbers, triples))
-        return None

@@ -5,6 +5,7 @@ import { webAddress, webLink } from "./text.js";
 
 const SIGNS = { $eq: "is", $ne: "is not", $gt: ">", $gte: "≥", $lt: "<", $lte: "≤", $contains: "contains" };
 const CHIPS = 8; // of one hit
+const IN_ITS_PLACE = ["path", "modified"]; // of files: the id says the one, nobody filters by the second of the other
 const byId = (id) => document.getElementById(id);
 
 let conditions = [];
@@ -44,6 +45,7 @@ export function metadataChips(metadata) {
   const chips = document.createElement("ul");
   chips.className = "chips";
   for (const [field, value] of Object.entries(metadata)) {
+    if (IN_ITS_PLACE.includes(field)) continue;
     const address = webAddress(value);
     if (address !== null) {
       const item = document.createElement("li");

@@ -4,13 +4,13 @@ import { Problem, fetchIndexes, hasKey, keepKey, search } from "./api.js";
 import { hideFacets, showFacets } from "./facets.js";
 import { currentFilter, metadataChips, onFilterChange, readFilter, setFilter } from "./filters.js";
 import { closeReader, openReader, showInReader } from "./reader.js";
-import { element, markedSentence, pageName, snippet, unitSpans, written as writtenText } from "./text.js";
+import { element, markedSentence, pageName, snippet, unitSpans, unsigned, written as writtenText } from "./text.js";
 
 const ALL = "*"; // as the index in the address: all of them, in one ranking
 const HITS = 10;
 const PASSAGES = 3; // of each document
-// Of 10 questions about this project's pages the best hits had 0.24 to 0.71, of 7 about other things 0.10 to 0.19.
-const BANDS = [[0.5, "fits well"], [0.2, "may fit"], [0, "fits poorly"]];
+// Of answers with a confidence, about this share are right: docs/ranking.md.
+const BANDS = [[0.7, "fits well"], [0.3, "may fit"], [0, "fits poorly"]];
 const OWN_ARROWS = "select, #text, #filter-editor, [type=radio], [type=checkbox]"; // where arrows have a meaning already
 const byId = (id) => document.getElementById(id);
 
@@ -162,7 +162,7 @@ function drawHits(fields, milliseconds) {
   byId("unsure").textContent = "Nothing fits well. These come nearest.";
   drawMeant(fields.query);
   byId("hits").start = fields.offset + 1;
-  byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit)));
+  byId("hits").replaceChildren(...hits.map((hit) => drawHit(hit, fields.mode === "hybrid")));
   byId("pages").hidden = fields.offset === 0 && next === null;
   byId("previous").disabled = fields.offset === 0;
   byId("next").disabled = next === null;
@@ -185,18 +185,18 @@ function drawMeant(query) {
   byId("meant").replaceChildren(...parts);
 }
 
-function drawHit(hit) {
+function drawHit(hit, sure) {
   const item = document.createElement("li");
   item.dataset.id = hit.id;
   item.dataset.of = hit.index ?? "";
   item.dataset.at = hit.span ? hit.span[0] : "";
   const title = writtenText("h2", "", "");
   title.append(passageLink(hit, hit.span, hit.title || hit.id));
-  item.append(title, drawPlace(hit));
+  item.append(title, drawPlace(hit, sure));
   if (hit.passage) item.append(drawSnippet(hit));
   const others = hit.passages.slice(1).filter((passage) => passage.span[1] > passage.span[0]);
   if (others.length > 0) item.append(drawOthers(hit, others));
-  if (hit.duplicates.length > 0) item.append(element("p", "also", `Nearly the same in ${hit.duplicates.join(", ")}`));
+  if (hit.duplicates.length > 0) item.append(element("p", "also", `The same in ${hit.duplicates.join(", ")}`));
   item.append(metadataChips(hit.metadata));
   return item;
 }
@@ -206,19 +206,27 @@ function drawSnippet({ passage, span, highlights, best_sentence: best }) {
   const marks = unitSpans(passage, span[0], highlights);
   const [sentence] = unitSpans(passage, span[0], best ? [best] : []);
   const [from, to] = snippet(passage, marks, sentence);
-  text.append(from > 0 ? "… " : "", markedSentence(passage, from, to, marks, sentence), to < passage.length ? " …" : "");
+  const plain = unsigned(passage);
+  text.append(from > 0 ? "… " : "", markedSentence(plain, from, to, marks, sentence), to < passage.length ? " …" : "");
   return text;
 }
 
-function drawPlace(hit) {
+// With `sure`: and how well it fits.
+function drawPlace(hit, sure) {
   const place = element("p", "place", "");
-  const parts = [hit.index, hit.heading !== hit.title && hit.heading, pageName(hit), hit.title && hit.id];
+  const page = pageName(hit);
+  const heading = [hit.title, page].some((other) => other.toLowerCase() === hit.heading.toLowerCase()) ? "" : hit.heading;
+  const parts = [hit.index, heading, page, hit.title && hit.id];
   for (const part of parts.filter(Boolean)) place.append(writtenText("span", "", part));
   if (hit.confidence !== null) {
     const [, words] = BANDS.find(([least]) => hit.confidence >= least);
-    const sure = element("span", "", words);
-    sure.title = `The estimated probability that this passage answers the query: ${Math.round(100 * hit.confidence)} %`;
-    place.append(sure);
+    const fit = element("span", "", words);
+    fit.title = `The estimated probability that this passage answers the query: ${Math.round(100 * hit.confidence)} %`;
+    place.append(fit);
+  } else if (sure && hit.passage) {
+    const fit = element("span", "", "fit unknown");
+    fit.title = "There are too few documents to tell how well one answers";
+    place.append(fit);
   }
   return place;
 }

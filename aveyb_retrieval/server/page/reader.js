@@ -1,7 +1,7 @@
 // The document beside the hits: a window of its text around the passage, with every found passage highlighted.
 
 import { fetchOriginal, fetchText } from "./api.js";
-import { element, markedSentence, pageName, reflowed, unitOffset, unitSpans, webAddress, webLink, written } from "./text.js";
+import { element, markedSentence, pageName, reflowed, unitOffset, unitSpans, unsigned, webAddress, webLink, written } from "./text.js";
 
 const AROUND = 40_000; // characters that are fetched before and after the passage
 const byId = (id) => document.getElementById(id);
@@ -98,7 +98,7 @@ covering.addEventListener("change", setBackground);
 function draw() {
   const { window: part, passages, current, highlights, best } = shown;
   const [start, stop] = part.span;
-  const text = reflowed(part.text);
+  const text = unsigned(reflowed(part.text));
   const inside = passages
     .map((passage, number) => ({ from: passage.span[0] - start, to: passage.span[1] - start, number }))
     .filter(({ from, to }) => to > 0 && from < stop - start)
@@ -128,7 +128,7 @@ function draw() {
 // Text beside passages, which bring their own distance to it.
 function between(text, passageBefore, passageAfter) {
   const cut = passageBefore ? text.replace(/^\s*\n/, "") : text;
-  return passageAfter ? cut.trimEnd() : cut;
+  return (passageAfter ? cut.trimEnd() : cut).replaceAll("\0", "");
 }
 
 function moreButton(label, from, to) {

@@ -3,6 +3,9 @@
 const FENCE = /^\s*(```|~~~)/;
 const ALIGNED = /^\s|^\||\S {2,}\S/; // indented, of a table, or in columns
 const PROSE = /^(?!```|\d+[.)]|\* )[\p{L}\p{N}([{"'“‘`*]/u;
+// Signs of Markdown around headings and listings, which readers of files write: they are not shown.
+const SIGNS = /^[ \t]*#{1,6}[ \t]+|[ \t]+#+[ \t]*$|^[ \t]*(?:`{3,}|~{3,})[^\n`]*$/gm;
+const HIDDEN = "\0"; // stands for a sign, so that offsets stay
 const SNIPPET = 420; // UTF-16 units of a passage that a list shows
 
 export function element(tag, className, text) {
@@ -14,16 +17,25 @@ export function written(tag, className, text) {
   return Object.assign(element(tag, className, text), { dir: "auto" });
 }
 
+// A text whose signs of Markdown will not be shown; its length stays.
+export function unsigned(text) {
+  return text.replace(SIGNS, (signs) => HIDDEN.repeat(signs.length));
+}
+
+function shown(text) {
+  return text.replaceAll(HIDDEN, "");
+}
+
 // The units [from, to) of a text as nodes, with marks: [start, stop) in units, ascending.
 export function marked(text, from, to, marks) {
   const nodes = document.createDocumentFragment();
   let end = from;
   for (const [start, stop] of marks) {
     if (start < end || stop > to) continue;
-    nodes.append(text.slice(end, start), element("mark", "", text.slice(start, stop)));
+    nodes.append(shown(text.slice(end, start)), element("mark", "", shown(text.slice(start, stop))));
     end = stop;
   }
-  nodes.append(text.slice(end, to));
+  nodes.append(shown(text.slice(end, to)));
   return nodes;
 }
 

@@ -1,0 +1,149 @@
+"""Copies: texts of the same words are folded, texts of which anything else differs never are."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.indexes.search.copies import Copies, same_words
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CLAUSE = "The Tenant may end this lease by giving three months' written notice, not later than 31 March 2025."
+SAME = [
+    CLAUSE.upper(),
+    CLAUSE.replace(" ", "  \n"),
+    CLAUSE.replace(",", " \N{EN DASH}"),
+    CLAUSE.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}").rstrip("."),
+    f"**{CLAUSE}**",
+    f"# “{CLAUSE}”",
+]
+CHANGES = {
+    "number word": ("three", "six"),
+    "number for a word": ("three", "3"),
+    "no number": ("three ", ""),
+    "negation": ("may", "may not"),
+    "word of negation": ("The", "No"),
+    "modal verb": ("may", "shall"),
+    "party": ("Tenant", "Landlord"),
+    "unit": ("months", "weeks"),
+    "date": ("31", "30"),
+    "year": ("2025", "2026"),
+    "name": ("March", "May"),
+    "one letter": ("months'", "month's"),
+}
+DIFFERENT = [
+    ("a fee of 1.5 %", "a fee of 15 %"),
+    ("a fee of 1.5 %", "a fee of 1,5 %"),
+    ("a fee of .5 percent", "a fee of 5 percent"),
+    ("a fee of 5 %", "a fee of 5"),
+    ("pay $5 each", "pay €5 each"),
+    ("a result of -5 million", "a result of 5 million"),
+    ("a result of (5) million", "a result of 5 million"),
+    ("stored at \N{MINUS SIGN}4 °C", "stored at 4 °C"),
+    ("x < 4", "x > 4"),
+    ("if a != b", "if a = b"),
+    ("return -y", "return y"),
+    ("written in C", "written in C#"),
+    ("written in C", "written in C++"),
+    ("they were late", "they we're late"),
+    ("re-sign the contract", "resign the contract"),
+    ("an area of 5 m2", "an area of 5 m²"),
+    ("2³ is eight", "23 is eight"),
+    ("the dose is due", "the dose is due?"),
+    ("the buyer pays the seller", "the seller pays the buyer"),
+    ("and/or", "and or"),
+    ("in Maßen", "in Massen"),
+    ("12 34", "1 234"),
+    ("on 2/3", "on 2 3"),
+]
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_case_spaces_and_punctuation_do_not_count(text: str) -> None:
+    assert same_words(CLAUSE, text)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_one_word_counts(change: str) -> None:
+    old, new = CHANGES[change]
+    assert old in CLAUSE
+    assert not same_words(CLAUSE, CLAUSE.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("pair", DIFFERENT)
+def test_numbers_and_signs_count(pair: tuple[str, str]) -> None:
+    assert not same_words(*pair)
+
+
+def test_a_difference_at_the_end_of_a_long_text_counts() -> None:
+    copies, long = Copies(), "word " * 5000
+    assert copies.find_or_remember(1, f"{long} five.") is None
+    assert copies.find_or_remember(2, f"{long} six.") is None
+    assert copies.find_or_remember(3, f"{long} SIX!") == 2
+    assert copies.find_or_remember(4, "...") is None
+    assert copies.find_or_remember(5, "...") is None, "without a word nothing is said"
+
+
+def test_clauses_that_say_something_else_are_all_shown(tmp_path: Path) -> None:
+    clauses = [CLAUSE, *(CLAUSE.replace(*change, 1) for change in CHANGES.values())]
+    rows = [{"_id": f"clause {i}", "text": text} for i, text in enumerate([*clauses, *SAME[:2]])]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder(split_size=64))
+    options: list[dict[str, Any]] = [
+        {"unit": unit, "mode": mode} for unit in ("passage", "document") for mode in ("hybrid", "dense", "lexical")
+    ]
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=64)) as retriever:
+        for option in options:
+            hits = retriever.search("written notice", k=20, **option)
+            assert len(hits) == len(clauses), option
+            assert sorted(len(hit.duplicates) for hit in hits) == [0] * (len(clauses) - 1) + [2], option
+            assert len(retriever.search("written notice", k=20, fold=False, **option)) == len(rows)
+        assert len(retriever.rank(["written notice"], k=20)[0]) == len(rows), "an evaluation never folds"
+        first = retriever.search("written notice", k=4)
+        pages = [hit for start in range(0, 4, 2) for hit in retriever.search("written notice", k=2, offset=start)]
+        assert [hit.id for hit in pages] == [hit.id for hit in first], "folded before pages are cut"
+
+
+def changed(clause: str, draw: random.Random) -> Iterator[str]:
+    """A clause with one change each that gives it another meaning, of those that its words allow."""
+
+    def swapped(pattern: str, new: Callable[[re.Match[str]], str]) -> Iterator[str]:
+        if found := list(re.finditer(pattern, clause)):
+            match = draw.choice(found)
+            yield clause[: match.start()] + new(match) + clause[match.end() :]
+
+    yield from swapped(r"\d+", lambda m: str(int(m[0]) + 1))
+    yield from swapped(r"\b(one|two|three|five|six|ten|thirty|sixty|ninety)\b", lambda _: "eleven")
+    yield from swapped(r"\b(shall|may|will|must)\b", lambda m: f"{m[0]} not")
+    yield from swapped(r"\b(shall|may|will|must)\b", lambda m: {"may": "shall"}.get(m[0], "may"))
+    yield from swapped(r"\b(any|all|each|either)\b", lambda _: "no")
+    yield from swapped(r"\b(days|months|years|hours)\b", lambda _: "weeks")
+    yield from swapped(r"\b(Party|Company|Licensee|Distributor|Agent)\b", lambda _: "Customer's Guarantor")
+    yield from swapped(r"\b(January|March|April|June|July|October)\b", lambda _: "August")
+    words = clause.split(" ")
+    places = [i for i, (a, b) in enumerate(pairwise(words)) if a.isalpha() and b.isalpha() and a.lower() != b.lower()]
+    if places:
+        at = draw.choice(places)
+        yield " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
+
+
+def test_contracts_with_one_change_are_not_folded(shared: Path) -> None:
+    draw, pairs = random.Random(0), 0
+    with (shared / "data" / "cuad-long" / "corpus.jsonl").open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line in islice(lines, 60)]
+    for clause in (part for text in texts for part in re.split(r"\n\s*\n", text) if 80 < len(part) < 2000):
+        for other in changed(clause, draw):
+            assert not same_words(clause, other), (clause, other)
+            pairs += 1
+        if pairs >= 2000:
+            return
+    raise AssertionError(f"{pairs} pairs")

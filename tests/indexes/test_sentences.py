@@ -1,0 +1,101 @@
+"""What a hit is cited by: the sentence that answers, and the heading over that sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from aveyb_retrieval import Index, hits_to_prompt
+from aveyb_retrieval.indexes.search.sentences import Sentences
+from aveyb_retrieval.indexes.store.words import language
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RULES = language("english")
+ALIKE = {"rival": "competitor", "oil": "lubricant", "open": "opens"}
+
+
+class Synonyms(FakeEmbedder):
+    """A model for which words mean the same as those in ALIKE."""
+
+    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        found = [(each.start, each.stop, text[each.start : each.stop].lower()) for each in RULES.finder(_All())(text)]
+        rows = self.token_vectors([" ".join(ALIKE.get(word, word) for _, _, word in found)], prompt="document")[0]
+        return rows, np.array([place[:2] for place in found], np.int64).reshape(-1, 2)
+
+
+class _All(set[str]):
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+def sentences(query: str, model: FakeEmbedder | None = None) -> Sentences:
+    words = RULES.words(query)
+    return Sentences(
+        query, RULES.finder(words), lambda: dict.fromkeys(words, 1.0), None if model is None else lambda: model
+    )
+
+
+HANDBOOK = """Nothing stands over this line.
+
+# Water
+
+The pump runs daily. A guard starts it.
+
+## Oil
+
+The lubricant is changed every 250 hours. Its grade is 15W-40.
+
+## Sale
+
+### Competition
+
+If a rival buys us, Kestrel may withdraw."""
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence", "heading"),
+    [
+        ("who starts the pump?", "The pump runs daily.", "Water"),
+        ("is there a guard?", "A guard starts it.", "Water"),
+        ("which grade of lubricant?", "The lubricant is changed every 250 hours.", "Oil"),
+        ("may they withdraw?", "If a rival buys us, Kestrel may withdraw.", "Competition"),
+        ("what stands here?", "Nothing stands over this line.", "The part before"),
+    ],
+)
+def test_the_heading_is_the_one_over_the_best_sentence(query: str, sentence: str, heading: str) -> None:
+    cited = sentences(query).cite(HANDBOOK, "The part before")
+    assert cited.sentence is not None
+    assert (HANDBOOK[slice(*cited.sentence)], cited.heading) == (sentence, heading)
+    assert cited.headings == ("The part before", "Water", "Oil", "Sale", "Competition")
+
+
+def test_synonyms_count_where_the_model_knows_them() -> None:
+    assert sentences("a competitor").cite(HANDBOOK, "").sentence is None, "no word of it is there"
+    best = sentences("a competitor", Synonyms()).cite(HANDBOOK, "").sentence
+    assert best is not None
+    assert HANDBOOK[slice(*best)].startswith("If a rival")
+
+
+def test_a_passage_that_begins_with_a_heading_is_under_that_one() -> None:
+    part = HANDBOOK[HANDBOOK.index("## Oil") :]
+    assert sentences("zinc").cite(part, "Oil") == (None, "Oil", ("Oil", "Sale", "Competition"))
+    assert sentences("zinc").cite("", "") == (None, "", ())
+    assert sentences("the oil").cite("# Oil", "").sentence == (0, 5), "a heading that nothing follows"
+
+
+def test_hits_and_prompts_cite_the_sentences_heading(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=Synonyms(split_size=200)) as index:
+        index.add([{"_id": "a", "title": "Handbook", "text": HANDBOOK}])
+        (hit,) = index.search("what happens if a competitor buys us?")
+        assert (hit.heading, hit.headings) == ("Competition", ("Water", "Oil", "Sale", "Competition"))
+        assert hit.best_sentence is not None
+        assert hit.text[slice(*hit.best_sentence)].startswith("If a rival")
+        assert hits_to_prompt([hit]).startswith("[1] Handbook > Competition (a,")
+        assert index.search("competitor", mode="lexical") == [], "words are searched for without the model"
+        (found,) = index.search_vectors(Synonyms().encode_queries(["competitor"]))
+        assert (found[0].best_sentence, found[0].heading) == (None, "")
