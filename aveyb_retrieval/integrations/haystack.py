@@ -184,17 +184,19 @@ def _row(document: Document) -> dict[str, Any]:
 
 
 def _document(found: Hit | Stored, score: float | None = None) -> Document:
-    rest = found.metadata.get(_REST, {})
-    metadata = {name: value for name, value in found.metadata.items() if name != _REST}
-    fields = {"id": found.id, "content": found.text, "meta": metadata, "score": score}
-    return Document.from_dict({**fields, **rest})
+    fields = {"id": found.id, "content": found.text, "meta": _metadata(found), "score": score}
+    return Document.from_dict({**fields, **found.metadata.get(_REST, {})})
+
+
+def _metadata(found: Hit | Stored) -> dict[str, Any]:
+    return {name: value for name, value in found.metadata.items() if name != _REST}
 
 
 def _passage(hit: Hit) -> Document:
-    start, stop = hit.span or (0, len(hit.text))
-    more = {"source_id": hit.id, **place(hit), "span": [start, stop]}
-    whole = _document(hit)
-    return Document(f"{hit.id}#{start}-{stop}", hit.text[start:stop], meta={**whole.meta, **more}, score=hit.score)
+    text = hit.text if hit.passage is None else hit.passage
+    start, stop = hit.span or (0, len(text))
+    meta = {**_metadata(hit), "source_id": hit.id, **place(hit), "span": [start, stop]}
+    return Document(f"{hit.id}#{start}-{stop}", text, meta=meta, score=hit.score)
 
 
 @component

@@ -149,11 +149,12 @@ _CITED = ("title", "heading", "page_label")
 
 
 def _passage(hit: Hit) -> NodeWithScore:
-    start, stop = hit.span or (0, len(hit.text))
+    text = hit.text if hit.passage is None else hit.passage
+    start, stop = hit.span or (0, len(text))
     metadata = {**hit.metadata, **place(hit)}
     node = TextNode(
         id_=f"{hit.id}#{start}-{stop}",
-        text=hit.text[start:stop],
+        text=text,
         metadata=metadata,
         excluded_llm_metadata_keys=[name for name in metadata if name not in _CITED or not metadata[name]],
         start_char_idx=start,

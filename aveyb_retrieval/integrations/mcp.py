@@ -312,13 +312,14 @@ def _search_answer(hits: result.Result, offset: int, limit: int, page: str | Non
 
 
 def _result(hit: Hit, page: str | None) -> Result:
-    start, end = hit.span or (0, len(hit.text))
+    text = hit.text if hit.passage is None else hit.passage
+    start, end = hit.span or (0, len(text))
     label = hit.page_label if hit.page_unit == "page" else hit.place
     return Result(
         id=hit.id,
         title=hit.title[:MAX_TITLE],
         url=_url(hit, start, page),
-        text=hit.text[start:end],
+        text=text,
         heading=hit.heading[:MAX_TITLE],
         duplicates=list(hit.duplicates[:MOST]),
         page=label[:MAX_TITLE] if label else None,
