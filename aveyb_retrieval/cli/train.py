@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -413,25 +414,56 @@ def contrastive(
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
-@click.option("--teacher", required=True, help="sentence-transformers model to learn from.")
+@click.option(
+    "--teacher", "teachers", required=True, multiple=True, help="sentence-transformers model to learn from. Repeatable."
+)
+@click.option(
+    "--teacher-prompts",
+    "prompts",
+    nargs=2,
+    multiple=True,
+    metavar="QUERY DOCUMENT",
+    help="What a teacher reads before queries and documents; once for each --teacher, in order.  [default: its own]",
+)
+@click.option("--queries", multiple=True, type=FILE, help="File of questions to learn. Repeatable.")
 @TEXT_FIELD
 @settings_options("settings", DistillSettings())
 @RUN
-def distill(files: tuple[Path, ...], model: str, teacher: str, field: str, settings: DistillSettings, run: Run) -> None:
-    """Distill a teacher's vectors and scores of the texts in FILES into a student; both are cached in OUT."""
+def distill(
+    files: tuple[Path, ...],
+    model: str,
+    teachers: tuple[str, ...],
+    prompts: tuple[tuple[str, str], ...],
+    queries: tuple[Path, ...],
+    field: str,
+    settings: DistillSettings,
+    run: Run,
+) -> None:
+    """Distill the vectors and scores of one or more teachers into a student; they are cached in OUT.
+
+    FILES hold the texts. Several teachers are joined: each one's vectors lose their mean, stand side by side and are
+    turned to the student's width.
+    """
     from aveyb_retrieval.training.distill import train_distill
     from aveyb_retrieval.training.loading import sentence_model
+    from aveyb_retrieval.training.targets import Teacher
     from aveyb_retrieval.training.texts import read_texts
 
+    if prompts and len(prompts) != len(teachers):
+        raise click.UsageError(f"--teacher-prompts is given {len(prompts)} times for {len(teachers)} --teacher")
     options = run.prepare()
     student, vocabulary = sentence_model(model, run.out / "start", {})
+    several = [Teacher(teacher, given) for teacher, given in zip_longest(teachers, prompts)]
+    alone = len(teachers) == 1 and not prompts
+    data = fingerprints(files) | {"model": model, "teacher": teachers[0] if alone else list(map(asdict, several))}
     train_distill(
         student,
         list(read_texts(files, field=field)),
-        teacher,
+        teachers[0] if alone else several,
         run.out,
         tokenizer=vocabulary,
-        data=fingerprints(files) | {"model": model, "teacher": teacher},
+        data=data | ({"queries": fingerprints(queries)} if queries else {}),
+        queries=list(read_texts(queries, field=field)),
         settings=settings,
         **options,
     )

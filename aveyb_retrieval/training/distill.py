@@ -17,12 +17,14 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.losses import distillation_loss
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
+from aveyb_retrieval.training.targets import Targets, Teacher, phrases, read_targets
 from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy as np
+    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
@@ -109,10 +111,11 @@ class DistillationLoss(nn.Module):
 def train_distill(
     model: SentenceTransformer,
     texts: Sequence[str],
-    teacher: str,
+    teacher: str | Sequence[Teacher],
     folder: str | Path,
     *,
     data: dict[str, Any],
+    queries: Sequence[str] = (),
     tokenizer: Tokenizer | None = None,
     settings: DistillSettings | None = None,
     resume: bool = False,
@@ -121,16 +124,18 @@ def train_distill(
 ) -> Path:
     """Teach `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
 
-    Both read the texts as documents, with their own prompts for those.
+    All read the texts as documents and queries as queries, with their own prompts for those.
 
-    The teacher's vectors are cached in `folder/teacher` first (resumable by itself).
+    The teacher's vectors are cached in `folder/teacher` first (resumable by itself). Of several teachers, or with
+    queries or phrases, the student learns what they say together (`targets.py`).
 
     Args:
         model: the student.
         texts: what it learns from; blank ones are left out.
-        teacher: folder or name of a sentence-transformers model.
+        teacher: folder or name of a sentence-transformers model; or several teachers.
         folder: the run folder.
-        data: fingerprints of what `texts` came from.
+        data: fingerprints of what the texts came from.
+        queries: questions to learn; they need not be about the texts.
         tokenizer: saved with the student.
         settings: None: the defaults.
         resume: continue from the newest checkpoint.
@@ -138,10 +143,9 @@ def train_distill(
         progress: called as the teacher encodes.
 
     Raises:
+        ConfigError: near texts without queries to be near to, or a teacher that is named twice.
         InputError: fewer texts than one batch, or a cache of another teacher or other texts.
     """
-    from datasets import Dataset
-
     settings = settings or DistillSettings()
     settings.check()
     kept = [text for text in texts if text.strip()]
@@ -149,35 +153,65 @@ def train_distill(
         raise InputError(
             f"{len(kept)} texts are less than one batch of {settings.batch_size}: give more text or a smaller batch"
         )
-    cache = cache_vectors(
-        kept,
-        Path(folder) / "teacher",
-        model=teacher,
-        device=device,
-        max_tokens=settings.teacher_tokens,
-        precision=settings.teacher_precision,
-        progress=progress,
-    )
-    prompt = model.prompts.get("document")
+    asked = [query for query in queries if query.strip()] + phrases(kept, settings.phrases, settings.seed)
+    if settings.near and not asked:
+        raise ConfigError(f"near is {settings.near}, but there are no queries: give some, or phrases")
+    if isinstance(teacher, str) and not asked:
+        cache = cache_vectors(
+            kept,
+            Path(folder) / "teacher",
+            model=teacher,
+            device=device,
+            max_tokens=settings.teacher_tokens,
+            precision=settings.teacher_precision,
+            progress=progress,
+        )
+        targets = Targets(read_vectors(cache), len(kept))
+    else:
+        teachers = [Teacher(teacher)] if isinstance(teacher, str) else teacher
+        dim = model.get_embedding_dimension() or 0
+        reading: dict[str, Any] = {"dim": dim, "settings": settings, "device": device, "progress": progress}
+        targets = read_targets(teachers, kept, asked, Path(folder), **reading)
+    prompts = {"text": model.prompts.get("document"), "query": model.prompts.get("query")}
     torch.manual_seed(settings.seed)  # the head starts at random
     loss = DistillationLoss(
         model,
-        read_vectors(cache),
+        targets.vectors,
         vector_weight=settings.vector_weight,
         score_weight=settings.score_weight,
         temperature=settings.temperature,
     )
     return train_sentence_model(
         model,
-        {"texts": Dataset.from_list([{"text": text, "label": [i]} for i, text in enumerate(kept)])},
+        rows_to_learn(kept, asked, targets, settings),
         loss,
         folder,
         title="Distillation",
         data=data,
         tokenizer=tokenizer,
         settings=settings,
-        prompts={"text": prompt} if prompt else None,
+        prompts={column: prompt for column, prompt in prompts.items() if prompt} or None,
         max_tokens=settings.max_tokens,
         resume=resume,
         device=device,
     )
+
+
+def rows_to_learn(
+    texts: Sequence[str], queries: Sequence[str], targets: Targets, settings: DistillSettings
+) -> dict[str, Dataset]:
+    """Return the sets of rows: texts alone, and queries alone or each with a text near it.
+
+    Their labels are rows of the targets.
+    """
+    from datasets import Dataset
+
+    sets = {"texts": [{"text": text, "label": [i]} for i, text in enumerate(texts)]}
+    if settings.near:
+        sets["queries"] = [
+            {"query": query, "text": texts[j], "label": [len(texts) + i, int(j)]}
+            for i, (query, j) in enumerate(zip(queries, targets.near(settings.near, settings.seed), strict=True))
+        ]
+    elif queries:
+        sets["queries"] = [{"query": query, "label": [len(texts) + i]} for i, query in enumerate(queries)]
+    return {name: Dataset.from_list(rows) for name, rows in sets.items()}

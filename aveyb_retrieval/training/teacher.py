@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
-from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.errors import InputError, ModelError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.settings import check_precision
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aveyb_retrieval.indexes.types import Progress
 
@@ -42,7 +42,8 @@ class TeacherSettings:
     n_texts: int
     texts_sha256: str
     shard_size: int
-    vocabulary: str = ""  # of the student, where its tokens have vectors, too
+    kind: str = "document"  # or "query"
+    prompts: tuple[str, str] | None = None  # of queries and documents, where they are not the teacher's own
 
 
 def texts_digest(texts: Sequence[str]) -> str:
@@ -85,8 +86,8 @@ def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[An
     return teacher, f"{Path(model).name}@{digest.hexdigest()[:16]}"
 
 
-def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_size: int = 64) -> np.ndarray:
-    """Return unit vectors `[n, dim]` float32 of documents, with the teacher's prompt for those.
+def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, kind: str = "document") -> np.ndarray:
+    """Return unit vectors `[n, dim]` float32 of documents or queries, with the teacher's prompts for those.
 
     "bfloat16" runs under autocast (weights stay float32).
 
@@ -97,9 +98,8 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, batch_siz
 
     check_precision(precision)
     with torch.autocast(teacher.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        vectors = teacher.encode_document(
-            list(texts), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
-        )
+        encode = teacher.encode_query if kind == "query" else teacher.encode_document
+        vectors = encode(list(texts), batch_size=64, convert_to_tensor=True, show_progress_bar=False)
     vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
     return vectors.cpu().numpy()
 
@@ -113,9 +113,8 @@ def cache_vectors(
     max_tokens: int = 256,
     precision: str = "float32",
     shard_size: int = 2048,
-    part: tuple[int, int] = (0, 1),
-    encode: Callable[[Any, Sequence[str]], dict[str, np.ndarray]] | None = None,
-    vocabulary: str = "",
+    kind: str = "document",
+    prompts: tuple[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Encode what is missing; complete shards are kept.
@@ -128,17 +127,14 @@ def cache_vectors(
         max_tokens: the teacher reads this many tokens of a text.
         precision: of its matrix products, "float32" or "bfloat16".
         shard_size: rows in a shard.
-        part: (i, n) takes every n-th shard from the i-th, so that n processes, on any machines, can share the work.
-        encode: makes the arrays of a shard by what they hold, "vectors" last; None: the vectors alone.
-        vocabulary: of the student, where `encode` makes vectors of its tokens, too.
+        kind: what the texts are to the teacher, "document" or "query".
+        prompts: before queries and before documents; None: the teacher's own.
         progress: called after each shard.
 
     Raises:
-        ConfigError: `part` or `precision` is out of range.
+        ConfigError: `precision` is unknown.
         InputError: the folder holds the vectors of another teacher, other texts or other settings.
     """
-    if not 0 <= part[0] < part[1]:
-        raise ConfigError(f"part is {part}; it must be (i, n) with 0 <= i < n")
     check_precision(precision)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,18 +147,17 @@ def cache_vectors(
         len(texts),
         texts_digest(texts),
         shard_size,
-        vocabulary,
+        kind,
+        prompts,
     )
+    if prompts is not None:
+        teacher.prompts = dict(zip(("query", "document"), prompts, strict=True))
     _start_or_continue(folder, settings)
-    for start in range(part[0] * shard_size, len(texts), part[1] * shard_size):
-        number, chosen = start // shard_size, texts[start : start + shard_size]
+    for number, start in enumerate(range(0, len(texts), shard_size)):
         if not shard_path(folder, number).exists():
-            if encode is None:
-                arrays = {"vectors": encode_with(teacher, chosen, precision=precision).astype(np.float16)}
-            else:
-                arrays = encode(teacher, chosen)
-            for what, array in arrays.items():  # vectors come last: with them, the shard is complete
-                _write_array(shard_path(folder, number, what), array)
+            chosen = texts[start : start + shard_size]
+            vectors = encode_with(teacher, chosen, precision=precision, kind=kind)
+            _write_array(shard_path(folder, number), vectors.astype(np.float16))
         if progress:
             progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
@@ -221,9 +216,9 @@ def _write_array(path: Path, array: np.ndarray) -> None:
     _write(path, data.getvalue())
 
 
-def shard_path(folder: str | Path, number: int, what: str = "vectors") -> Path:
-    """Return where shard `number` is kept: "vectors" of texts, or "tokens" and "scales" of tokens."""
-    return Path(folder) / f"{what}-{number:05d}.npy"
+def shard_path(folder: str | Path, number: int) -> Path:
+    """Return where shard `number` is kept."""
+    return Path(folder) / f"vectors-{number:05d}.npy"
 
 
 def read_cache(folder: str | Path) -> TeacherSettings:
@@ -234,7 +229,9 @@ def read_cache(folder: str | Path) -> TeacherSettings:
     """
     path = Path(folder) / SETTINGS
     try:
-        return TeacherSettings(**json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        prompts = found.pop("prompts", None)
+        return TeacherSettings(**found, prompts=None if prompts is None else tuple(prompts))
     except FileNotFoundError:
         raise InputError(f"{path} is missing: {folder} does not hold teacher vectors") from None
     except (json.JSONDecodeError, TypeError) as error:

@@ -202,6 +202,14 @@ def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
     assert Embedder.load(tmp_path / "run" / "model").encode_queries(["the heron"]).shape == (1, 32)
 
 
+def test_distill_reads_questions_and_phrases(text: Path, encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "asked.jsonl").write_text('{"text": "who repairs the gate"}\n')
+    options = ["--teacher-prompts", "who: ", "", "--queries", tmp_path / "asked.jsonl", "--near", 1]
+    result = call("distill", text, "--model", encoder, "--teacher", encoder, *options, "-o", tmp_path / "run", *RUN)
+    assert "set 'queries' has 1 rows" in result.output  # less than a batch
+    assert {path.name for path in (tmp_path / "run" / "teacher-1").iterdir()} == {"document", "query"}
+
+
 def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, encoder: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"query": "a"}\n')
@@ -233,6 +241,23 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         (
             ("distill", text, "--model", encoder, "--teacher", encoder, *run, "--threads", 0),
             "'--threads': 0 is not in the range",
+        ),
+        (
+            (
+                "distill",
+                text,
+                "--model",
+                encoder,
+                "--teacher",
+                encoder,
+                "--teacher",
+                "b",
+                "--teacher-prompts",
+                "",
+                "",
+                *run,
+            ),
+            "--teacher-prompts is given 1 times for 2 --teacher",
         ),
     ]
     for arguments, reason in cases:

@@ -45,13 +45,17 @@ def test_goes_on_where_it_was(teacher: str, tmp_path: Path) -> None:
     assert (tmp_path / "vectors-00000.npy").stat().st_mtime_ns == kept
 
 
-def test_two_processes_share_the_work(teacher: str, tmp_path: Path) -> None:
-    for i in (1, 0):
-        cache_vectors(TEXTS, tmp_path / "two", model=teacher, shard_size=10, part=(i, 2))
-    cache_vectors(TEXTS, tmp_path / "one", model=teacher, shard_size=10)
-    assert np.array_equal(read_vectors(tmp_path / "two"), read_vectors(tmp_path / "one"))
-    with pytest.raises(ConfigError, match="part is"):
-        cache_vectors(TEXTS, tmp_path, model=teacher, part=(2, 2))
+def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path: Path) -> None:
+    def read(name: str, kind: str, prompts: tuple[str, str] | None = None) -> np.ndarray:
+        return read_vectors(cache_vectors(TEXTS, tmp_path / name, model=teacher, kind=kind, prompts=prompts))
+
+    prompts = ("who: ", "what: ")
+    plain, query, document = read("plain", "query"), read("q", "query", prompts), read("d", "document", prompts)
+    assert np.array_equal(plain, read("same", "document"))
+    assert not np.allclose(query, plain, atol=1e-2) and not np.allclose(query, document, atol=1e-2)
+    assert np.array_equal(query, read("q", "query", prompts))
+    with pytest.raises(InputError, match="'prompts'"):
+        read("q", "query", ("why: ", "what: "))
 
 
 def test_another_cache_is_refused(teacher: str, tmp_path: Path) -> None:
