@@ -455,12 +455,6 @@ def ablations() -> str:
     return table(head, rows)
 
 
-def funnel() -> str:
-    """Return the tables on retrieval that funnel.py wrote, as parts of a section."""
-    _, *tables = (RESULTS / "funnel.md").read_text(encoding="utf-8").split("\n## ")
-    return "\n\n".join(f"### {part.strip()}" for part in tables[:3])
-
-
 def engines() -> str:
     """Return the table of engines.json."""
     found = results("engines.json")
@@ -525,7 +519,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "hostile": hostile,
     "fuzzed": fuzzed,
     "ablations": ablations,
-    "funnel": funnel,
     "engines": engines,
     "needle": needle,
     "precision": precision,

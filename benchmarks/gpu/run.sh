@@ -9,7 +9,7 @@
 #
 # In order of worth. A part leaves out what would end after its minutes, and is ended half a minute after them whatever
 # it does. With 1.5 minutes until the machine has started and 12 seconds of transfers for each part, all five take at
-# most 30 minutes: one lease. Training a model takes another one (recipes/aveyb-small-en).
+# most 30 minutes: one lease. Training a model takes another one (recipes/aveyb-base-en).
 #
 # AUTHORS: the authors' package folder (default: peers/avey_b where it exists; the folder is ignored by git).
 # DEVICE=cpu TOY=1 is a dry run of seconds.

@@ -1,26 +1,24 @@
-"""Where the training text comes from, and what is kept out of it.
+"""Which data the recipe reads, and what is kept out of them.
 
-Held-out rule: a document that is relevant to a dev or test query is never used, nor is any passage that shares
-thirteen consecutive words with one. Sets without a training split (cranfield, nq-gold, chunking-eval) are not used.
-One training query in six is kept aside too: settings are chosen on those (`development_queries`).
-The openstax files of the pre-training text hold the evaluation corpus, so only documents linked to a training
-question are taken, from the set itself.
+Held-out rule: a document that is relevant to a dev or test query is never used, nor is any passage that shares thirteen
+consecutive words with one. Sets without a training split (cranfield, nq-gold, chunking-eval) are not used. One training
+query in six is kept aside too: settings are chosen on those (`development_queries`). The openstax files of the
+pre-training text hold the evaluation corpus, so only documents linked to a training question are taken, from the set.
 """
 
 from __future__ import annotations
 
 import csv
-import random
 import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 PRETRAIN = [
@@ -39,9 +37,9 @@ PRETRAIN = [
 ]
 TRAIN_SETS = ["medquad", "scifact", "qmsum-long", "openstax-ccby-long"]
 EVAL_ONLY = ["cranfield", "nq-gold"]
-PROMPT = " "  # of queries and documents: the first word of a text becomes the same token as inside one
 DEVELOPMENT_SHARE = 6  # one training query in so many is kept aside
 WORD = re.compile(r"[a-z0-9]+")
+HEADING = re.compile(r"^#+ +(.{3,80})$", re.MULTILINE)
 
 
 @dataclass
@@ -87,18 +85,6 @@ def load_set(folder: Path) -> RetrievalSet:
     return result
 
 
-def pretrain_documents(data: Path, name: str, limit: int, seed: int = 0) -> list[str]:
-    """Up to `limit` documents of one source, drawn evenly."""
-    texts = [record["text"] for _, record in read_records(data / "pretrain" / f"{name}.jsonl.zst")]
-    random.Random(seed).shuffle(texts)
-    return texts[:limit]
-
-
-def teacher_words(vocabulary: Path) -> list[str]:
-    """The whole words of the teacher's vocabulary, frequent ones first."""
-    return [w for w in vocabulary.read_text(encoding="utf-8").split() if w.isascii() and w.isalpha() and len(w) > 2]
-
-
 def words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
@@ -108,3 +94,31 @@ def shingles(text: str, size: int = 13) -> Iterator[int]:
     tokens = words(text)
     for start in range(len(tokens) - size + 1):
         yield hash(tuple(tokens[start : start + size]))
+
+
+def kept_out(data: Path) -> tuple[set[int], set[str]]:
+    """Hashed runs of 13 words of every held-out document, and the held-out queries of four words and more."""
+    blocked: set[int] = set()
+    blocked_queries: set[str] = set()
+    for name in [*TRAIN_SETS, *EVAL_ONLY]:
+        collection = load_set(data / name)
+        for document in collection.held_out_documents():
+            blocked.update(shingles("\n".join(collection.documents[document])))
+        blocked_queries.update(" ".join(words(collection.queries[q])) for q in collection.held_out_queries())
+    return blocked, {q for q in blocked_queries if q.count(" ") >= 3}
+
+
+def is_kept_out(text: str, blocked: tuple[set[int], set[str]]) -> bool:
+    """Whether a text is a query kept out, or shares 13 words with a text kept out (`blocked_texts`)."""
+    runs, queries = blocked
+    return " ".join(words(text)) in queries or any(run in runs for run in shingles(text))
+
+
+def records(data: Path, pattern: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each record of the matching files with a name of its own."""
+    paths = sorted(data.glob(f"{pattern}.jsonl.zst"))
+    if not paths:
+        raise SystemExit(f"{data} holds no {pattern}.jsonl.zst")
+    for path in paths:
+        for number, record in read_records(path):
+            yield f"{path.name}:{number}", record
