@@ -151,7 +151,8 @@ def main(data: Path, vocabulary: Path, out: Path, share: float) -> None:
     lines = {name: [{"text": text} for text in found] for name, found in rows.items()} | {"documents": texts.documents}
     for name, found in lines.items():
         with atomic_writer(out / f"{name}.jsonl") as file:
-            file.writelines((json.dumps(line, ensure_ascii=False) + "\n").encode() for line in found)
+            for line in found:
+                file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
         click.echo(f"{out / name}.jsonl: {len(found):,} lines")
 
 

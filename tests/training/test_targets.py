@@ -92,9 +92,9 @@ def test_rows_name_their_targets(teachers: list[Teacher], tmp_path: Path) -> Non
     assert [row["label"] for row in rows["texts"]] == [[i] for i in range(len(TEXTS))]
     for i, row in enumerate(rows["queries"]):
         query, text = row["label"]
-        assert query == len(TEXTS) + i and row["anchor"] == QUERIES[i] and row["positive"] == TEXTS[text]
+        assert query == len(TEXTS) + i and row["query"] == QUERIES[i] and row["text"] == TEXTS[text]
     alone = rows_to_learn(TEXTS, QUERIES, targets, replace(SETTINGS, near=0))["queries"]
-    assert alone[2] == {"text": QUERIES[2], "label": [len(TEXTS) + 2]}
+    assert alone[2] == {"query": QUERIES[2], "label": [len(TEXTS) + 2]}
 
 
 def test_what_cannot_be_learned_is_refused(tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path) -> None:
