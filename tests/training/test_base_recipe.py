@@ -131,7 +131,7 @@ def test_texts_leave_out_what_evaluation_needs(student: Path, tmp_path: Path, mo
     monkeypatch.setattr(texts, "PAIRS", ())
     (tmp_path / "one" / "qrels").mkdir(parents=True)
     (tmp_path / "train").mkdir()
-    secret, open_text = " ".join(SENTENCES[:6]), " ".join(SENTENCES[60:66])
+    secret, open_text = " ".join(f"secret {i}" for i in range(9)), " ".join(SENTENCES[60:66])
     for name, rows in {
         "corpus": [{"_id": "a", "text": secret}, {"_id": "b", "text": open_text}],
         "queries": [{"_id": "1", "text": "what is kept secret here"}, {"_id": "2", "text": "who paints a gate"}],
