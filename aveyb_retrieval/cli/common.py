@@ -117,9 +117,9 @@ def make_console() -> Console:
 AT_LEAST_1 = click.IntRange(min=1)
 PRECISION = click.option(
     "--precision",
-    type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16", "float8"]),
+    type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16"]),
     default="auto",
-    help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form), float8 on GPUs.",
+    help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
 )
 MODE = click.option(
     "--mode",

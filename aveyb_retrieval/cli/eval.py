@@ -96,8 +96,8 @@ def main() -> None:
     click.option(
         "--precision",
         default="auto",
-        help="Compute in float32, bfloat16 or float16; Avey-B models also in float8, or in int8 on a CPU, which auto "
-        "takes where the model has that form, as searches do.",
+        help="Compute in float32, bfloat16 or float16; Avey-B models also in int8 on a CPU, which auto takes "
+        "where the model has that form, as searches do.",
     ),
     click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
 )

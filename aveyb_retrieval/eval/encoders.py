@@ -268,8 +268,8 @@ class LoadOptions:
 
     Attributes:
         device: A torch device.
-        precision: "float32", "bfloat16" or "float16"; our models also compute in "float8" and "int8". "auto": as an
-            index loads it, "int8" on a CPU where the model has that form, else "float32".
+        precision: "float32", "bfloat16" or "float16"; our models also compute in "int8". "auto": as an index
+            loads it, "int8" on a CPU where the model has that form, else "float32".
         max_tokens: Read at most this many tokens of a text; None is the model's own limit (ours has none).
     """
 

@@ -260,7 +260,7 @@ class EncodeOptions(TypedDict, total=False):
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         device: Where the model runs. Default "cpu".
         precision: What it computes in: "auto" (default: "int8" by ONNX Runtime on a CPU where the model has that form,
-            else "float32"), "float32", "bfloat16", "float16" or "float8"; see `Embedder.load`. Documents and queries
+            else "float32"), "float32", "bfloat16" or "float16"; see `Embedder.load`. Documents and queries
             may differ in it.
         granularity: "document", "passage" or "both" (default): which vectors are searched.
         storage_dtype: How vectors are kept on disk: "float32" (default), or "float16" for half the size and an error

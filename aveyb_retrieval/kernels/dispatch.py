@@ -12,12 +12,13 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 
 from aveyb_retrieval.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Backend = Literal["auto", "triton", "torch"]
 BACKENDS: tuple[str, ...] = ("auto", "triton", "torch")
@@ -26,6 +27,7 @@ _TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 # Triton reads the same variable when a kernel is defined; then kernels run, slowly, on CPU tensors.
 _INTERPRETING = os.environ.get("TRITON_INTERPRET", "0") == "1"
 _MIN_CAPABILITY = (8, 0)
+_FROM_PAGE_LOCKED = ("cuda",)  # kinds of devices that copies from page-locked memory go to while the host goes on
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _forced: str | None = None
@@ -51,9 +53,7 @@ def forced_backend() -> str | None:
     return _forced
 
 
-def use_triton(
-    backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None, opt_in: bool = False
-) -> bool:
+def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None) -> bool:
     """Return whether an operation runs as a Triton kernel (otherwise as plain torch).
 
     Args:
@@ -61,7 +61,6 @@ def use_triton(
         tensor: the operation's main input; its device and dtype count.
         operation: named in the error.
         limit: why the kernel cannot take this call (a shape), or None when it can.
-        opt_in: whether the kernel runs on request only: "auto" then means torch on every device.
 
     Raises:
         BackendError: "triton" was asked for and cannot run, or the name is unknown.
@@ -74,14 +73,13 @@ def use_triton(
     reason = _why_not(tensor) or limit
     if reason and wanted == "triton":
         raise BackendError(f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"')
-    return reason is None and (wanted == "triton" or (tensor.is_cuda and not opt_in))
+    return reason is None and (wanted == "triton" or tensor.is_cuda)
 
 
 def fuses_passes(x: torch.Tensor) -> bool:
     """Return whether inference on `x` `[n, T, D]` uses kernels that take over the passes around products and mixing."""
     return (
         x.is_cuda
-        and forced_backend() != "triton"  # enricher and fuser as kernels, too: the fuser's takes its two inputs apart
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cuda")
@@ -94,17 +92,26 @@ def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Return int64 arrays of any shapes as contiguous tensors on a device, as kernels need them.
+
+    On a CUDA device they go there in one copy from page-locked memory, which the host does not wait for; a copy from
+    other memory makes it wait until the device has done everything before. A CPU may share the memory of `arrays`.
+    """
+    if device.type not in _FROM_PAGE_LOCKED or not arrays:
+        return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
+    sizes = [array.size for array in arrays]
+    packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=True)
+    np.concatenate([array.reshape(-1) for array in arrays], out=packed.numpy())
+    sent = packed.to(device, non_blocking=True).split(sizes)
+    return [part.view(array.shape) for part, array in zip(sent, arrays, strict=True)]
+
+
 def missing_triton() -> str | None:
     """Return how to install Triton where it is missing, or None where it is installed."""
     from aveyb_retrieval.version import install_command
 
     return None if _TRITON_INSTALLED else f"Triton is not installed ({install_command('gpu')})"
-
-
-def autocast_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which a product of `x` runs: autocast's within such a block, otherwise its own."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _known(backend: str) -> str:

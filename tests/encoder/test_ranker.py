@@ -52,10 +52,9 @@ def test_compressed_splits_are_those_of_the_papers(preset: str, k: int) -> None:
     table = split_table(torch.cat(documents), [len(d) for d in documents], 16)
     retrieved = ranker.retrieve(table, embedding)
     got: list[torch.Tensor] = [torch.empty(0)] * len(table.lengths)
-    for group in table.groups(full_width=config.tail == "zero_slots", max_tokens=64, retrieved=k):
-        for row, compressed in zip(
-            group.rows.tolist(), ranker.compress(table, retrieved, group, embedding), strict=True
-        ):
+    for group in table.groups(full_width=config.tail == "zero_slots", max_tokens=64):
+        found = ranker.compress(*ranker.inputs(table, retrieved, group), embedding)
+        for row, compressed in zip(group.rows.tolist(), found, strict=True):
             got[row] = compressed[: table.lengths[row]]
     expected = [split for document in documents for split in by_the_book(ranker, document, embedding)]
     assert len(got) == len(expected)

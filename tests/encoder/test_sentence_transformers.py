@@ -19,7 +19,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import BackendError, ConfigError, ModelError
+from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -255,8 +255,6 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
         Embedder.load("some-model")
     with pytest.raises(ConfigError, match="precision is 'int4'; choose one of auto, int8, float32"):
         Embedder.load(folder, precision="int4")
-    with pytest.raises(BackendError, match="need the model on a CUDA device"):
-        Embedder.load(folder, cuda_graphs=True)
     with pytest.raises(ConfigError, match="max_tokens is 0"):
         Embedder.load(folder, max_tokens=0)
 
@@ -307,7 +305,7 @@ def test_other_modules_are_not_left_out_in_silence(folder: Path, tmp_path: Path,
         Embedder.load(copy)
 
 
-@pytest.mark.parametrize(("precision", "cosine"), [("bfloat16", 0.999), ("float8", 0.98)])
+@pytest.mark.parametrize(("precision", "cosine"), [("bfloat16", 0.999), ("float16", 0.999)])
 def test_lower_precisions_give_nearly_the_same_vectors(
     folder: Path, embedder: Embedder, precision: str, cosine: float
 ) -> None:

@@ -34,15 +34,12 @@ def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: lis
 
     seen: list[int] = []
     slots: list[int] = []
-    for group in table.groups(full_width=False, max_tokens=3 * size, retrieved=3):
+    for group in table.groups(full_width=False, max_tokens=3 * size):
         lengths = table.lengths[group.rows]
         assert (lengths <= group.width).all()
         assert (group.tokens is None) == bool((lengths == group.width).all())
         assert len(group.rows) * group.width <= max(3 * size, group.width)
-        earlier = group.rows - table.first[group.rows]
-        for least, has in enumerate(group.with_candidates, start=1):
-            members = torch.arange(len(group.rows)) if has is None else has
-            assert torch.equal(members, torch.nonzero(earlier >= least)[:, 0])
+        assert group.alone == bool((group.rows == table.first[group.rows]).all())
         seen += group.rows.tolist()
         slots += table.slots(group).tolist()
     assert sorted(seen) == list(range(len(table.lengths)))

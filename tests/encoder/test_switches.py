@@ -16,9 +16,8 @@ from aveyb_retrieval.encoder.network.ranker import Ranker
 from aveyb_retrieval.encoder.network.splits import split_table
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import BackendError, ConfigError
-from aveyb_retrieval.kernels.coupled_mix import coupled_mix_both_ways
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
 from aveyb_retrieval.kernels.maxsim import maxsim_by_token, maxsim_selected, split_scores, unit_rows
+from aveyb_retrieval.kernels.mixing import coupled_mix_both_ways, dynamic_mix
 from tests.encoder.models import small_config, small_model
 from tests.encoder.test_model import padded, random_texts
 
@@ -175,8 +174,9 @@ def test_splits_of_both_directions_by_hand(k: int) -> None:
     table = split_table(torch.cat(documents), [len(d) for d in documents], 16)
     retrieved = ranker.retrieve(table, embedding)
     got: dict[int, torch.Tensor] = {}
-    for group in table.groups(full_width=False, max_tokens=64, retrieved=k, both_ways=True):
-        for row, context in zip(group.rows.tolist(), ranker.compress(table, retrieved, group, embedding), strict=True):
+    for group in table.groups(full_width=False, max_tokens=64, both_ways=True):
+        found = ranker.compress(*ranker.inputs(table, retrieved, group), embedding)
+        for row, context in zip(group.rows.tolist(), found, strict=True):
             got[row] = context[: k * 16 + int(table.lengths[row])]
     number = 0
     for document in documents:

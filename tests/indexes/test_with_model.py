@@ -201,7 +201,7 @@ def test_an_own_model_is_found_from_anywhere(folder: Path, tmp_path: Path, monke
         assert retriever.search("x")[0].id == "a"
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float8"])
+@pytest.mark.parametrize("precision", ["bfloat16"])
 def test_documents_and_queries_of_another_precision(folder: Path, tmp_path: Path, precision: str) -> None:
     rows = [{"_id": "log", "text": LOG}, {"_id": "other", "text": "Something else altogether, in one short line."}]
     build_index(rows, tmp_path / "exact", model=folder)

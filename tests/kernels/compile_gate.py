@@ -20,10 +20,8 @@ from aveyb_retrieval.kernels.triton import (
     coupled_mix,
     dynamic_mix,
     late_interaction,
-    linear,
     maxsim,
     norm,
-    quantize,
     static_mix,
 )
 from aveyb_retrieval.kernels.triton.configs import TABLE as TILES
@@ -43,12 +41,6 @@ PAPER = {"RELEASED": False, "L1": False, "RELU": True, "BIAS": True}
 # As training calls them, and as inference does: the gate comes without its activation.
 TRAINED = [RELEASED | {"GATE": "none"}, PAPER | {"GATE": "none"}]
 ENCODING = [RELEASED | {"GATE": "gelu"}, PAPER | {"GATE": "relu2"}]
-LINEAR = {"ROW_SCALED": False, "COLUMN_SCALED": False, "RESIDUAL": False, "ALPHA": False, "B": 0, "A": WIDTH}
-SCALED = {"ROW_SCALED": True, "COLUMN_SCALED": True}
-ENRICH = LINEAR | {"COLUMNS": 4 * WIDTH, "ROW_SCALED": True}
-ENRICH_FLOAT8 = ENRICH | SCALED
-FUSE = LINEAR | {"COLUMNS": WIDTH, "B": 2 * WIDTH, "RESIDUAL": True, "ACTIVATION": "none"}
-FUSE_FLOAT8 = FUSE | {"A": 3 * WIDTH, "B": 0} | SCALED
 GELU, RELU2 = RELEASED | {"ACTIVATION": "gelu"}, PAPER | {"ACTIVATION": "relu2"}
 SCALAR, PLAIN = RELEASED | {"ALPHA": True}, PAPER | {"ALPHA": False}
 GAP = {"COLUMNS": 4 * WIDTH, "START": WIDTH, "STOP": 2 * WIDTH, "NORMS": "head"}
@@ -56,12 +48,6 @@ PAPER_GAP = {"COLUMNS": 4 * WIDTH, "START": 2 * WIDTH, "STOP": 3 * WIDTH, "NORMS
 NORM = {"A": WIDTH, "BLOCK_A": 1024}
 
 KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
-    "enrich": [(linear.linear_kernel, [ENRICH | GELU, ENRICH | RELU2])],
-    "enrich_float8": [(linear.linear_kernel, [ENRICH_FLOAT8 | GELU, ENRICH_FLOAT8 | RELU2])],
-    "fuse": [(linear.linear_kernel, [FUSE | SCALAR, FUSE | PLAIN])],
-    "fuse_float8": [(linear.linear_kernel, [FUSE_FLOAT8 | SCALAR, FUSE_FLOAT8 | PLAIN])],
-    "quantize": [(quantize.quantize_kernel, [FUSE | {"BLOCK_A": 1024, "BLOCK_B": 2048, "NORM": False}])],
-    "inverse_rms": [(norm.inverse_rms_kernel, [NORM])],
     "add_norm": [(norm.add_norm_kernel, [NORM | SCALAR, NORM | PLAIN])],
     "activate": [
         (activate.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
@@ -85,10 +71,10 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id", "inverse_rms", "quantize"}  # they gather, add and round
+WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id"}  # they gather, add and round
 POINTERS = {
-    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales row_scales "
-    "column_scales scores best_out best counts",
+    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores "
+    " best_out best counts",
     "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
     "ids entries starts begins asked_from asked_to",
     "*i32": "arguments",
@@ -99,14 +85,9 @@ POINTERS = {
 ABSENT = {
     "BIAS": "bias",
     "RAGGED": "lengths",
-    "RESIDUAL": "residual",
     "ALPHA": "alpha",
-    "B": "b b_weight",
-    "ROW_SCALED": "row_scales",
-    "COLUMN_SCALED": "column_scales",
 }
 UNUSED = {"NORMED": "denominators"}  # None where a switch is on  # fmt: skip
-FLOAT8_OPERANDS = {"enrich_float8": ("a", "a_weight"), "fuse_float8": ("a", "a_weight"), "quantize": ("out",)}
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
@@ -162,8 +143,6 @@ class Case:
             return "i32"
         if self.name == "maxsim_input" and name == "grad":
             return "*fp32"
-        if name in FLOAT8_OPERANDS.get(self.name, ()):
-            return "*fp8e4nv"
         return TYPE_OF.get(name, "*" + self.element)
 
 
@@ -177,13 +156,12 @@ def shipped() -> Iterator[tuple[str, str, int]]:
 
 def cases() -> Iterator[Case]:
     """Every row of the shipped table with every preset (float16 compiles to the same code as bfloat16)."""
-    for arch, row_name, size in shipped():
-        name = row_name if size > 1 else f"{row_name}_float8"
+    for arch, name, size in shipped():
         for kernel, variants in KERNELS[name]:
             for switches, ragged in product(variants, (False, True) if "RAGGED" in kernel.arg_names else (None,)):
-                element = {1: "bf16", 2: "bf16", 4: "fp32"}[size]  # of what is not float8
+                element = {2: "bf16", 4: "fp32"}[size]
                 rows = {} if ragged is None else {"RAGGED": ragged}
-                yield Case(name, kernel, switches | rows, arch, element, config_for(row_name, arch, size))
+                yield Case(name, kernel, switches | rows, arch, element, config_for(name, arch, size))
 
 
 def row(case: Case, report: Report) -> dict[str, Any]:

@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.network import split_encoder
 from aveyb_retrieval.encoder.network.model import AveyBModel
-from aveyb_retrieval.kernels import dispatch, enrich
-from aveyb_retrieval.kernels.activations import enricher_activation
+from aveyb_retrieval.kernels import dispatch, positionwise
 from aveyb_retrieval.kernels.maxsim import split_scores
+from aveyb_retrieval.kernels.positionwise import enricher_activation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,8 +181,8 @@ def ranker_launches(documents: int, splits: int) -> int:
 def _nothing_fused() -> Iterator[None]:
     """Within the block layers run as they stand, with torch's activations."""
     with (
-        mock.patch.object(AveyBModel, "_inference_form", lambda self, x: None),
-        mock.patch.object(enrich, "activate", lambda x, name, backend: enricher_activation(x, name)),
+        mock.patch.object(split_encoder, "fuses_passes", lambda x: False),
+        mock.patch.object(positionwise, "activate", enricher_activation),
     ):
         yield
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from aveyb_retrieval.kernels import dispatch, transfer
+from aveyb_retrieval.kernels import dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,7 +165,7 @@ def pretended_device() -> Iterator[Counter[str]]:
             mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),  # there is none for this device
             mock.patch.object(maxsim, "all_pairs", _no_scores),
             mock.patch.object(maxsim, "by_token", no_scores_by_token),
-            mock.patch.object(transfer, "_FROM_PAGE_LOCKED", (DEVICE.type,)),
+            mock.patch.object(dispatch, "_FROM_PAGE_LOCKED", (DEVICE.type,)),
         ]
         for patch in patches:
             stack.enter_context(patch)

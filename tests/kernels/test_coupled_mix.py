@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aveyb_retrieval.errors import BackendError
-from aveyb_retrieval.kernels.coupled_mix import coupled_mix
+from aveyb_retrieval.kernels.mixing import coupled_mix
 
 EPS = 1e-6
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
 import torch
 
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import dispatch
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.mixing import dynamic_mix
 
 SPLIT = torch.randn(1, 4, 8)
 
@@ -43,17 +42,6 @@ def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     assert not dispatch.use_triton("auto", SPLIT, operation="x", limit="too large")
 
 
-def test_a_kernel_opt_in_is_not_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
-    monkeypatch.setattr(dispatch, "_INTERPRETING", True)
-    on_gpu = mock.Mock(spec=torch.Tensor, dtype=torch.float32, is_cuda=True)
-    assert dispatch.use_triton("auto", on_gpu, operation="x")
-    assert not dispatch.use_triton("auto", on_gpu, operation="x", opt_in=True)
-    assert dispatch.use_triton("triton", on_gpu, operation="x", opt_in=True)
-    with dispatch.force_backend("triton"):
-        assert dispatch.use_triton("auto", on_gpu, operation="x", opt_in=True)
-
-
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(BackendError, match="unknown backend 'cuda'"):
         dispatch.use_triton("cuda", SPLIT, operation="x")
@@ -76,7 +64,7 @@ def test_every_operation_imports_and_runs_without_triton() -> None:
         "import importlib, pkgutil, torch, aveyb_retrieval.kernels as kernels\n"
         "for module in pkgutil.iter_modules(kernels.__path__):\n"
         "    module.ispkg or importlib.import_module('aveyb_retrieval.kernels.' + module.name)\n"
-        "from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix\n"
+        "from aveyb_retrieval.kernels.mixing import dynamic_mix\n"
         "x = torch.ones(1, 2, 4)\n"
         "assert torch.allclose(dynamic_mix(x, x, normalization='l1', eps=0.0), x)\n"
     )

@@ -8,13 +8,9 @@ import pytest
 import torch
 
 from aveyb_retrieval.kernels import maxsim
-from aveyb_retrieval.kernels.activations import activate_around, enricher_activation
-from aveyb_retrieval.kernels.add_norm import add_norm
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
-from aveyb_retrieval.kernels.enrich import enrich
-from aveyb_retrieval.kernels.fuse import fuse
-from aveyb_retrieval.kernels.static_mix import static_mix
-from aveyb_retrieval.kernels.vocabulary import batch_vocabulary, most_ids, vocabulary_of
+from aveyb_retrieval.kernels.maxsim import batch_vocabulary, most_ids, vocabulary_of
+from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
+from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enrich, enricher_activation, fuse
 
 PRESETS = pytest.mark.parametrize("preset", ["released", "paper"])
 LENGTHS = pytest.mark.parametrize("length", [1, 15, 16, 17, 40], ids="length{}".format)

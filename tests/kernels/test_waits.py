@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.network.splits import split_table
-from aveyb_retrieval.kernels.transfer import to_device
+from aveyb_retrieval.kernels.dispatch import to_device
 from tests.kernels.pretended_device import DEVICE, DeviceTensor, forward_waits, pretended_device
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from aveyb_retrieval.encoder.text.passages import (
 )
 from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
-from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
+from aveyb_retrieval.errors import ConfigError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MIN_NORM = 1e-12
 AUTO = "auto"
-PRECISIONS = ("int8", "float32", "bfloat16", "float16", "float8")
+PRECISIONS = ("int8", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,6 @@ class Embedder:
         precision: str = AUTO,
         max_tokens: int | None = None,
         batch_tokens: int = 16384,
-        cuda_graphs: bool = False,
         warm: bool = False,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> Embedder:
@@ -166,15 +165,13 @@ class Embedder:
             device: "cpu", or another device of torch.
             precision: what the model computes in; vectors are float32 in any case. "int8" runs the folder's ONNX form
                 on a CPU, without torch (`onnx/model_int8.onnx`, which `aveyb-train export` makes); the others run in
-                torch: "float32", "bfloat16", "float16" or "float8" (CUDA devices of compute capability 8.9 and newer;
-                on a CPU the same rounding, slowly). "auto": "int8" on a CPU where the folder has that form, else
+                torch: "float32", "bfloat16" or "float16". "auto": "int8" on a CPU where the folder has that form, else
                 "float32".
             max_tokens: truncate texts to this many tokens; what is cut is counted. None: the limit that the folder was
                 saved with (sentence-transformers' `max_seq_length`), else read everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
-            cuda_graphs: replay the layers as CUDA graphs where few tokens are encoded at once, as for queries.
-            warm: encode some batches now, so that the first text does not wait until kernels are compiled, graphs
-                captured and weights packed.
+            warm: encode some batches now, so that the first text does not wait until kernels are compiled and graphs
+                captured.
             passage_size: how long passages are; None: each split is one.
 
         Raises:
@@ -182,7 +179,7 @@ class Embedder:
                 model, does not pool by the mean, or has a `truncate_dim`; its ONNX form is missing, damaged or of other
                 weights.
             ConfigError: an option is out of range.
-            BackendError: CUDA graphs without a CUDA device.
+            BackendError: there is no such device.
             OptionalDependencyError: torch is needed and not installed.
         """
         if precision not in (AUTO, *PRECISIONS):
@@ -194,15 +191,10 @@ class Embedder:
         check_device(device)
         folder = model_folder(model)
         if precision == AUTO:
-            has_onnx = device == "cpu" and not cuda_graphs and (folder / FILES["int8"]).is_file()
+            has_onnx = device == "cpu" and (folder / FILES["int8"]).is_file()
             precision = "int8" if has_onnx else "float32"
         encoder: InferenceModel | OnnxModel
-        if precision == "int8":
-            if cuda_graphs:
-                raise BackendError("CUDA graphs need the model on a CUDA device; precision 'int8' runs on a CPU")
-            encoder = OnnxModel.load(folder, precision)
-        else:
-            encoder = _torch_model(folder, device, precision, cuda_graphs=cuda_graphs)
+        encoder = OnnxModel.load(folder, precision) if precision == "int8" else _torch_model(folder, device, precision)
         check_modules(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
@@ -461,10 +453,10 @@ def _joined(batch: list[_Tokenized]) -> np.ndarray:
     return np.concatenate([item.ids for item in batch])
 
 
-def _torch_model(folder: Path, device: str, precision: str, *, cuda_graphs: bool = False) -> InferenceModel:
+def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:
     with extra_for(f"precision {precision!r} and models without an ONNX form"):
+        import torch
+
         from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
     encoder = InferenceModel.load(folder)
-    encoder.compute_in(precision, device)
-    encoder.use_cuda_graphs(cuda_graphs)
-    return encoder
+    return encoder.to(device=device, dtype=getattr(torch, precision))

@@ -1,160 +1,172 @@
-"""The layers on a few splits, replayed as CUDA graphs.
+"""Inference on CUDA as replays of captured graphs: one launch for the host where there are hundreds.
 
-Small batches are launch-bound (about ten kernels per layer), so the layers are replayed as a CUDA graph. One graph is
-captured for each pair of sizes: splits rounded up to a power of two, tokens per split to one of a few widths. Stale
-data in the padding is harmless: splits are independent and padded rows are masked.
+A launch costs a host more than the device needs for what it does: run one by one, the layers take twice as long on
+16,384 tokens, and four times on 4,096. So the few sequences that inference consists of are captured at a few sizes
+(`SplitLayout.replays`), each when it is first needed, and a batch of any size is a number of replays. What a sequence
+does not fill is never read: splits are independent of each other.
+
+A graph reads parameters where they lie. Values written there count at once; a parameter that lies elsewhere, or a
+module that was exchanged, drops all graphs.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from aveyb_retrieval.encoder.network.inference import ParameterVersions
 from aveyb_retrieval.kernels.dispatch import forced_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
-_NARROWEST = 16
+    Function = Callable[..., tuple[torch.Tensor, ...]]
+
+_log = logging.getLogger("aveyb_retrieval.encoder")
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured graph with its input and output buffers.
+    """One captured sequence.
 
     Attributes:
-        x: `[n, T, D]`, where the input goes.
-        lengths: int64 `[n]`, or None where all splits are full.
-        replay: runs the graph.
-        out: `[n, T, D]`, where the output is after `replay`.
+        inputs: `[n, ...]` each, where the inputs go; None for those that the sequence has not.
+        outputs: `[n, ...]` each, where the outputs are after `replay`; other sequences write there, too.
+        replay: runs the sequence.
     """
 
-    x: torch.Tensor
-    lengths: torch.Tensor | None
+    inputs: tuple[torch.Tensor | None, ...]
+    outputs: tuple[torch.Tensor, ...]
     replay: Callable[[], None]
-    out: torch.Tensor
 
 
-class LayerGraphs:
-    """A model's layers, run as graphs where a group of splits is small; captured again when a parameter changes.
+class CudaGraphs:
+    """The captured sequences of one model.
 
-    Graphs share their memory, and an output is copied before the next one runs; a lock and an event keep threads and
-    streams in order.
+    They share all memory but that of the inputs, and outputs are copied before the next one runs; a lock and an event
+    keep threads and streams in order.
     """
 
-    def __init__(
-        self,
-        run: Callable[[torch.Tensor, torch.Tensor | None, bool], torch.Tensor],
-        module: nn.Module,
-        *,
-        split_size: int,
-        max_tokens: int,
-    ) -> None:
-        """Prepare for groups on the device of `module`; nothing is captured yet.
-
-        Args:
-            run: what a graph records: x `[n, T, D]`, lengths int64 `[n]` or None, and whether to use the funnel ->
-                `[n, T, D]`.
-            module: holds the parameters that `run` reads.
-            split_size: S, the largest T.
-            max_tokens: the largest n times T that runs as a graph, padding included.
-        """
-        self._run, self._module, self._split_size, self._max_tokens = run, module, split_size, max_tokens
-        self._device = next(module.parameters()).device
-        self._graphs: dict[tuple[object, ...], Captured] = {}
-        self._inputs: dict[torch.dtype, torch.Tensor] = {}
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        """Prepare for a module that lies on `device`; nothing is captured yet."""
+        self._module, self.device = module, device
+        self._captured: dict[tuple[object, ...], Captured] = {}
+        self._buffers: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # of the outputs, by their number
         self._lock = threading.Lock()
-        self._versions = ParameterVersions(module)
-        on_cuda = self._device.type == "cuda"
+        self._layout = _Layout(module)
+        on_cuda = device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_cuda else None
         self._free = torch.cuda.Event() if on_cuda else None  # reached when the last output has been copied
 
-    def can_replay(self, x: torch.Tensor) -> bool:
-        """Return whether a group `[n, T, D]` runs as a graph."""
-        n, width = self._sizes(x)
-        return (
-            x.device == self._device
-            and 0 < n * width <= self._max_tokens
-            and not torch.is_grad_enabled()
-            and not torch.is_autocast_enabled(x.device.type)
-            and not torch.compiler.is_compiling()
-        )
-
-    def __call__(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool) -> torch.Tensor:
-        """Return what `run` gives; `can_replay(x)` must hold.
+    def __call__(
+        self, function: Function, places: int, inputs: Sequence[torch.Tensor | None], *key: object
+    ) -> tuple[torch.Tensor, ...]:
+        """Return what `function` gives for the inputs.
 
         Args:
-            x: `[n, T, D]`.
-            lengths: int64 `[n]`, valid tokens of each split; None when all T are.
-            funnel: as for `run`.
+            function: of tensors `[n, ...]`, to a tuple of such; it never waits for the device, and what it gives for
+                one of the n does not depend on the others.
+            places: n.
+            inputs: `[m, ...]` each, m up to n, or None.
+            *key: all on which the sequence depends besides the shapes of the inputs and the function's name.
 
         Returns:
-            `[n, T, D]`, a copy.
+            `[m, ...]` each, copies.
         """
-        n, width = x.shape[:2]
-        sizes = self._sizes(x)
-        full = lengths is None and width == sizes[1]
+        count = next(len(x) for x in inputs if x is not None)
+        shapes = tuple(None if x is None else (x.shape[1:], x.dtype) for x in inputs)
+        name = (function.__name__, places, shapes, forced_backend(), *key)
         with self._lock:
             if self._free is not None:
-                torch.cuda.current_stream(self._device).wait_event(self._free)
-            if not self._versions.unchanged():
-                self._graphs.clear()
-                self._versions = ParameterVersions(self._module)
-            key = (*sizes, full, funnel, x.dtype, forced_backend())
-            if key not in self._graphs:
-                self._graphs[key] = self._capture(*sizes, full, funnel, x)
-            graph = self._graphs[key]
-            graph.x[:n, :width].copy_(x)
-            if graph.lengths is not None:
-                graph.lengths[:n] = width if lengths is None else lengths
-            graph.replay()
-            out = graph.out[:n, :width].clone()
+                torch.cuda.current_stream(self.device).wait_event(self._free)
+            if not self._layout.holds():
+                self._captured.clear()
+                self._layout = _Layout(self._module)
+            if name not in self._captured:
+                self._captured[name] = self._capture(function, places, inputs)
+            captured = self._captured[name]
+            for into, x in zip(captured.inputs, inputs, strict=True):
+                if into is not None and x is not None:
+                    into[:count].copy_(x)
+                    if into.dim() == 1 and count < places:
+                        into[count:] = 0  # splits without a token cost the kernels nothing
+            captured.replay()
+            outputs = tuple(out[:count].clone() for out in captured.outputs)
             if self._free is not None:
-                self._free.record(torch.cuda.current_stream(self._device))
-        return out
+                self._free.record(torch.cuda.current_stream(self.device))
+        return outputs
 
     def clear(self) -> None:
-        """Drop every graph, because what `run` computes has changed."""
+        """Drop every graph."""
         with self._lock:
-            self._graphs.clear()
+            self._captured.clear()
 
-    def _sizes(self, x: torch.Tensor) -> tuple[int, int]:
-        """Return the graph's number of splits and tokens per split for a group `[n, T, D]`."""
-        width = min(max(_NARROWEST, _power_of_two(x.shape[1])), self._split_size)
-        return _power_of_two(x.shape[0]), width
-
-    def _capture(self, n: int, width: int, full: bool, funnel: bool, like: torch.Tensor) -> Captured:
+    def _capture(self, function: Function, places: int, like: Sequence[torch.Tensor | None]) -> Captured:
+        begin, before = time.perf_counter(), self._reserved()
         # Outside of inference mode, so that what is allocated can be written in any mode.
         with torch.inference_mode(False), torch.no_grad():
-            if like.dtype not in self._inputs:
-                self._inputs[like.dtype] = torch.zeros(
-                    self._max_tokens * like.shape[2], dtype=like.dtype, device=self._device
-                )
-            x = self._inputs[like.dtype][: n * width * like.shape[2]].view(n, width, like.shape[2])
-            lengths = None if full else torch.full((n,), width, device=self._device)
-            replay, out = self._record(lambda: self._run(x, lengths, funnel))
-        return Captured(x, lengths, replay, out)
+            inputs = tuple(None if x is None else x.new_zeros((places, *x.shape[1:])) for x in like)
+            outputs: tuple[torch.Tensor, ...] = ()
 
-    def _record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return a function that runs `run` again on the same memory, and the output that it writes."""
-        with torch.cuda.device(self._device):
+            def run() -> None:
+                for out, made in zip(outputs, function(*inputs), strict=True):
+                    out.copy_(made)
+
+            outputs = tuple(self._buffer(i, made) for i, made in enumerate(function(*inputs)))
+            replay = self._record(run)
+        seconds, mebibytes = time.perf_counter() - begin, (self._reserved() - before) / 2**20
+        shape = next(tuple(x.shape) for x in inputs if x is not None)
+        _log.info("captured %s of %s in %.1f s, %.0f MiB", function.__name__, shape, seconds, mebibytes)
+        return Captured(inputs, outputs, replay)
+
+    def _buffer(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        """Return memory of the shape of `like`: that of all sequences, unless it is too small."""
+        held = self._buffers.get((number, like.dtype))
+        if held is None or held.numel() < like.numel():
+            held = self._buffers[number, like.dtype] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+        return held[: like.numel()].view(like.shape)
+
+    def _reserved(self) -> int:
+        return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
+
+    def _record(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that runs `run` again on the same memory."""
+        with torch.cuda.device(self.device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                for _ in range(2):  # kernels are compiled and libraries take their workspaces before the recording
-                    run()
+                run()  # libraries take their workspaces of a stream before the recording
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                out = run()
-        return graph.replay, out
+                run()
+        return graph.replay
 
 
-def _power_of_two(length: int) -> int:
-    return 1 << max(0, length - 1).bit_length()
+class _Layout:
+    """Which modules and parameters a module has, and where the parameters lie."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = [(part._modules, dict(part._modules)) for part in module.modules()]
+        self._parameters = [
+            (part._parameters, dict(part._parameters), _places(part._parameters))
+            for part in module.modules()
+            if part._parameters
+        ]
+
+    def holds(self) -> bool:
+        """Return whether all of it is as it was."""
+        return all(now == then for now, then in self._modules) and all(
+            now.keys() == then.keys() and all(now[name] is then[name] for name in then) and _places(now) == places
+            for now, then, places in self._parameters
+        )
+
+
+def _places(parameters: dict[str, nn.Parameter | None]) -> list[tuple[object, ...]]:
+    return [(p.data_ptr(), p.shape, p.dtype) for p in parameters.values() if p is not None]

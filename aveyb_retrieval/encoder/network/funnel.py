@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from aveyb_retrieval.kernels.masking import row_mask, zero_padding
+from aveyb_retrieval.kernels.positionwise import row_mask, zero_padding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,15 +9,12 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.encoder.network.funnel import pooled_bias, pooled_matrix
-from aveyb_retrieval.kernels.coupled_mix import coupled_mix, coupled_mix_both_ways
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
-from aveyb_retrieval.kernels.enrich import enrich
-from aveyb_retrieval.kernels.fuse import fuse
-from aveyb_retrieval.kernels.static_mix import static_mix
+from aveyb_retrieval.kernels.mixing import coupled_mix, coupled_mix_both_ways, dynamic_mix, static_mix
+from aveyb_retrieval.kernels.positionwise import enrich, fuse
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
-    from aveyb_retrieval.kernels.masking import Mixing, Similarity
+    from aveyb_retrieval.kernels.mixing import Mixing, Similarity
 
 
 class RMSNorm(nn.Module):

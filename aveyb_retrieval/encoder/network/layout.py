@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 # Upper bounds of the classes of short splits; a group is padded to its longest member.
 _GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)
+# The sizes of a sequence of launches that a GPU repeats (`cuda_graphs.py`): so many splits of S tokens. On an H100
+# launches alone take as long as the arithmetic of six more splits (0.16 ms each; an estimate from 2 to 64 splits).
+REPLAY_SIZES = (1, 4, 16, 64, 256)
+_REPLAY_COST = 6
+_NARROWEST_REPLAY = 16
 
 
 def group_widths(size: int) -> list[int]:
@@ -117,3 +122,50 @@ class SplitLayout:
             most = max(1, max_tokens // width)
             for start in range(0, len(rows), most):
                 yield rows[start : start + most], width
+
+    def replays(
+        self, needed: np.ndarray | None = None, *, full_width: bool, largest: int
+    ) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one group of n places.
+
+        n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them. The longest splits
+        come first, so that short ones fill the places that they leave.
+
+        Args:
+            needed: bool `[n]`; None: all.
+            full_width: pad every split to S.
+            largest: the largest of `REPLAY_SIZES` to use.
+        """
+        rows = np.arange(len(self.lengths)) if needed is None else np.flatnonzero(needed)
+        widths = replay_widths(self.size)
+        width_of = np.full(len(rows), self.size)
+        if not full_width:
+            width_of = np.asarray(widths)[np.searchsorted(widths, self.lengths[rows])]
+            order = np.argsort(-self.lengths[rows], kind="stable")
+            rows, width_of = rows[order], width_of[order]
+        start = 0
+        while start < len(rows):
+            width = int(width_of[start])
+            of_this_width = int((width_of[start:] == width).sum())
+            n = replay_places(of_this_width, width, self.size, largest)
+            yield np.sort(rows[start : start + n]), width, n
+            start += n
+
+
+def replay_widths(size: int) -> list[int]:
+    """Return the widths that splits are padded to in replays, ascending: powers of two below S, and S."""
+    return [1 << i for i in range(_NARROWEST_REPLAY.bit_length() - 1, (size - 1).bit_length())] + [size]
+
+
+def replay_places(count: int, width: int, size: int, largest: int) -> int:
+    """Return for how many splits to make the next replay: the size that costs least for each of `count` splits.
+
+    Args:
+        count: how many splits of this width there are.
+        width: T, what they are padded to.
+        size: S.
+        largest: the largest of `REPLAY_SIZES` to use.
+    """
+    # Each has k splits of S tokens to retrieve: more than `largest` would take more memory than that many of S tokens.
+    places = {n: min(n * size // width, largest) for n in REPLAY_SIZES if n <= largest}
+    return places[min(places, key=lambda n: (n + _REPLAY_COST) / min(count, places[n]))]

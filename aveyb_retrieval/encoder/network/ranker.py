@@ -13,11 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from aveyb_retrieval.kernels.cpu import usable
-from aveyb_retrieval.kernels.masking import zero_padding
-from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores, unit_rows
-from aveyb_retrieval.kernels.transfer import to_device
-from aveyb_retrieval.kernels.vocabulary import vocabulary_of
+from aveyb_retrieval.kernels.dispatch import to_device
+from aveyb_retrieval.kernels.maxsim import maxsim_selected, scores_of_short, split_scores, unit_rows, vocabulary_of
+from aveyb_retrieval.kernels.positionwise import zero_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +75,29 @@ class SplitRanker(nn.Module):
 
     def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows of the table, int64 `[n, k]` in slot order, -1 on the left where missing, and float32 scores."""
-        best, chosen = self._best(table, embedding)
+        return self._ordered(*self._best(table, embedding), table.first)
+
+    def retrieve_short(
+        self, ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, embedding: torch.Tensor, width: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `retrieve` of documents of few splits on a GPU, where nothing depends on values of the host.
+
+        Args:
+            ids: int64 `[n, S]`, lengths int64 `[n]` and first int64 `[n]` as in a `SplitTable`.
+            embedding: `[V, D]`.
+            width: splits of the longest document, or more.
+
+        Returns:
+            Rows int64 and weights float32 `[n, k]`.
+        """
+        scores = scores_of_short(ids, lengths, first, embedding, self.config.similarity_eps, width)
+        rows, scores = self._ordered(*_sorted(scores, self.num_retrieved), first)
+        return rows, self.weights(rows, scores)
+
+    def _ordered(
+        self, best: torch.Tensor, chosen: torch.Tensor, first: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Put the chosen into slots: from `_best`, and first int64 `[n]`, to what `_choose` returns."""
         k = best.shape[1]
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
@@ -88,7 +108,7 @@ class SplitRanker(nn.Module):
         )
         order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
-        rows = (chosen + table.first[:, None]).masked_fill(missing, -1)
+        rows = (chosen + first[:, None]).masked_fill(missing, -1)
         left = (self.config.num_retrieved - k, 0)
         return nn.functional.pad(rows, left, value=-1), nn.functional.pad(best.masked_fill(missing, 0), left)
 
@@ -117,9 +137,7 @@ class SplitRanker(nn.Module):
         k, eps = self.config.num_retrieved, self.config.similarity_eps
         # column j: split j of the document
         scores = split_scores(ids, lengths, starts, embedding, eps, both_ways=self.looks_ahead)
-        # A stable sort, not top-k: equal scores go to the lower index.
-        best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
-        return best[:, :k], chosen[:, :k]
+        return _sorted(scores, k)
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         scores = torch.zeros(rows.shape, device=rows.device)
@@ -170,55 +188,56 @@ class Ranker(SplitRanker):
         sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
         self.down_proj = nn.Parameter(torch.empty(sizes)) if compresses else None
 
+    def inputs(self, table: SplitTable, retrieved: Retrieved, group: SplitGroup) -> tuple[torch.Tensor | None, ...]:
+        """Return what `compress` takes of a group of splits of a table, up to the embedding table."""
+        rows = group.rows
+        ragged = group.tokens is not None or (group.places is not None and group.width < self.split_size)
+        own = table.ids[rows, : group.width], table.lengths[rows] if ragged else None
+        if group.alone:
+            return *own, None, None, None
+        chosen = retrieved.rows[rows].clamp_min(0)
+        # earlier splits are full, later ones need not be
+        lengths = table.lengths[chosen] if self.looks_ahead else None
+        return *own, table.ids[chosen], retrieved.weights[rows], lengths
+
     def compress(
-        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup, embedding: torch.Tensor
+        self,
+        ids: torch.Tensor,
+        lengths: torch.Tensor | None,
+        retrieved: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        retrieved_lengths: torch.Tensor | None,
+        embedding: torch.Tensor,
     ) -> torch.Tensor:
         """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
 
-        P is applied block by block, without building the concatenation; of the current split's block of P only the
-        first T rows and columns are used. Without a compressor the concatenation itself is the input, with zeros, which
-        take part in every layer, where a split retrieves fewer than k.
+        Of the current split's block of P only the first T rows and columns are used. Without a compressor the
+        concatenation itself is the input, with zeros, which take part in every layer, where a split retrieves fewer
+        than k.
 
         Args:
-            table: the batch.
-            retrieved: what `retrieve` found for it.
-            group: m of its splits, padded to T, made with this ranker's k.
+            ids: int64 `[m, T]`, token ids.
+            lengths: int64 `[m]`, tokens of each split; None: all T exist.
+            retrieved: int64 `[m, k, S]`, ids of the retrieved splits; None: no split has any.
+            weights: float32 `[m, k]`, theirs; 0 where there is none.
+            retrieved_lengths: int64 `[m, k]`, tokens of the retrieved splits; None: all S exist.
             embedding: `[V, D]`, the token embedding table.
 
         Returns:
             `[m, before + T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
         """
-        size, width = self.split_size, group.width
-        current = embedding[table.ids[group.rows, :width]]
-        if group.tokens is not None:
-            valid = torch.arange(width, device=group.rows.device) < table.lengths[group.rows, None]
-            current = current * valid[..., None]
+        current = zero_padding(embedding[ids], lengths)
+        if retrieved is None or weights is None:
+            return self.compress_alone(current)
+        m, k, size = retrieved.shape
+        earlier = embedding[retrieved]
+        if retrieved_lengths is not None:
+            earlier = zero_padding(earlier.flatten(0, 1), retrieved_lengths.flatten()).view(m, k, size, -1)
+        earlier = (earlier * weights[..., None, None].to(earlier.dtype)).flatten(1, 2)
         if self.down_proj is None:
-            blocks = [current.new_zeros(len(current), size, current.shape[2]) for _ in range(self.num_retrieved)]
-            for slot, has, earlier in self._weighted(table, retrieved, group, embedding):
-                blocks[slot] = earlier if has is None else blocks[slot].index_copy(0, has, earlier)
-            return torch.cat([*blocks, current], dim=1)
-        weight = self.down_proj[:width]
-        out = self.compress_alone(current)
-        for slot, has, earlier in self._weighted(table, retrieved, group, embedding):
-            part = torch.matmul(weight[:, slot * size : (slot + 1) * size], earlier).to(out.dtype)
-            out = out.add_(part) if has is None else out.index_add_(0, has, part)
-        return out
-
-    def _weighted(
-        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup, embedding: torch.Tensor
-    ) -> Iterator[tuple[int, torch.Tensor | None, torch.Tensor]]:
-        """Yield for each slot the splits of the group that retrieve one in it (None: all), and `w X` of those."""
-        k = self.num_retrieved
-        for slot in range(k):
-            has = group.with_candidates[k - slot - 1]
-            if has is None or len(has):
-                splits = group.rows if has is None else group.rows[has]
-                rows = retrieved.rows[splits, slot]
-                earlier = embedding[table.ids[rows]]
-                if self.looks_ahead:  # earlier splits are full, later ones need not be
-                    earlier = zero_padding(earlier, table.lengths[rows])
-                yield slot, has, earlier * retrieved.weights[splits, slot, None, None].to(embedding.dtype)
+            return torch.cat([earlier, current], dim=1)
+        own = self.compress_alone(current)
+        return own + torch.matmul(self.down_proj[: ids.shape[1], : k * size], earlier).to(own.dtype)
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
         """Return `compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
@@ -233,10 +252,14 @@ class Ranker(SplitRanker):
             return nn.functional.pad(current, (0, 0, self.before, 0))
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
-        if self.residual and usable(current):  # one operation instead of three, noticeable for a query
-            return torch.baddbmm(current, block.expand(len(current), -1, -1), current)
         out = torch.matmul(block, current)
         return out + current if self.residual else out
+
+
+def _sorted(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k best of each row, best first, and their columns. A stable sort, not top-k: ties go to the lower index."""
+    best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
+    return best[:, :k], chosen[:, :k]
 
 
 def best_of_long(

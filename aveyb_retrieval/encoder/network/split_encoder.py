@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.network.batches import BatchEncoder
 from aveyb_retrieval.encoder.network.checkpoints import (
     check_fits,
     float_table,
@@ -26,22 +25,15 @@ from aveyb_retrieval.encoder.network.checkpoints import (
     read_settings,
     released_tensors,
 )
-from aveyb_retrieval.encoder.network.cuda_graphs import LayerGraphs
+from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.funnel import Funnel
-from aveyb_retrieval.encoder.network.inference import (
-    Float8Layer,
-    FusedLayer,
-    InferenceLayer,
-    InferenceLayers,
-    PackedLayer,
-)
+from aveyb_retrieval.encoder.network.inference import fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
-from aveyb_retrieval.encoder.network.layout import group_widths
+from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
-from aveyb_retrieval.errors import BackendError, ConfigError, InputError, ModelError
-from aveyb_retrieval.kernels.cpu import usable
-from aveyb_retrieval.kernels.dispatch import fuses_passes
+from aveyb_retrieval.encoder.network.splits import BatchEncoder, SplitTable, padded_table, split_table
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.kernels.dispatch import fuses_passes, use_triton
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 
 if TYPE_CHECKING:
@@ -57,6 +49,8 @@ else:
 # Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3 (float32) and 1.2
 # (bfloat16) times as long as 2,048.
 _CPU_GROUP_TOKENS = 2048
+_REPLAYS = ("cuda",)  # kinds of devices on which inference is replays
+_REPLAYED = REPLAY_SIZES[-1]  # splits of S tokens that go through the layers together there: bounds memory
 
 
 class SplitEncoder(BatchEncoder, _Module):
@@ -79,9 +73,7 @@ class SplitEncoder(BatchEncoder, _Module):
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.funnel = Funnel.of(config)
         self.gradient_checkpointing = False
-        self._float8 = False
-        self._inference: InferenceLayers | None = None
-        self._graphs: LayerGraphs | None = None
+        self._graphs: CudaGraphs | None = None
 
     def embeddings(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[T, D]`, the embeddings of token ids `[T]`."""
@@ -90,55 +82,14 @@ class SplitEncoder(BatchEncoder, _Module):
         return rows
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, without what inference prepared."""
-        return {**self.__dict__, "_inference": None, "_graphs": None}
+        """Return the state for copies and pickles, without captured graphs."""
+        return {**self.__dict__, "_graphs": None}
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode as for any module; training frees what inference prepared.
-
-        In training parameters may be written to in ways that leave no trace (`parameter.data`).
-        """
+        """Set the mode as for any module; training frees the memory of captured graphs."""
         if mode:
-            self._forget_prepared()
+            self._graphs = None
         return super().train(mode)
-
-    def _forget_prepared(self) -> None:
-        self._inference = None
-        if self._graphs is not None:
-            self._graphs.clear()
-
-    def use_float8(self, enabled: bool = True) -> None:
-        """Run the layers' linear maps in float8 in inference (see `kernels/float8.py`).
-
-        On a CPU the same rounding is emulated in float32, slowly, to measure what float8 costs in accuracy. Training
-        needs it off. Encoding raises `BackendError` where the device has no float8 products, gradients are recorded, or
-        layers are compiled or have hooks.
-
-        Args:
-            enabled: False returns to the model's dtype.
-        """
-        self._float8 = enabled
-        self._forget_prepared()
-
-    def use_cuda_graphs(self, enabled: bool = True, *, max_tokens: int = 4096) -> None:
-        """Run small groups of splits on a CUDA device as CUDA graphs (see `cuda_graphs.py`).
-
-        A graph is captured when its size first occurs, which takes as long as some tens of runs, and then kept.
-
-        Args:
-            enabled: False frees the graphs.
-            max_tokens: larger groups, padding included, run without a graph: there the launches cost little.
-
-        Raises:
-            BackendError: the model is not on a CUDA device.
-        """
-        if enabled and self.device.type != "cuda":
-            raise BackendError(f"CUDA graphs need the model on a CUDA device; it is on {self.device}")
-        self._graphs = (
-            LayerGraphs(self.run_layers, self, split_size=self.config.context_size, max_tokens=max_tokens)
-            if enabled
-            else None
-        )
 
     def with_funnel(self, after: int) -> Self:
         """Return the same model with a funnel behind its first layers; it shares the parameters.
@@ -154,23 +105,34 @@ class SplitEncoder(BatchEncoder, _Module):
     def warm_up(self) -> int:
         """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
 
-        On a GPU kernels are compiled, and graphs captured for single texts of every length; a CPU's weights are packed.
+        On a GPU kernels are compiled and all graphs captured.
 
         Returns:
-            How many batches: two for each class of lengths, one of two splits, and on a GPU one for MaxSim's shortcut;
-            with a funnel twice as many, for documents and for queries.
+            How many batches; with a funnel twice as many, for documents and for queries.
         """
-        size, on_cpu = self.split_size, self.device.type == "cpu"
-        widths = [w for w in group_widths(size) if w] + [size]
-        batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
-        batches += [] if on_cpu else [[(SHORTCUT_SPLITS + 1) * size]]
+        size, forms = self.split_size, (True,) if self.funnel is None else (True, False)
         with torch.inference_mode():
-            forms = (True,) if self.funnel is None else (True, False)
+            if self._graphs_of_device() is None:
+                widths = [w for w in group_widths(size) if w] + [size]
+                batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
+            else:
+                batches = self._batches_of_replays()
             for funnel, counts in ((funnel, counts) for funnel in forms for counts in batches):
                 table = split_table(np.zeros(sum(counts), dtype=np.int64), counts, size, self.device)
-                for _ in self.encode_splits(table, self.ranker.retrieve(table, self.embed.weight), funnel=funnel):
+                for _ in self.encode_splits(table, self.retrieve(table), funnel=funnel):
                     pass
         return len(forms) * len(batches)
+
+    def _batches_of_replays(self) -> list[list[int]]:
+        """Return the lengths of texts of batches that take one replay each, of all that there are."""
+        size, largest = self.split_size, self._largest_replay()
+        found = [[(SHORTCUT_SPLITS + 1) * size]]
+        for width in replay_widths(size):
+            for n in dict.fromkeys(min(n * size // width, largest) for n in REPLAY_SIZES if n <= largest):
+                found += [[width] * n, [width - 1] * n] if width > 1 else [[width] * n]
+                if n > 1:  # documents of two splits, the second of this width
+                    found += [[2 * size] * (n // 2), [size + width - 1] * (n // 2)]
+        return found
 
     def encode_batch(
         self,
@@ -205,10 +167,13 @@ class SplitEncoder(BatchEncoder, _Module):
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
         """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
-        length = input_ids.shape[1]
+        batch, length = input_ids.shape
         fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
-        few = 0 < input_ids.numel() <= self._group_tokens(input_ids.device)
-        return fits and few and not torch.is_grad_enabled()
+        if not fits or batch == 0 or torch.is_grad_enabled():
+            return False
+        if self._graphs_of_device() is not None:
+            return batch <= self._places(batch, length)
+        return input_ids.numel() <= self._group_tokens(input_ids.device)
 
     def encode_short(self, input_ids: torch.Tensor, *, funnel: bool = True, recover: bool = False) -> torch.Tensor:
         """Encode a batch of single-split texts without padding, such as queries, on a fast path.
@@ -220,22 +185,42 @@ class SplitEncoder(BatchEncoder, _Module):
         Returns:
             `[B, T, D]`, equal to what `forward` gives.
         """
-        x = self.ranker.compress_alone(self.embed.weight[input_ids])
-        return self._outputs(x, None, funnel, recover)[1]
+        batch, length = input_ids.shape
+        lengths, places = None, None
+        if self._graphs_of_device() is not None:
+            places, width = self._places(batch, length), _wider(length, self.split_size)
+            if width > length or width < self.split_size:
+                lengths = input_ids.new_full((batch,), length)
+                input_ids = nn.functional.pad(input_ids, (0, width - length))
+        inputs = (input_ids, lengths, None, None, None)
+        return self._run(places, inputs, self.embed.weight, funnel, recover)[-1][:, :length]
+
+    def _places(self, count: int, length: int) -> int:
+        return replay_places(count, _wider(length, self.split_size), self.split_size, self._largest_replay())
 
     def _encode_padded(
         self, input_ids: torch.Tensor, present: np.ndarray | None, funnel: bool, recover: bool
     ) -> torch.Tensor:
         table, places = padded_table(input_ids, present, self.split_size)
         out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
-        retrieved = self.ranker.retrieve(table, self.embed.weight)
-        pieces = [
-            (slots, tokens) for slots, _, tokens in self.encode_splits(table, retrieved, funnel=funnel, recover=recover)
-        ]
-        if pieces:
-            slots, vectors = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-            out = out.to(vectors.dtype).index_copy_(0, places[slots], vectors)
+        for slots, _, tokens in self.encode_splits(table, self.retrieve(table), funnel=funnel, recover=recover):
+            out = out.to(tokens.dtype).index_copy_(0, places[slots], tokens)
         return out.view(*input_ids.shape, out.shape[1])
+
+    def retrieve(self, table: SplitTable) -> Retrieved:
+        """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that is possible."""
+        graphs, layout, embedding = self._graphs_of_device(), table.layout, self.embed.weight
+        n, longest = len(layout.lengths), int(np.diff(layout.starts).max(initial=0))
+        places = next((size for size in REPLAY_SIZES if size >= n), None)
+        short = 1 < longest <= SHORTCUT_SPLITS and not self.ranker.looks_ahead and self.ranker.num_retrieved
+        if graphs is None or places is None or not short or not use_triton("auto", embedding, operation="split_scores"):
+            return self.ranker.retrieve(table, embedding)
+        width = min(places, SHORTCUT_SPLITS)
+
+        def retrieve(ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.ranker.retrieve_short(ids, lengths, first, embedding, width)
+
+        return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
     def encode_splits(
         self,
@@ -250,7 +235,7 @@ class SplitEncoder(BatchEncoder, _Module):
 
         Args:
             table: the splits of any number of documents.
-            retrieved: what `ranker.retrieve` found for them.
+            retrieved: what `retrieve` found for them.
             needed: bool `[n]`, which splits to encode; None: all.
             funnel: as for `encode_batch`, as is recover.
 
@@ -268,38 +253,69 @@ class SplitEncoder(BatchEncoder, _Module):
             needed,
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
-            retrieved=self.ranker.num_retrieved,
             both_ways=self.ranker.looks_ahead,
+            largest_replay=0 if self._graphs_of_device() is None else self._largest_replay(),
         )
         for group in groups:
-            x = self.ranker.compress(table, retrieved, group, embedding)
-            full = not self.masked_tail or group.tokens is None
-            hidden, tokens = self._outputs(x, None if full else table.lengths[group.rows], funnel, recover)
-            hidden, tokens = (
-                out.flatten(0, 1) if group.tokens is None else out.flatten(0, 1)[group.tokens]
-                for out in (hidden, tokens)
-            )
-            yield table.slots(group), hidden, tokens
+            inputs = self.ranker.inputs(table, retrieved, group)
+            outputs = [out.flatten(0, 1) for out in self._run(group.places, inputs, embedding, funnel, recover)]
+            if group.tokens is not None:
+                outputs = [out[group.tokens] for out in outputs]
+            yield table.slots(group), outputs[0], outputs[-1]
+
+    def _run(
+        self,
+        places: int | None,
+        inputs: tuple[torch.Tensor | None, ...],
+        embedding: torch.Tensor,
+        funnel: bool,
+        recover: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a CUDA graph.
+
+        Returns:
+            The vectors of which means are taken and, where they differ, those of single tokens: `[m, T, D]` each.
+        """
+
+        def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+            ids, lengths = inputs[:2]
+            assert ids is not None
+            x = self.ranker.compress(ids, lengths, *inputs[2:], embedding)
+            return self._outputs(x, lengths if self.masked_tail else None, funnel, recover)
+
+        if places is None or (graphs := self._graphs_of_device()) is None:
+            return encode(*inputs)
+        return graphs(encode, places, inputs, funnel, recover)
+
+    def _graphs_of_device(self) -> CudaGraphs | None:
+        """Return the graphs of the device that the model is on, or None where inference runs launch by launch."""
+        device = self.device
+        if (
+            device.type not in _REPLAYS
+            or torch.is_grad_enabled()
+            or torch.is_autocast_enabled("cuda")
+            or torch.compiler.is_compiling()
+            or any(intercepted(layer) for layer in self.layers)
+        ):
+            return None
+        if self._graphs is None or self._graphs.device != device:
+            self._graphs = CudaGraphs(self, device)
+        return self._graphs
+
+    def _largest_replay(self) -> int:
+        """The largest number of splits in one replay: fewer where each is longer."""
+        return max(n for n in REPLAY_SIZES if n == 1 or n * (1 + self.ranker.before // self.split_size) <= _REPLAYED)
 
     def _outputs(
         self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool, recover: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the neural processor on what `compress` returned, as a CUDA graph where that is possible.
-
-        Returns:
-            The vectors of which means are taken, and those of single tokens: `[m, T, D]` each, often the same tensor.
-        """
+    ) -> tuple[torch.Tensor, ...]:
+        """Run the neural processor on what `compress` returned; see `_run`."""
         before = self.ranker.before
         lengths = lengths if lengths is None or not before else lengths + before
         if recover and funnel and self.funnel is not None:
             tiled, single = self._recovered(x, lengths, self.funnel)
             return tiled[:, before:], single[:, before:]
-        if self._graphs is not None and self._graphs.can_replay(x):
-            out = self._graphs(x, lengths, funnel)
-        else:
-            out = self.run_layers(x, lengths, funnel)
-        out = out[:, before:]
-        return out, out
+        return (self.run_layers(x, lengths, funnel)[:, before:],)
 
     def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool = True) -> torch.Tensor:
         """Run the layers and the final norm on a group of splits.
@@ -340,10 +356,10 @@ class SplitEncoder(BatchEncoder, _Module):
         self, x: torch.Tensor, lengths: torch.Tensor | None, which: slice, factor: int = 1
     ) -> torch.Tensor:
         """Run some layers on rows `[m, T, D]` of `factor` tokens each."""
-        inference = self._inference_layers(x)
-        if inference is not None:
-            return inference(x, lengths, which, factor)
-        for layer in list(self.layers)[which]:
+        layers = list(self.layers)[which]
+        if fuses_passes(x) and all(fusable(layer, x.dtype) and not intercepted(layer) for layer in layers):
+            return run_fused(layers, x, lengths, factor)
+        for layer in layers:
             if self.gradient_checkpointing and self.training:
                 x = self._gradient_checkpointing_func(layer.__call__, x, lengths, factor)
             else:
@@ -352,23 +368,6 @@ class SplitEncoder(BatchEncoder, _Module):
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
         return x if self.ln_f is None else self.ln_f(x)
-
-    def _inference_layers(self, x: torch.Tensor) -> InferenceLayers | None:
-        """Return the layers in the form in which inference on `x` `[m, T, D]` runs; None: they run as they are."""
-        form = self._inference_form(x)
-        if form is None:
-            return None
-        inference = self._inference
-        if inference is None or not inference.serves(self.layers, form, x.dtype):
-            self._inference = inference = InferenceLayers.prepare(self.layers, form, x.dtype)
-        return inference
-
-    def _inference_form(self, x: torch.Tensor) -> type[InferenceLayer] | None:
-        if not self._float8:
-            return PackedLayer if usable(x) else FusedLayer if fuses_passes(x) else None
-        if torch.is_grad_enabled():
-            raise BackendError("float8 has no gradient: encode within torch.inference_mode(), or use_float8(False)")
-        return Float8Layer
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()
@@ -389,14 +388,6 @@ class InferenceModel(SplitEncoder, nn.Module):
     def device(self) -> torch.device:  # type: ignore[override]  # read-only, as in transformers
         """The device of the parameters."""
         return self.embed.weight.device
-
-    def compute_in(self, precision: str, device: str) -> None:
-        """Move the model to a device and to "float32", "bfloat16", "float16" or "float8".
-
-        With "float8" the linear maps multiply in float8 and everything else is bfloat16.
-        """
-        self.to(device=device, dtype=getattr(torch, "bfloat16" if precision == "float8" else precision))
-        self.use_float8(precision == "float8")
 
     @classmethod
     def load(cls, folder: Path) -> InferenceModel:
@@ -425,6 +416,11 @@ class InferenceModel(SplitEncoder, nn.Module):
         model = cls(config)
         model.load_state_dict(tensors, assign=True)
         return model.eval()
+
+
+def _wider(length: int, size: int) -> int:
+    """The width that texts of `length` tokens are padded to in replays."""
+    return next(width for width in replay_widths(size) if width >= length)
 
 
 def _check_shapes(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:

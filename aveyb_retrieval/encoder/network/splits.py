@@ -9,16 +9,20 @@ Where everything lies follows from the documents' lengths. They are known on the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from aveyb_retrieval.encoder.network.layout import SplitLayout
-from aveyb_retrieval.kernels.transfer import to_device
+from aveyb_retrieval.kernels.dispatch import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+
+    Pieces = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,16 @@ class SplitGroup:
     Attributes:
         rows: int64 `[m]`, splits of the table.
         width: T, the length that they are padded to.
+        places: for how many splits the sequence is made that a GPU replays, m or more; None where there is none.
         tokens: int64 `[t]`, which of the `m T` places hold tokens, in order; None where all do.
-        with_candidates: for d = 1, 2, ..., k which of the group's splits have at least d candidates (earlier splits of
-            their document, or all others), int64; None where all have.
+        alone: none of them has a candidate to retrieve.
     """
 
     rows: torch.Tensor
     width: int
+    places: int | None
     tokens: torch.Tensor | None
-    with_candidates: tuple[torch.Tensor | None, ...]
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class SplitTable:
         *,
         full_width: bool,
         max_tokens: int,
-        retrieved: int = 0,
         both_ways: bool = False,
+        largest_replay: int = 0,
     ) -> list[SplitGroup]:
         """Return the groups of `SplitLayout.groups` on the table's device.
 
@@ -69,20 +74,23 @@ class SplitTable:
             needed: bool `[n]`; None: all.
             full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
-            retrieved: k, for `SplitGroup.with_candidates`.
             both_ways: whether later splits are candidates, too.
+            largest_replay: above 0 the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
         """
         layout = self.layout
-        found = list(layout.groups(needed, full_width=full_width, max_tokens=max_tokens))
+        found: list[tuple[np.ndarray, int, int | None]]
+        if largest_replay:
+            found = list(layout.replays(needed, full_width=full_width, largest=largest_replay))
+        else:
+            found = [(*group, None) for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)]
+        tokens = [_tokens(layout.lengths[rows], width) for rows, width, _ in found]
         candidates = layout.others if both_ways else layout.earlier
-        indices = [_indices(layout, rows, width, retrieved, candidates) for rows, width in found]
-        sent = iter(to_device([a for group in indices for a in group if a is not None], self.ids.device))
-        groups = []
-        for (_, width), group in zip(found, indices, strict=True):
-            rows, tokens, *with_candidates = (None if a is None else next(sent) for a in group)
-            assert rows is not None
-            groups.append(SplitGroup(rows, width, tokens, tuple(with_candidates)))
-        return groups
+        sent = iter(to_device([*(rows for rows, *_ in found), *(t for t in tokens if t is not None)], self.ids.device))
+        on_device = [next(sent) for _ in found]
+        return [
+            SplitGroup(there, width, places, None if t is None else next(sent), not candidates[rows].any())
+            for there, (rows, width, places), t in zip(on_device, found, tokens, strict=True)
+        ]
 
     def slots(self, group: SplitGroup) -> torch.Tensor:
         """Return the slots of a group's tokens, int64 `[t]`."""
@@ -137,12 +145,86 @@ def padded_table(
     return SplitTable(ids, lengths, first, layout), places
 
 
-def _indices(
-    layout: SplitLayout, rows: np.ndarray, width: int, retrieved: int, candidates: np.ndarray
-) -> list[np.ndarray | None]:
-    """Return what `SplitGroup` holds of some splits: rows, tokens, and `with_candidates`."""
-    lengths = layout.lengths[rows]
-    whole = bool((lengths == width).all())
-    tokens = None if whole else np.flatnonzero(np.arange(width) < lengths[:, None])
-    enough = (candidates[rows] >= d for d in range(1, retrieved + 1))
-    return [rows, tokens, *(None if has.all() else np.flatnonzero(has) for has in enough)]
+def _tokens(lengths: np.ndarray, width: int) -> np.ndarray | None:
+    """Return `SplitGroup.tokens` of splits of these lengths."""
+    taken = np.arange(width) < lengths[:, None]
+    return None if taken.all() else np.flatnonzero(taken)
+
+
+class BatchEncoder:
+    """Mixed into `SplitEncoder`; `OnnxModel` has the same methods. Token ids come as int32 `[T]`, text after text."""
+
+    embed: Any
+    encode_splits: Any
+    retrieve: Any
+    encode_short: Any
+    is_short: Any
+    device: torch.device
+    split_size: int
+
+    def token_sums(
+        self,
+        ids: np.ndarray,
+        counts: Sequence[int],
+        runs: np.ndarray,
+        *,
+        first_needed: Sequence[int],
+        funnel: bool,
+        codec: TokenCodec | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode texts and sum their tokens' vectors over runs of tokens.
+
+        Args:
+            ids: int `[T]`, the tokens of all texts.
+            counts: tokens of each text.
+            runs: int64 `[n]`, tokens of each run, none across two texts.
+            first_needed: in each text, the first token whose output is needed; earlier ones may be left out of sums.
+            funnel: False keeps every token through all layers, as for queries.
+            codec: makes token vectors small; None: they are not wanted.
+
+        Returns:
+            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None without a codec.
+        """
+        with torch.inference_mode():
+            owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
+            sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
+            if len(counts) == 1 and first_needed[0] == 0 and not codec:  # usually one query: no table is needed
+                text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
+                if self.is_short(text):
+                    hidden = self.encode_short(text, funnel=funnel)[0]
+                    return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
+            table, pieces = self._pieces(ids, counts, first_needed, funnel=funnel, recover=codec is not None)
+            (owners,) = to_device([table.layout.spread(owner)], self.device)
+            codes = codec.empty(table.ids.numel()) if codec else None
+            for slots, hidden, single in pieces:
+                sums.index_add_(0, owners[slots], hidden.float())
+                if codec and codes is not None:
+                    codes[slots.cpu().numpy()] = codec.encode(single)
+            if codes is not None:
+                codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
+            return sums.cpu().numpy(), codes
+
+    def token_rows(self, ids: np.ndarray, counts: Sequence[int], *, funnel: bool) -> np.ndarray:
+        """Encode texts token by token.
+
+        Args:
+            ids: as for `token_sums`, as are counts and funnel.
+
+        Returns:
+            float32 `[T, d]`, unit rows.
+        """
+        with torch.inference_mode():
+            table, pieces = self._pieces(ids, counts, [0] * len(counts), funnel=funnel, recover=True)
+            out = torch.zeros(table.ids.numel(), self.embed.embedding_dim)
+            for slots, _, hidden in pieces:
+                out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
+            return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
+
+    def _pieces(
+        self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int], *, funnel: bool, recover: bool
+    ) -> tuple[SplitTable, Pieces]:
+        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
+        table = split_table(ids, counts, self.split_size, self.device)
+        retrieved = self.retrieve(table)
+        needed = table.layout.needed(first_needed)
+        return table, self.encode_splits(table, retrieved, needed, funnel=funnel, recover=recover)

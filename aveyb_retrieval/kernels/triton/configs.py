@@ -23,13 +23,10 @@ class Config:
     stages: int
 
 
-# kernel -> bytes of an element -> tile; 1 byte: float8; 4 bytes: float32, multiplied as three TF32 products.
-_FLOAT8, _HALF, _WIDE = 1, 2, 4
+# kernel -> bytes of an element -> tile; 4 bytes: float32, multiplied as three TF32 products.
+_HALF, _WIDE = 2, 4
 _Table = dict[str, dict[int, Config]]
 _AMPERE: _Table = {
-    "enrich": {_HALF: Config(128, 64, 64, 8, 3), _WIDE: Config(64, 64, 16, 8, 3)},
-    "fuse": {_HALF: Config(128, 128, 32, 8, 3), _WIDE: Config(64, 64, 16, 8, 3)},
-    "inverse_rms": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
     "add_norm": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
     "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
     "dynamic_mix": {_HALF: Config(64, 64, 64, 8, 2), _WIDE: Config(16, 32, 16, 8, 2)},
@@ -51,14 +48,6 @@ _AMPERE: _Table = {
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 2), _WIDE: Config(64, 64, 16, 8, 2)},
 }
 _HOPPER: _Table = {
-    "enrich": {
-        _FLOAT8: Config(128, 128, 128, 8, 3),
-        _HALF: Config(128, 128, 64, 8, 3),
-        _WIDE: Config(64, 64, 32, 8, 3),
-    },
-    "fuse": {_FLOAT8: Config(128, 128, 128, 8, 3), _HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
-    "quantize": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
-    "inverse_rms": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
     "add_norm": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
     "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
     # of wide elements with two stages registers spill
@@ -80,14 +69,7 @@ _HOPPER: _Table = {
     "count_by_id": {_WIDE: Config(0, 128, 0, 4, 3)},
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 3), _WIDE: Config(64, 64, 32, 8, 3)},
 }
-# Less shared memory than sm_80 has, whose rows fit into it; and float8 products.
-_ADA: _Table = {
-    **_AMPERE,
-    "enrich": {_FLOAT8: Config(128, 64, 64, 8, 3), **_AMPERE["enrich"]},
-    "fuse": {_FLOAT8: Config(128, 64, 64, 8, 3), **_AMPERE["fuse"]},
-    "quantize": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
-}
-TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _ADA}
+TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _AMPERE}  # the rows of sm_80 fit sm_89's shared memory, too
 
 
 def architecture(device: torch.device) -> str:
@@ -101,5 +83,5 @@ def architecture(device: torch.device) -> str:
 
 
 def config_for(kernel: str, arch: str, element_size: int) -> Config:
-    """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 1, 2 or 4 bytes."""
+    """The tile of `kernel` on `arch` ("sm_90", "sm_80", "sm_89") for elements of 2 or 4 bytes."""
     return TABLE[arch][kernel][element_size]

@@ -19,7 +19,7 @@ from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.tiles import blocks, larger, largest, load_tile, power_of_two, precision, store_tile
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.kernels.vocabulary import BatchVocabulary
+    from aveyb_retrieval.kernels.maxsim import BatchVocabulary
 
 # How many distinct ids there are only the device knows; so programs take turns at them. 65 splits, the fewest that come
 # here, make 1,040 programs.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from triton import language as tl
-from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
+from triton.runtime.interpreter import ReduceOps
 
 from aveyb_retrieval.kernels.triton import tiles
 
@@ -28,20 +27,6 @@ def poisoned_memory() -> Iterator[None]:
     assert bool(torch.empty(1).isnan())
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(autouse=True)
-def exact_float8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter loses the carry when it rounds to float8: let torch round, as the hardware does."""
-    convert = InterpreterBuilder.create_fp_to_fp
-
-    def exact(self, src, dst_type, rounding_mode):  # type: ignore[no-untyped-def]
-        if dst_type.scalar != tl.float8e4nv:
-            return convert(self, src, dst_type, rounding_mode)
-        rounded = torch.from_numpy(src.data.astype("float32")).to(torch.float8_e4m3fn)
-        return TensorHandle(rounded.view(torch.uint8).numpy(), dst_type.scalar)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_fp_to_fp", exact)
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
-from aveyb_retrieval.kernels.static_mix import static_mix
+from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
 
 RELEASED = {"normalization": "l1", "activation": "none", "bias": False, "positive": False}
 PAPER = {"normalization": "sum", "activation": "relu", "bias": True, "positive": True}

@@ -7,10 +7,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix
+from aveyb_retrieval.kernels.mixing import dynamic_mix
 from aveyb_retrieval.kernels.triton.activate import activate_around_op, relu2_op
 from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
-from aveyb_retrieval.kernels.triton.linear import enrich_op, fuse_op
 from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
 from aveyb_retrieval.kernels.triton.norm import add_norm_op
 from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
@@ -21,15 +20,6 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 def leaf(*shape: int) -> torch.Tensor:
     return torch.randn(shape).requires_grad_()
-
-
-def test_enrich() -> None:
-    torch.library.opcheck(enrich_op, (leaf(17, 16), leaf(64, 16), leaf(64), 1e-6, "gelu"), test_utils=CHECKS)
-
-
-def test_fuse() -> None:
-    arguments = (leaf(17, 16), leaf(17, 32), leaf(16, 16), leaf(16, 32), leaf(16), leaf(17, 16), leaf())
-    torch.library.opcheck(fuse_op, arguments, test_utils=CHECKS)
 
 
 def test_relu2() -> None:

@@ -8,13 +8,11 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.network.inference import FusedLayer
+from aveyb_retrieval.encoder.network.inference import fusable, run_fused
 from aveyb_retrieval.encoder.network.layers import AveyBLayer
-from aveyb_retrieval.kernels.activations import activate, activate_around, enricher_activation
-from aveyb_retrieval.kernels.add_norm import add_norm
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
-from aveyb_retrieval.kernels.dynamic_mix import dynamic_mix_over_gate
-from aveyb_retrieval.kernels.static_mix import static_mix_over_gate
+from aveyb_retrieval.kernels.mixing import dynamic_mix_over_gate, static_mix_over_gate
+from aveyb_retrieval.kernels.positionwise import activate, activate_around, add_norm, enricher_activation
 from tests.kernels.interpreter.test_triton_mixing import TOLERANCE, relative_error
 
 PRESETS = {"paper": AveyBConfig.paper_base, "released": AveyBConfig.released_base}
@@ -143,13 +141,13 @@ def test_fused_layers_give_what_the_layers_give(preset: str, backend: Backend) -
     for layer in layers:
         for parameter in layer.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-        assert FusedLayer.possible(layer, torch.float32)
+        assert fusable(layer, torch.float32)
     for lengths in (None, torch.tensor([20, 3, 17])):
         x = torch.randn(3, 20, 16)
         wanted = x
         for layer in layers:
             wanted = layer(wanted, lengths)
         with force_backend(backend):
-            got = FusedLayer.run([FusedLayer(layer) for layer in layers], x, lengths)
+            got = run_fused(layers, x, lengths)
         for i, length in enumerate([20] * 3 if lengths is None else lengths.tolist()):
             assert relative_error(got[i, :length], wanted[i, :length]) < 2e-5

@@ -1,0 +1,205 @@
+"""A layer's steps that treat every token by itself: enricher, fuser, activations, norms, and which rows are tokens."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
+
+_MIN_NORM = 1e-12
+
+
+def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Apply "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative).
+
+    May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the arithmetic.
+    """
+    if name == "gelu":
+        return F.gelu(x)
+    return F.relu(x).square() if torch.is_grad_enabled() else x.relu_().square_()
+
+
+def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.Tensor:
+    """`enricher_activation` by the implementation that `backend` means (see `dispatch.py`).
+
+    "relu2" has a kernel, one pass over memory instead of two (backward one instead of three). "gelu" is one pass in
+    torch, and torch.compile fuses both: they stay torch's.
+
+    Args:
+        x: `[..., M]`.
+        name: "gelu" or "relu2".
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if name == "relu2" and not torch.compiler.is_compiling() and use_triton(backend, x, operation="relu2"):
+        from aveyb_retrieval.kernels.triton.activate import relu2_op
+
+        return relu2_op(x.contiguous())
+    return enricher_activation(x, name)
+
+
+def activate_around_reference(x: torch.Tensor, name: str, start: int, stop: int) -> torch.Tensor:
+    """Apply the enricher's activation in place to all columns of x `[..., M]` but start to stop; for inference."""
+    for part in (x[..., :start], x[..., stop:]):
+        part.copy_(enricher_activation(part, name))
+    return x
+
+
+def activate_around(
+    x: torch.Tensor, name: str, start: int, stop: int, *, norms: str, backend: Backend = "auto"
+) -> torch.Tensor:
+    """`activate_around_reference` by the implementation that `backend` means, with norms of what it wrote.
+
+    The columns left out are those whose next reader applies the activation itself: a pass over them is saved.
+
+    Args:
+        x: `[..., M]`, contiguous; written to.
+        name: "gelu" or "relu2".
+        start: the first column that is left out, and stop: the one after the last.
+        norms: whose norms to return, those of the columns before ("head") or after ("tail") the ones left out.
+
+    Returns:
+        float32 (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not above 1e-12.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, x, operation="activate_around"):
+        from aveyb_retrieval.kernels.triton.activate import activate_around_op
+
+        found: torch.Tensor = activate_around_op(x, name, start, stop, norms)
+        return found
+    activate_around_reference(x, name, start, stop)
+    part, wide = x[..., :start] if norms == "head" else x[..., stop:], torch.promote_types(x.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(part, dim=-1, dtype=wide)
+    return torch.where(norm > _MIN_NORM, 1 / norm, 0.0)
+
+
+def mix_activation(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Apply sigma of eq. 4 and 7: "relu" or "none"."""
+    return F.relu(x) if name == "relu" else x
+
+
+def add_norm_reference(
+    branch: torch.Tensor, residual: torch.Tensor, alpha: torch.Tensor | None, weight: torch.Tensor, *, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x = branch + alpha * residual`, and `x / sqrt(mean(x^2) + eps) * weight`.
+
+    Args:
+        branch: `[n, T, D]`, the fuser's product.
+        residual: `[n, T, D]`, the layer's input.
+        alpha: scalar tensor, or None for a plain residual.
+        weight: `[D]`, of the next layer's norm.
+        eps: added to the mean square before the root.
+
+    Returns:
+        x, the layer's output, and the normalized x, both `[n, T, D]`.
+    """
+    x = branch + (residual if alpha is None else alpha * residual)
+    return x, F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def add_norm(
+    branch: torch.Tensor,
+    residual: torch.Tensor,
+    alpha: torch.Tensor | None,
+    weight: torch.Tensor,
+    *,
+    eps: float,
+    backend: Backend = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`add_norm_reference` by the implementation that `backend` means (see `dispatch.py`).
+
+    The kernel adds in float32 and rounds the sum once; it has no gradient.
+
+    Raises:
+        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    """
+    if use_triton(backend, branch, operation="add_norm"):
+        from aveyb_retrieval.kernels.triton.norm import add_norm_op
+
+        rows = (inner_contiguous(part).flatten(0, -2) for part in (branch, residual))
+        x, normed = add_norm_op(*rows, alpha, weight, eps)
+        return x.view(branch.shape), normed.view(branch.shape)
+    return add_norm_reference(branch, residual, alpha, weight, eps=eps)
+
+
+def enrich(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    eps: float,
+    activation: str,
+) -> torch.Tensor:
+    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1).
+
+    Args:
+        x: `[n, T, D]`.
+        norm_weight: `[D]`.
+        weight: `[M, D]`.
+        bias: `[M]`.
+        eps: added to the mean square before the root.
+        activation: "gelu" or "relu2".
+
+    Returns:
+        `[n, T, M]` in the dtype of `x`.
+    """
+    return activate(F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias), activation)
+
+
+def fuse(
+    context: torch.Tensor,
+    bypass: torch.Tensor,
+    context_weight: torch.Tensor,
+    bypass_weight: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    alpha: torch.Tensor | None,
+) -> torch.Tensor:
+    """Fuser: `context @ Wc^T + bypass @ Wb^T + bias + alpha * residual` (Avey eq. 3), without concatenating.
+
+    Args:
+        context: `[n, T, Dc]`, the contextualizer's output.
+        bypass: `[n, T, Db]`, the head of the enriched vector.
+        context_weight: `[D, Dc]` and bypass_weight `[D, Db]`: the two column blocks of the fuser's matrix.
+        bias: `[D]`.
+        residual: `[n, T, D]`, the layer's input.
+        alpha: scalar tensor, or None for a plain residual.
+
+    Returns:
+        `[n, T, D]` in the dtype of `context`.
+    """
+    out = F.linear(context, context_weight) + F.linear(bypass, bypass_weight, bias)
+    return out + (residual if alpha is None else alpha * residual)
+
+
+def project_joined(joined: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """`fuse` without the residual, where context and bypass stand side by side: one product, and no copy.
+
+    Args:
+        joined: `[n, T, Dc + Db]`, both in the order of the matrix's columns; rows may be strided.
+        weight: `[D, Dc + Db]`, the fuser's matrix.
+        bias: `[D]`.
+
+    Returns:
+        `[n, T, D]` in the dtype of `joined`.
+    """
+    # addmm on two axes, whose rows may be strided: linear on three would copy them.
+    return torch.addmm(bias, joined.flatten(0, 1), weight.T).view(*joined.shape[:-1], len(bias))
+
+
+def row_mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
+    """Make a mask `[n, width, 1]`, True where a row is one of the split's first `lengths[i]` tokens (int `[n]`)."""
+    return (torch.arange(width, device=lengths.device) < lengths[:, None])[..., None]
+
+
+def zero_padding(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """Set the rows of `x` (`[n, T, D]`) at or beyond `lengths` (`[n]`, or None: all valid) to zero.
+
+    A select rather than a product, so that not even NaN or infinity in a padding row gets through.
+    """
+    return x if lengths is None else x.masked_fill(~row_mask(lengths, x.shape[1]), 0)
