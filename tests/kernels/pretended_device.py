@@ -134,8 +134,10 @@ def _zeros(x: Any) -> Any:
     return torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x
 
 
-def _no_scores(vectors: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    return vectors.new_zeros(len(vectors), arguments[-1], dtype=torch.float32)
+def _no_scores(vectors: torch.Tensor, _: Any, lengths: torch.Tensor, first: torch.Tensor, width: int) -> torch.Tensor:
+    split, column = (torch.arange(size, device=vectors.device) for size in (len(vectors), width))
+    scores = vectors.new_zeros(len(vectors), width, dtype=torch.float32)
+    return scores.masked_fill(first[:, None] + column >= split[:, None], float("-inf"))
 
 
 def no_scores_by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: Any, width: int) -> torch.Tensor:
@@ -161,7 +163,7 @@ def pretended_device() -> Iterator[Counter[str]]:
             mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
             mock.patch.object(dispatch, "_INTERPRETING", True),  # do not ask for the device's capability
             mock.patch.object(torch, "tensor", _tensor),
-            mock.patch.object(torch, "inference_mode", torch.no_grad),  # its tensors have no versions, views need one
+            mock.patch.object(torch, "inference_mode", lambda mode=True: torch.no_grad()),  # its tensors have no versions, views need one
             mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),  # there is none for this device
             mock.patch.object(maxsim, "all_pairs", _no_scores),
             mock.patch.object(maxsim, "by_token", no_scores_by_token),
