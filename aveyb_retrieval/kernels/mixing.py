@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.positionwise import enricher_activation, mix_activation, row_mask, zero_padding
+from aveyb_retrieval.kernels.positionwise import across, enricher_activation, mix_activation, row_mask, zero_padding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,7 +78,7 @@ def static_mix_reference(
     Returns:
         `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
     """
-    return gated(torch.matmul(weight, zero_padding(mixed, lengths)), gate, lengths, bias, activation)
+    return gated(across(weight, zero_padding(mixed, lengths)), gate, lengths, bias, activation)
 
 
 def static_mix(

@@ -203,3 +203,9 @@ def zero_padding(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     A select rather than a product, so that not even NaN or infinity in a padding row gets through.
     """
     return x if lengths is None else x.masked_fill(~row_mask(lengths, x.shape[1]), 0)
+
+
+def across(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`weight @ x` over the tokens of each split: `[R, T]`, `[n, T, D]` -> `[n, R, D]`."""
+    # For a matrix that needs a gradient torch copies x and the result transposed, even where none is recorded.
+    return torch.matmul(weight if torch.is_grad_enabled() else weight.detach(), x)

@@ -53,11 +53,11 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
         (activate.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
         (activate.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
     ],
-    "dynamic_mix": [(dynamic_mix.forward_kernel, [v | {"NORMED": False} for v in TRAINED])],
-    "dynamic_mix_normed": [(dynamic_mix.forward_kernel, [v | {"NORMED": True} for v in ENCODING])],
-    "dynamic_mix_shares": [(dynamic_mix.backward_shares_kernel, [{}])],
+    "dynamic_mix_norms": [(dynamic_mix.norms_kernel, [{}]), (dynamic_mix.mixture_grad_kernel, [RELEASED, PAPER])],
+    "dynamic_mix_shares": [(dynamic_mix.shares_kernel, [RELEASED, PAPER])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
-    "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [RELEASED, PAPER])],
+    "dynamic_mix_weights": [(dynamic_mix.backward_weights_kernel, [{}])],
+    "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [{}])],
     "coupled_mix": [(coupled_mix.shares_kernel, [{}])],
     "coupled_mix_backward": [(coupled_mix.backward_kernel, [{}])],
     "static_mix": [(static_mix.forward_kernel, TRAINED)],
@@ -71,7 +71,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id"}  # they gather, add and round
+WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id", "dynamic_mix_norms", "dynamic_mix_weights"}  # they gather, add and round
 POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores "
     " best_out best counts",
@@ -87,7 +87,7 @@ ABSENT = {
     "RAGGED": "lengths",
     "ALPHA": "alpha",
 }
-UNUSED = {"NORMED": "denominators"}  # None where a switch is on  # fmt: skip
+_BACKWARD = activate.relu2_backward_kernel, dynamic_mix.mixture_grad_kernel  # they share a row with a forward
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
@@ -107,7 +107,7 @@ class Case:
     def key(self) -> str:
         preset = {True: " released", False: " paper"}.get(self.switches.get("RELEASED"), "")
         rows = {True: " ragged", False: " full"}.get(self.switches.get("RAGGED"), "")
-        backward = " backward" if self.kernel is activate.relu2_backward_kernel else ""
+        backward = " backward" if self.kernel in _BACKWARD else ""
         return f"{self.name}{backward}{preset}{rows} {self.arch} {self.element}"
 
     def compile(self) -> Report:
@@ -125,9 +125,6 @@ class Case:
         constants = {k: v for k, v in constants.items() if k in names}
         for switch, tensors in ABSENT.items():
             if switch in constants and not constants[switch]:
-                constants |= dict.fromkeys(tensors.split())
-        for switch, tensors in UNUSED.items():
-            if constants.get(switch):
                 constants |= dict.fromkeys(tensors.split())
         return compile_kernel(
             self.kernel,

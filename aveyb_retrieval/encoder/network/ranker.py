@@ -15,7 +15,7 @@ from torch import nn
 
 from aveyb_retrieval.kernels.dispatch import to_device
 from aveyb_retrieval.kernels.maxsim import maxsim_selected, scores_of_short, split_scores, unit_rows, vocabulary_of
-from aveyb_retrieval.kernels.positionwise import zero_padding
+from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,11 +233,13 @@ class Ranker(SplitRanker):
         earlier = embedding[retrieved]
         if retrieved_lengths is not None:
             earlier = zero_padding(earlier.flatten(0, 1), retrieved_lengths.flatten()).view(m, k, size, -1)
-        earlier = (earlier * weights[..., None, None].to(earlier.dtype)).flatten(1, 2)
+        weights = weights.to(earlier.dtype)
         if self.down_proj is None:
-            return torch.cat([earlier, current], dim=1)
+            return torch.cat([(earlier * weights[..., None, None]).flatten(1, 2), current], dim=1)
         own = self.compress_alone(current)
-        return own + torch.matmul(self.down_proj[: ids.shape[1], : k * size], earlier).to(own.dtype)
+        # The weights scale columns of P, of which there are fewer than rows of embeddings are wide.
+        columns = self.down_proj[: ids.shape[1], : k * size].unflatten(1, (k, size)) * weights[:, None, :, None]
+        return own + torch.bmm(columns.flatten(2), earlier.flatten(1, 2)).to(own.dtype)
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
         """Return `compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
@@ -252,7 +254,7 @@ class Ranker(SplitRanker):
             return nn.functional.pad(current, (0, 0, self.before, 0))
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
-        out = torch.matmul(block, current)
+        out = across(block, current)
         return out + current if self.residual else out
 
 
