@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 import traceback
 from functools import partial
@@ -21,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from aveyb_retrieval.indexes.nearest.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +53,6 @@ class Bench:
 
         self.on_device, self.wanted = draw(self.n), draw(1000)
         self.vectors, self.queries = self.on_device.cpu().numpy(), self.wanted.cpu().numpy()
-        self.exact = torch.cat([(q @ self.on_device.T).topk(10).indices for q in self.wanted.split(100)]).cpu().numpy()
 
     def left(self) -> float:
         return self.seconds - (time.time() - BEGIN)
@@ -74,14 +77,25 @@ class Bench:
                 break
         return statistics.median(times[2:] or times)
 
-    def searched(self, name: str, search: Callable[[np.ndarray], np.ndarray], **facts: Any) -> None:
+    def nearest(self, among: np.ndarray | None = None) -> np.ndarray:
+        """The ten nearest of each query, exactly, among some positions."""
+        held = self.on_device if among is None else self.on_device[torch.from_numpy(among).to(self.device)]
+        found = torch.cat([(q @ held.T).topk(10).indices for q in self.wanted.split(100)]).cpu().numpy()
+        return found if among is None else among[found]
+
+    def searched(
+        self, name: str, search: Callable[[np.ndarray], np.ndarray], among: np.ndarray | None = None, **facts: Any
+    ) -> None:
         """Add the row of one way to search; `search` gives the positions of the K best, best first."""
         if self.left() < 2:
             self.add(name=name, note="no time")
             return
         try:
             found = search(self.queries[:200])[:, :10]
-            recall = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(found, self.exact[:200], strict=True)])
+            exact = self.nearest(among)[:200]
+            recall = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(found, exact, strict=True)])
+            if among is not None:
+                facts["obeyed"] = bool(np.isin(found, among).all())
             row = {f"ms_{batch}": self.timed(search, batch) for batch in (1, 16, 256, 1000)}
             self.add(name=name, recall=float(recall), **facts, **row)
         except Exception as error:
@@ -96,15 +110,11 @@ class Bench:
         return (total - free) / 2**30
 
 
-def torch_search(bench: Bench, dtype: torch.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """The K best by one product and `topk`, on vectors kept in `dtype`."""
-    held = bench.on_device.to(dtype)
-
-    def search(queries: np.ndarray) -> np.ndarray:
-        wanted = torch.from_numpy(queries).to(bench.device).to(dtype)
-        return torch.cat([(q @ held.T).topk(K).indices for q in wanted.split(128)]).cpu().numpy()
-
-    return search
+def product_search(bench: Bench, among: np.ndarray | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """The K best as the package finds them on a GPU: exactly, by torch, among some numbers."""
+    blocks = ((np.arange(i, min(i + 65_536, bench.n)), bench.vectors[i : i + 65_536]) for i in range(0, bench.n, 65_536))
+    memory = Memory(bench.dim, bench.device.type).with_blocks(blocks)
+    return lambda queries: memory.search(queries, K, among)[1]
 
 
 def main() -> None:
@@ -112,12 +122,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--torch", action="store_true", help="without FAISS")
     options = parser.parse_args()
     bench = Bench(options.out, options.seconds, options.toy)
     bench.add(name="vectors", n=bench.n, dim=bench.dim, cpus=os.cpu_count(), made_s=time.time() - BEGIN)
-    half = torch.float16
-    bench.searched("torch float16", torch_search(bench, half if bench.cuda else torch.float32))
-    bench.searched("torch float32", torch_search(bench, torch.float32))
+    bench.searched("torch", product_search(bench))
+    tenth = np.arange(0, bench.n, 10)
+    bench.searched("torch, a tenth by numbers", product_search(bench, tenth), among=tenth)
+    if options.torch:
+        return
     import faiss
 
     gpus = faiss.get_num_gpus()
@@ -211,7 +224,7 @@ def filters_on_card(bench: Bench, faiss: Any, resources: Any, indexes: dict[str,
                 if "IVF" in name
                 else faiss.SearchParameters(sel=selector)
             )
-            bench.searched(f"card {name}, a tenth by {kind}", search_of(index, options))
+            bench.searched(f"card {name}, a tenth by {kind}", search_of(index, options), among=rows)
 
 
 def on_cpu(bench: Bench, faiss: Any) -> None:

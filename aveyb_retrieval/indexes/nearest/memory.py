@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
+LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, `_QUERIES` then take 128 MiB of scores
+_QUERIES = 256  # that a GPU searches at once
 
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
@@ -87,7 +89,6 @@ def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
 
 
-LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, 256 queries then take 256 MiB of scores
 
 
 @dataclass(frozen=True)
@@ -154,28 +155,32 @@ class Memory:
         """
         if self.device == "cpu":
             return search(self._vectors(among), queries, k)
-        return best(self._scored_by_torch(queries, k, among), len(queries), k)
+        return self._search_on_device(queries, k, among)
 
     def _vectors(self, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
         for block, rows in self._selected(among):
             yield (block.numbers, block.vectors) if rows is None else (block.numbers[rows], block.vectors[rows])
 
-    def _scored_by_torch(
-        self, queries: FloatArray, k: int, among: IntArray | None
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """The best of each block by products in float16, scored again in float32; -inf where a row has no more."""
+    def _search_on_device(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
+        """`search` by torch: the best of each block by products in float16, scored again in float32."""
         import torch
 
-        wanted = torch.from_numpy(queries).to(self.device)
-        for block, rows in self._selected(among):
-            numbers, vectors = block.numbers, block.vectors
-            if rows is not None:
-                numbers, vectors = numbers[rows], vectors[torch.from_numpy(rows).to(self.device)]
-            _, order = (wanted.to(vectors.dtype) @ vectors.T).topk(min(2 * k + 16, len(numbers)), dim=1)
-            places = torch.unique(order)
-            scores = wanted @ vectors[places].float().T
-            # a place is a candidate only of the queries that it is among the best of, but a true score harms nobody
-            yield numbers[places.cpu().numpy()], scores.cpu().numpy()
+        found = []
+        for start in range(0, len(queries), _QUERIES):
+            wanted = torch.from_numpy(queries[start : start + _QUERIES]).to(self.device)
+            scores, numbers = [wanted[:, :0]], [torch.empty(len(wanted), 0, dtype=torch.int64, device=self.device)]
+            for block, rows in self._selected(among):
+                held, ids = block.vectors, torch.from_numpy(block.numbers if rows is None else block.numbers[rows])
+                if rows is not None:
+                    held = held[torch.from_numpy(rows).to(self.device)]
+                _, order = (wanted.to(held.dtype) @ held.T).topk(min(2 * k + 16, len(held)), dim=1)
+                scores.append(torch.bmm(held[order].float(), wanted[:, :, None])[..., 0])
+                numbers.append(ids.to(self.device)[order])
+            together, places = torch.cat(numbers, 1).sort(dim=1)
+            by_number = torch.cat(scores, 1).gather(1, places)
+            best, order = by_number.sort(dim=1, descending=True, stable=True)  # ties by the lower number
+            found.append((best[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy()))
+        return top(*(np.concatenate(parts) for parts in zip(*found, strict=True)), k)
 
     def _selected(self, among: IntArray | None) -> Iterator[tuple[Block, IntArray | None]]:
         """All blocks, each with the rows that are among some numbers, or None for all of them."""
