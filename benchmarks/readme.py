@@ -160,12 +160,56 @@ def precision() -> str:
 
     body = []
     for name in sets:
-        lowest = rows[name, "float8"]
-        cosines = f"{lowest['mean_cosine']:.5f}, {lowest['smallest_cosine']:.4f}"
+        lowest = rows[name, "bfloat16"]
+        cosines = f"{lowest['mean_cosine']:.6f}, {lowest['smallest_cosine']:.6f}"
         body.append([name, *(cell(name, kind) for kind in kinds), cosines])
     means = [f"{fmean([rows[name, kind]['ndcg@10'] for name in sets]):.4f}" for kind in kinds]
-    head = ["set", *kinds, "cosine of document vectors to float32's, float8: mean, smallest"]
+    head = ["set", *kinds, "cosine of document vectors to float32's: mean, smallest"]
     return table(head, [*body, ["mean", *means, ""]])
+
+
+def gpu_encode() -> str:
+    """Return gpu.json's tokens a second, of our model in each form and of ModernBERT."""
+    document = results("gpu.json")
+    found: dict[tuple[str, int, int], str] = {}
+    for row in document["encode"] + document["eager"] + document["peers"]:
+        if row.get("ids") == "zipf":
+            found[row["name"], row["batch"], row["tokens"]] = f"{row['per_s']:,.0f}"
+    floors = {
+        (r["batch"], r["tokens"]): 1000 * r["batch"] * r["tokens"] / r["ms"]
+        for r in document["encode"]
+        if r["name"] == "floor"
+    }
+    names = ["ours, ours", "ours, launches", "ours, torch", "ModernBERT banded", "ModernBERT sdpa"]
+    body = [
+        [f"{b} x {t:,}", *(found.get((name, b, t), "") for name in names), f"{round(floor, -3):,.0f}"]
+        for (b, t), floor in floors.items()
+    ]
+    head = [
+        "tokens a second",
+        "ours",
+        "without graphs",
+        "plain torch",
+        "ModernBERT, banded",
+        "ModernBERT, sdpa",
+        "floor",
+    ]
+    return table(head, body)
+
+
+def gpu_operations() -> str:
+    """Return gpu.json's times of single operations on 512 splits, in milliseconds."""
+    rows = [row for row in results("gpu.json")["operations"] if row.get("splits") == 512]
+    columns = ("floor_ms", "kernel_ms", "compiled_ms", "torch_ms")
+    body = [[row["name"], *(f"{row[c]:.3f}" if c in row else "" for c in columns)] for row in rows]
+    return table(["ms for 512 splits of 256", "floor", "kernel", "torch.compile", "torch"], body)
+
+
+def gpu_search() -> str:
+    """Return gpu.json's exact and approximate searches of a million vectors, in milliseconds for a batch of queries."""
+    rows = [row for row in results("gpu.json")["search"] if "ms_1" in row and row.get("obeyed", True)]
+    body = [[row["name"], f"{row['recall']:.3f}", *(f"{row[f'ms_{n}']:,.2f}" for n in (1, 16, 256))] for row in rows]
+    return table(["ms for queries at once", "recall@10", "1", "16", "256"], body)
 
 
 SHOWN_PASSAGES = (
@@ -522,6 +566,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "engines": engines,
     "needle": needle,
     "precision": precision,
+    "gpu-encode": gpu_encode,
+    "gpu-operations": gpu_operations,
+    "gpu-search": gpu_search,
     "passages": passages,
     "scale": scale,
 }

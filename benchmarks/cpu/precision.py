@@ -1,11 +1,11 @@
-"""The cost of lower precision in retrieval quality: float32, bfloat16 and float8 side by side.
+"""The cost of lower precision in retrieval quality: float32 and bfloat16 side by side.
 
     python benchmarks/cpu/precision.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
 The sets, queries and search of `quality.py` (dense, the better of document and passage). For every precision: NDCG@10,
 the cosine between a document's vector and its float32 vector (mean and smallest), and the share of the ten best
-documents that float32 also finds. A CPU rounds to float8 exactly as a GPU does and sums in float32, so the figures show
-the effect of rounding; the speed means nothing. Prints one table; writes precision.json into benchmarks/results/.
+documents that float32 also finds. The speed means nothing. Prints one table; writes precision.json into
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
 
-PRECISIONS = ("float32", "bfloat16", "float8")
+PRECISIONS = ("float32", "bfloat16")
 DEPTH = 10
 
 

@@ -112,7 +112,9 @@ class Bench:
 
 def product_search(bench: Bench, among: np.ndarray | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """The K best as the package finds them on a GPU: exactly, by torch, among some numbers."""
-    blocks = ((np.arange(i, min(i + 65_536, bench.n)), bench.vectors[i : i + 65_536]) for i in range(0, bench.n, 65_536))
+    blocks = (
+        (np.arange(i, min(i + 65_536, bench.n)), bench.vectors[i : i + 65_536]) for i in range(0, bench.n, 65_536)
+    )
     memory = Memory(bench.dim, bench.device.type).with_blocks(blocks)
     return lambda queries: memory.search(queries, K, among)[1]
 

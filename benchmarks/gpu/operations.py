@@ -100,9 +100,7 @@ class Judge:
         with poisoned():
             first = run(given, kernel)
         plain = run(given, "torch")
-        same = all(
-            torch.equal(x, first[name]) for _ in range(REPETITIONS) for name, x in run(given, kernel).items()
-        )
+        same = all(torch.equal(x, first[name]) for _ in range(REPETITIONS) for name, x in run(given, kernel).items())
         errors = {name: relative_error(first[name], wanted[name]) for name in wanted}
         of_torch = {name: relative_error(plain[name], wanted[name]) for name in wanted}
         limits = {name: max(bound or BOUNDS[self.dtype], 2 * of_torch[name]) for name in wanted}
@@ -304,72 +302,90 @@ class Timed:
     compiled: bool = True
 
 
-def _layer_cases(device: torch.device, splits: int, size: int, width: int) -> dict[str, Callable[[], Timed]]:
-    """Name -> a function that makes the case, on tensors of its own, which an operation in place may change."""
-    rows = splits * size
-    product, moved = 2.0 * rows * size * width, 2.0 * rows * width
+@dataclass(frozen=True)
+class Layer:
+    """The operations of a layer on splits of one size, each on tensors of its own, which one in place may change."""
 
-    def draw(*shape: int) -> torch.Tensor:
-        return (torch.randn(shape, device=device) / shape[-1] ** 0.5).bfloat16()
+    device: torch.device
+    splits: int
+    size: int
+    width: int
 
-    def enriched() -> tuple[torch.Tensor, torch.Tensor]:
-        mixed, gate, _ = draw(splits, size, 4 * width).split((width, width, 2 * width), dim=-1)
+    def draw(self, *shape: int) -> torch.Tensor:
+        return (torch.randn(shape, device=self.device) / shape[-1] ** 0.5).bfloat16()
+
+    def tokens(self, times: int = 1) -> torch.Tensor:
+        return self.draw(self.splits, self.size, times * self.width)
+
+    def enriched(self) -> tuple[torch.Tensor, torch.Tensor]:
+        mixed, gate, _ = self.tokens(4).split((self.width, self.width, 2 * self.width), dim=-1)
         return mixed, gate
 
-    def mixing(operation: str, preset: str, backward: bool) -> Timed:
+    @property
+    def product(self) -> float:
+        return 2.0 * self.splits * self.size**2 * self.width
+
+    @property
+    def moved(self) -> float:
+        return 2.0 * self.splits * self.size * self.width
+
+    def mixing(self, operation: str, preset: str, backward: bool) -> Timed:
         _, sigma, similarity = PRESETS[preset]
-        leaves = [part.requires_grad_(backward) for part in enriched()]
+        leaves = [part.requires_grad_(backward) for part in self.enriched()]
         how: dict[str, Any] = {"activation": sigma}
         if operation == "static":
-            leaves.append((draw(size, size)).requires_grad_(backward))
+            leaves.append(self.draw(self.size, self.size).requires_grad_(backward))
         forward = partial(static_mix, **how) if operation == "static" else partial(dynamic_mix, **how, **similarity)
-        upstream = draw(splits, size, width)
+        upstream = self.tokens()
 
         def run() -> Any:
             out = forward(*leaves)
             return torch.autograd.grad(out, leaves, upstream) if backward else out
 
-        times = 3 if backward else 1
-        return Timed(run, (1 if operation == "static" else 2) * times * product, 3 * times * moved, not backward)
+        products, times = 1 if operation == "static" else 2, 3 if backward else 1
+        return Timed(run, products * times * self.product, 3 * times * self.moved, not backward)
 
-    def over_gate(operation: str, preset: str) -> Timed:
+    def over_gate(self, operation: str, preset: str) -> Timed:
         name, sigma, similarity = PRESETS[preset]
-        (mixed, gate), weight = enriched(), draw(size, size)
+        (mixed, gate), weight = self.enriched(), self.draw(self.size, self.size)
         norms = 1 / mixed.float().norm(dim=-1)
         how: dict[str, Any] = {"activation": sigma, "gate_activation": name}
         if operation == "static":
-            return Timed(partial(static_mix_over_gate, mixed, gate, weight, **how), product, 3 * moved)
+            return Timed(partial(static_mix_over_gate, mixed, gate, weight, **how), self.product, 3 * self.moved)
         run = partial(dynamic_mix_over_gate, mixed, gate, norms, **how, **similarity)
-        return Timed(run, 2 * product, 3 * moved)
+        return Timed(run, 2 * self.product, 3 * self.moved)
 
-    def around(name: str) -> Timed:
-        x = draw(splits, size, 4 * width)
-        return Timed(partial(activate_around, x, name, width, 2 * width, norms="head"), 0, 6 * moved)
+    def around(self, name: str) -> Timed:
+        run = partial(activate_around, self.tokens(4), name, self.width, 2 * self.width, norms="head")
+        return Timed(run, 0, 6 * self.moved)
 
-    def norm() -> Timed:
-        parts = draw(splits, size, width), draw(splits, size, width), draw(1)[0], draw(width)
-        return Timed(partial(add_norm, *parts, eps=1e-6), 0, 4 * moved)
+    def norm(self) -> Timed:
+        parts = self.tokens(), self.tokens(), self.draw(1)[0], self.draw(self.width)
+        return Timed(partial(add_norm, *parts, eps=1e-6), 0, 4 * self.moved)
 
-    def relu2(backward: bool) -> Timed:
-        x, upstream = draw(splits, size, 4 * width).requires_grad_(backward), draw(splits, size, 4 * width)
+    def relu2(self, backward: bool) -> Timed:
+        x, upstream = self.tokens(4).requires_grad_(backward), self.tokens(4)
 
         def run() -> Any:
             out = activate(x, "relu2")
             return torch.autograd.grad(out, x, upstream)[0] if backward else out
 
-        return Timed(run, 0, (20 if backward else 8) * moved, not backward)
+        return Timed(run, 0, (20 if backward else 8) * self.moved, not backward)
 
-    made: dict[str, Callable[[], Timed]] = {}
-    for operation, preset in (("dynamic", "released"), ("dynamic", "paper"), ("static", "released")):
-        made[f"{operation}_mix {preset}"] = partial(mixing, operation, preset, False)
-    for operation in ("dynamic", "static"):
-        for preset, (name, _, _) in PRESETS.items():
-            made[f"{operation}_mix over gate {name}"] = partial(over_gate, operation, preset)
-    made |= {f"activate_around {name}": partial(around, name) for name in ("gelu", "relu2")}
-    made |= {"add_norm": norm, "relu2": partial(relu2, False)}
-    for operation, preset in (("dynamic", "released"), ("dynamic", "paper"), ("static", "released")):
-        made[f"{operation}_mix {preset}, with gradients"] = partial(mixing, operation, preset, True)
-    return made | {"relu2, with gradients": partial(relu2, True)}
+    def cases(self) -> dict[str, Callable[[], Timed]]:
+        """Name -> a function that makes the case."""
+        made: dict[str, Callable[[], Timed]] = {}
+        mixings = (("dynamic", "released"), ("dynamic", "paper"), ("static", "released"))
+        for operation, preset in mixings:
+            made[f"{operation}_mix {preset}"] = partial(self.mixing, operation, preset, False)
+        for operation in ("dynamic", "static"):
+            for preset, (name, _, _) in PRESETS.items():
+                made[f"{operation}_mix over gate {name}"] = partial(self.over_gate, operation, preset)
+        made |= {f"activate_around {name}": partial(self.around, name) for name in ("gelu", "relu2")}
+        made |= {"add_norm": self.norm, "relu2": partial(self.relu2, False)}
+        for operation, preset in mixings:
+            made[f"{operation}_mix {preset}, with gradients"] = partial(self.mixing, operation, preset, True)
+        return made | {"relu2, with gradients": partial(self.relu2, True)}
 
 
 def _ranking_cases(device: torch.device, toy: bool) -> dict[str, Callable[[], Timed]]:
@@ -400,7 +416,7 @@ def timing(context: Context, group: str) -> None:
     size, width = (16, 32) if context.toy else (256, 768)
     torch.manual_seed(0)
     for splits in (4, 2) if context.toy else (512, 64, 16):
-        for name, make in _layer_cases(device, splits, size, width).items():
+        for name, make in Layer(device, splits, size, width).cases().items():
             context.attempt(name, partial(_measure, context, make, top, group, splits <= 64), splits=splits)
     for name, make in _ranking_cases(device, context.toy).items() if group == "kernels" else ():
         context.attempt(name, partial(_measure, context, make, top, "host", False))

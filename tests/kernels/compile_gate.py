@@ -71,7 +71,13 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
 }
-WITHOUT_PRODUCTS = {"activate", "add_norm", "count_by_id", "dynamic_mix_norms", "dynamic_mix_weights"}  # they gather, add and round
+WITHOUT_PRODUCTS = {
+    "activate",
+    "add_norm",
+    "count_by_id",
+    "dynamic_mix_norms",
+    "dynamic_mix_weights",
+}  # they gather, add and round
 POINTERS = {
     "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores "
     " best_out best counts",

@@ -163,7 +163,9 @@ def pretended_device() -> Iterator[Counter[str]]:
             mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
             mock.patch.object(dispatch, "_INTERPRETING", True),  # do not ask for the device's capability
             mock.patch.object(torch, "tensor", _tensor),
-            mock.patch.object(torch, "inference_mode", lambda mode=True: torch.no_grad()),  # its tensors have no versions, views need one
+            mock.patch.object(
+                torch, "inference_mode", lambda mode=True: torch.no_grad()
+            ),  # its tensors have no versions, views need one
             mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),  # there is none for this device
             mock.patch.object(maxsim, "all_pairs", _no_scores),
             mock.patch.object(maxsim, "by_token", no_scores_by_token),
@@ -175,14 +177,17 @@ def pretended_device() -> Iterator[Counter[str]]:
         yield device.waits
 
 
-def forward_waits(texts: int, tokens: int, *, ragged: bool = False, mask: str | None = None) -> Counter[str]:
-    """What the host waits for in one forward of a small released model.
+def forward_waits(
+    texts: int, tokens: int, *, ragged: bool = False, mask: str | None = None, times: int = 1
+) -> Counter[str]:
+    """What the host waits for in forwards of a small released model.
 
     Args:
         texts: B.
         tokens: T, the length of the longest; splits have 16.
         ragged: the texts have different lengths.
         mask: "host" or "device": where the attention mask is; None: there is none.
+        times: how many forwards; the first one makes what is kept.
     """
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.model import AveyBModel
@@ -201,7 +206,8 @@ def forward_waits(texts: int, tokens: int, *, ragged: bool = False, mask: str | 
         there = ids.to(DEVICE)
         given = {None: None, "host": present}.get(mask, present.to(DEVICE))
         waits.clear()
-        model(there, given)
+        for _ in range(times):
+            model(there, given)
     return +waits
 
 

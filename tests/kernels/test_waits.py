@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.encoder.network import cuda_graphs, split_encoder
 from aveyb_retrieval.encoder.network.splits import split_table
 from aveyb_retrieval.kernels.dispatch import to_device
 from tests.kernels.pretended_device import DEVICE, DeviceTensor, forward_waits, pretended_device
@@ -30,6 +31,24 @@ def test_nothing_is_waited_for(texts: int, tokens: int, mask: str | None) -> Non
 @pytest.mark.parametrize("tokens", [40, LONG])
 def test_a_mask_on_the_device_is_waited_for_once(tokens: int) -> None:
     assert forward_waits(4, tokens, ragged=True, mask="device") == {"copy to the host": 1}
+
+
+class _Direct(cuda_graphs.CudaGraphs):
+    """Captures like a GPU's, and replays nothing: `DeviceTensor` has no values that would be missed."""
+
+    def _record(self, run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        return lambda: None
+
+
+@pytest.mark.parametrize("mask", [None, "host"])
+@pytest.mark.parametrize(("texts", "tokens"), [(1, 5), (8, 32), (4, LONG)])
+def test_captures_and_replays_wait_for_nothing(
+    texts: int, tokens: int, mask: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_encoder, "_REPLAYS", (DEVICE.type,))
+    monkeypatch.setattr(split_encoder, "CudaGraphs", _Direct)
+    assert forward_waits(texts, tokens, ragged=mask is not None, mask=mask, times=2) == {}
 
 
 def test_an_embedder_waits_for_its_results_only() -> None:

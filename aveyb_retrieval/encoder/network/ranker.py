@@ -18,8 +18,6 @@ from aveyb_retrieval.kernels.maxsim import maxsim_selected, scores_of_short, spl
 from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 

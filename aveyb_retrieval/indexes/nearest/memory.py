@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, `_QUERIES` then take 128 MiB of scores
 _QUERIES = 256  # that a GPU searches at once
 
+
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
     if (scores[:, 1:] < scores[:, :-1]).all():  # as a library returns them, mostly
@@ -87,8 +88,6 @@ def search(blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k
         Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k` vectors.
     """
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
-
-
 
 
 @dataclass(frozen=True)
