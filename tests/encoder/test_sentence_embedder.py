@@ -325,7 +325,6 @@ def test_other_folders_are_refused_in_one_line(
     [
         ({"device": "gpu"}, ConfigError),
         ({"device": "cuda:99"}, BackendError),
-        ({"precision": "float8"}, ConfigError),
         ({"precision": "int4"}, ConfigError),
         ({"max_tokens": 0}, ConfigError),
     ],

@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval import files
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, extra_for
+from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, extra_for
 from aveyb_retrieval.indexes.nearest import faiss_structure
 from aveyb_retrieval.indexes.store.numbering import number_range
 
@@ -40,6 +42,7 @@ AUTO, NONE = "auto", "none"  # by the number of vectors; never
 EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
+_WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 ANY_TYPE = "set AVEYB_FAISS_TYPES=any"  # in messages
 _HNSW = re.compile(r"HNSW(\d+)")
 
@@ -49,10 +52,30 @@ def import_faiss() -> Any:
 
     Raises:
         OptionalDependencyError: it is not installed.
+        BackendError: two wheels of it are, which write the same files.
     """
+    if "faiss" not in sys.modules:
+        _check_wheels()
     with extra_for("building and searching an index", "cpu"):
         import faiss
     return faiss
+
+
+def _check_wheels() -> None:
+    installed = {name: version for name in _WHEELS if (version := _installed(name))}
+    if len(installed) > 1:
+        wheels = " and ".join(f"{name} {version}" for name, version in installed.items())
+        raise BackendError(
+            f"{wheels} are both installed and write the same files: `pip uninstall -y {' '.join(installed)}`, then "
+            f"`pip install` the one that you want"
+        )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def takes_any_type() -> bool:

@@ -239,3 +239,25 @@ def check_device(device: str) -> None:
         raise BackendError(
             f"device {device!r}: no GPU is visible to torch; install a CUDA build of torch, or search with device='cpu'"
         )
+
+
+def check_room(device: str, count: int, dim: int) -> None:
+    """Check, before any is taken, that a device has memory for `count` vectors of `dim` float16 and a search of them.
+
+    Raises:
+        BackendError: it has not; says how many would fit.
+    """
+    if not device.startswith("cuda"):
+        return
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(torch.device(device))
+    each, spare = 2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES)  # blocks are copied when they are joined; scores of one
+    if count * each + spare > free:
+        gib = 2**30
+        raise BackendError(
+            f"device {device!r}: {count:,} vectors of {dim} components take {count * each / gib:.2f} GiB and a search "
+            f"{spare / gib:.2f} GiB, where {free / gib:.2f} GiB are free, enough for "
+            f"{max(0, free - spare) // each:,} vectors: free memory of the card, divide the index into shards, or "
+            "search with device='cpu'"
+        )

@@ -13,7 +13,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.nearest.memory import Memory, between, top
+from aveyb_retrieval.indexes.nearest.memory import Memory, between, check_room, top
 from aveyb_retrieval.indexes.nearest.memory import search as search_exactly
 from aveyb_retrieval.indexes.store.numbering import END, PASSAGE_BITS, number_range
 from aveyb_retrieval.indexes.types import inner_products
@@ -92,7 +92,7 @@ class Nearest:
 
         Raises:
             IndexFormatError: a file is damaged, or the numbers of vectors contradict each other.
-            BackendError: there is no such device.
+            BackendError: there is no such device, or it has too little memory.
         """
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}
@@ -108,7 +108,9 @@ class Nearest:
             nearest = cls(files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count)
             if 0 <= nearest._gone <= MOST_GONE:
                 return nearest
-        memory = Memory(vectors.dim, device).with_blocks(vectors.blocks(covered, END))
+        memory = Memory(vectors.dim, device)
+        check_room(device, count, vectors.dim)
+        memory = memory.with_blocks(vectors.blocks(covered, END))
         nearest = cls(files, memory, covered, vectors, count)
         if nearest._gone:
             raise IndexFormatError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.nearest import build, memory, tiers
+from aveyb_retrieval.indexes.nearest import build, faiss_file, memory, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
@@ -220,6 +221,26 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
     for device in ("mps", "cuda"):
         with pytest.raises(BackendError, match=device):
             Nearest.open(tmp_path, "document", [], stored, 10, device=device)
+
+
+def test_a_card_that_is_too_small_is_told_with_what_would_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    spare = 2 * memory.LARGEST_BLOCK * (DIM + 256)
+    monkeypatch.setattr(memory, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (spare + 2 * DIM * 7, 0))
+    stored = FakeVectors.random("document", 10, DIM)
+    with pytest.raises(BackendError, match=r"'cuda:1': 10 vectors of 24 .* enough for 7 vectors"):
+        Nearest.open(tmp_path, "document", [], stored, 10, device="cuda:1")
+    assert stored.scanned == 0
+    memory.check_room("cuda:1", 7, DIM)
+
+
+def test_two_wheels_of_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"faiss-cpu": "1.15.1", "faiss-gpu": "1.15.0"}
+    monkeypatch.delitem(sys.modules, "faiss", raising=False)
+    monkeypatch.setattr(faiss_file, "_installed", installed.get)
+    with pytest.raises(BackendError, match=r"faiss-cpu 1\.15\.1 and faiss-gpu 1\.15\.0 are both installed.*uninstall"):
+        faiss_file.import_faiss()
 
 
 def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
