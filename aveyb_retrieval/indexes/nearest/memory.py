@@ -179,7 +179,7 @@ class Memory:
             by_number = torch.cat(scores, 1).gather(1, places)
             best, order = by_number.sort(dim=1, descending=True, stable=True)  # ties by the lower number
             found.append((best[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy()))
-        return top(*(np.concatenate(parts) for parts in zip(*found, strict=True)), k)
+        return top(np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found]), k)
 
     def _selected(self, among: IntArray | None) -> Iterator[tuple[Block, IntArray | None]]:
         """All blocks, each with the rows that are among some numbers, or None for all of them."""

@@ -61,7 +61,7 @@ _HOPPER: _Table = {
     "static_mix": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
     "static_mix_activating": {_HALF: Config(128, 64, 64, 8, 4), _WIDE: Config(64, 64, 32, 8, 3)},
     "static_mix_input": {_HALF: Config(128, 128, 64, 8, 2), _WIDE: Config(64, 64, 32, 8, 2)},
-    "static_mix_weight": {_HALF: Config(64, 128, 64, 4, 1), _WIDE: Config(64, 64, 32, 8, 2)},
+    "static_mix_weight": {_HALF: Config(128, 128, 64, 8, 1), _WIDE: Config(64, 64, 32, 8, 2)},
     "maxsim": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(128, 128, 32, 8, 2)},
     "maxsim_selected": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
     "maxsim_input": {_HALF: Config(64, 64, 64, 4, 1), _WIDE: Config(64, 64, 32, 8, 2)},
