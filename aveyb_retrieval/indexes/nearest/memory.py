@@ -177,8 +177,8 @@ class Memory:
                 numbers.append(ids.to(self.device)[order])
             together, places = torch.cat(numbers, 1).sort(dim=1)
             by_number = torch.cat(scores, 1).gather(1, places)
-            best, order = by_number.sort(dim=1, descending=True, stable=True)  # ties by the lower number
-            found.append((best[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy()))
+            ordered, order = by_number.sort(dim=1, descending=True, stable=True)  # ties by the lower number
+            found.append((ordered[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy()))
         return top(np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found]), k)
 
     def _selected(self, among: IntArray | None) -> Iterator[tuple[Block, IntArray | None]]:
