@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -278,9 +278,9 @@ class SplitEncoder(BatchEncoder, _Module):
         """
 
         def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-            ids, lengths = inputs[:2]
+            ids, lengths, retrieved, weights, retrieved_lengths = inputs
             assert ids is not None
-            x = self.ranker.compress(ids, lengths, *inputs[2:], embedding)
+            x = self.ranker.compress(ids, lengths, retrieved, weights, retrieved_lengths, embedding)
             return self._outputs(x, lengths if self.masked_tail else None, funnel, recover)
 
         if places is None or (graphs := self._graphs_of_device()) is None:
@@ -356,7 +356,7 @@ class SplitEncoder(BatchEncoder, _Module):
         self, x: torch.Tensor, lengths: torch.Tensor | None, which: slice, factor: int = 1
     ) -> torch.Tensor:
         """Run some layers on rows `[m, T, D]` of `factor` tokens each."""
-        layers = list(self.layers)[which]
+        layers = cast("list[AveyBLayer]", list(self.layers)[which])
         if fuses_passes(x) and all(fusable(layer, x.dtype) and not intercepted(layer) for layer in layers):
             return run_fused(layers, x, lengths, factor)
         for layer in layers:
