@@ -382,7 +382,7 @@ class Table:
         (None, "of type NoneType"),
         ("hello world", "no such file or folder"),
     ],
-    ids=str,
+    ids=["dict", "texts by id", "bytes", "table", "number", "nothing", "no path"],
 )
 def test_what_is_no_corpus_is_refused(corpus: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -55,6 +55,9 @@ def server(index: Path, embedder: Embedder) -> Any:
     return make_server(index, model=embedder)
 
 
+TOOLS = ["search", "fetch", "outline", "grep", "read", "check_quotes"]
+
+
 # --- in process -------------------------------------------------------------------------------------------------------
 
 
@@ -64,7 +67,7 @@ def test_tools_say_what_they_are(server: Any) -> None:
             return (await client.list_tools()).tools, client.instructions
 
     tools, instructions = asyncio.run(look())
-    assert [tool.name for tool in tools] == ["search", "fetch"]
+    assert [tool.name for tool in tools] == TOOLS
     for tool in tools:
         assert tool.annotations.read_only_hint is True
         assert tool.annotations.destructive_hint is False
@@ -91,6 +94,22 @@ def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
     part = call(server, "fetch", mode, id="lease", offset=first["start"], limit=10).structured_content
     assert part["text"] == first["text"][:10]
     assert f"offset={first['start'] + 10}" in part["note"]
+
+
+def test_what_agents_read_without_a_search(server: Any) -> None:
+    def told(tool: str, **arguments: Any) -> str:
+        text: str = call(server, tool, **arguments).structured_content["result"]
+        return text
+
+    assert "lease: Lease" in told("outline")
+    assert told("outline", id="memo") == "memo has no headings"
+    assert {line.partition(" [")[0] for line in told("grep", pattern="[Vv]isitors").splitlines()} >= {"memo"}
+    assert told("grep", pattern="submarine") == "no match"
+    assert "Visitors sign in" in told("read", id="memo", max_tokens=50)
+    assert told("read", id="memo", start=9, end=13).endswith("sign")
+    assert told("check_quotes", answer='"Visitors sign in at the north gate"').startswith("found:")
+    altered = told("check_quotes", answer='"Visitors sign in at the south gate"')
+    assert "stored: Visitors sign in at the north gate" in altered
 
 
 def test_search_takes_operators_and_says_what_may_be_meant(server: Any) -> None:
@@ -312,7 +331,7 @@ def conversation(server: Any) -> None:
 
     async def talk() -> None:
         async with Client(server) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "fetch"]
+            assert [tool.name for tool in (await client.list_tools()).tools] == TOOLS
             found = check(await client.call_tool("search", {"query": "how long is the notice period of the lease?"}))
             assert found.structured_content["results"][0]["id"] == "lease"
             read = check(await client.call_tool("fetch", {"id": "memo"}))
