@@ -136,7 +136,7 @@ def _page(document: Document, place: int) -> int | None:
 def sections(document: Document) -> list[Section]:
     """Return the headings of a document with what stands under each, in order."""
     found = outline(document.text).headings
-    ends = [heading.start for heading in found[1:]] + [len(document.text)]
+    ends = [*(heading.start for heading in found[1:]), len(document.text)][: len(found)]
     return [
         Section(heading.words, (heading.start, end), _page(document, heading.start))
         for heading, end in zip(found, ends, strict=True)
