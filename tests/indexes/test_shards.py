@@ -51,13 +51,13 @@ def build_shards(documents: Any, folder: Path, of: int, **options: Any) -> Path:
 def answers(root: Path, embedder: FakeEmbedder) -> list[Any]:
     """Scores of all that is found, by what it is, for each kind of search and query.
 
-    In one part: at the edge of another the last digits of scores decide which documents belong to it.
+    In one part, of one step: at the edge of another the last digits of scores decide which documents belong to it.
     """
     found = []
     with Retriever.load(root, model=embedder) as retriever, patch.object(search_documents, "READ", 200):
         for mode in ("dense", "lexical", "hybrid"):
             for unit in ("document", "passage"):
-                for hits in retriever.search(QUERIES, k=200, mode=mode, unit=unit):
+                for hits in retriever.search(QUERIES, k=200, candidates=2000, mode=mode, unit=unit):
                     found.append({(hit.id, hit.span, hit.passage, hit.title): hit.score for hit in hits})
     return found
 

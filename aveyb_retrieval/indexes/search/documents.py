@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
 WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
-EACH = 3  # passages of a longer document that are taken from each ranking of passages
+EACH = 6  # passages of a longer document that are taken from each ranking of passages
 COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 LISTED = 4  # passages that the ranking by words has for each candidate, as the one by vectors has
 
