@@ -138,7 +138,7 @@ def test_scores_are_cosines_and_relevance_is_their_share(tmp_path: Path, embedde
 
 def test_relevance_in_a_hybrid_search_is_confidence(tmp_path: Path, embedder: Embedder) -> None:
     store = AveyBVectorStore(tmp_path / "index", model=embedder, search_options={"mode": "hybrid"})
-    store.add_texts(["close the valve. " * 100, "open the gate. " * 200])
+    store.add_texts(["close the valve. " * 100, "open the gate. " * 200, "the rent is due. " * 50])
     found = store.similarity_search_with_relevance_scores("close the valve", k=2)
     with Retriever.load(tmp_path / "index", model=embedder) as retriever:
         hits = retriever.search("close the valve", k=2)
