@@ -53,7 +53,7 @@ _HOPPER: _Table = {
     "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
     "dynamic_mix_norms": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
     "dynamic_mix_shares": {_HALF: Config(128, 0, 64, 8, 4), _WIDE: Config(64, 0, 16, 8, 3)},
-    "dynamic_mix_cosines": {_HALF: Config(64, 0, 64, 8, 3), _WIDE: Config(64, 0, 16, 8, 3)},
+    "dynamic_mix_cosines": {_HALF: Config(64, 0, 64, 8, 3), _WIDE: Config(32, 0, 16, 8, 2)},
     "dynamic_mix_weights": {_HALF: Config(16, 0, 0, 4, 1), _WIDE: Config(16, 0, 0, 4, 1)},
     "dynamic_mix_input": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
     "coupled_mix": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
