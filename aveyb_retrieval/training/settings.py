@@ -248,8 +248,8 @@ class DistillSettings(RunSettings):
     max_tokens: int = setting(512, "Cut texts to this many tokens while training; how many is told.", least=1)
     teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.", least=1)
     teacher_precision: str = setting("float32", "Precision of the teacher's matrix products.", choices=PRECISIONS)
-    phrases: int = setting(0, "Phrases of 3 to 16 words drawn from each text, learned as queries.")
-    near: int = setting(0, "With each query goes one of the N texts that the teachers find nearest to it.")
+    phrases: int = setting(0, "Phrases of 3 to 16 words drawn from each text, learned as queries.", least=0)
+    near: int = setting(0, "With each query goes one of the N texts that the teachers find nearest to it.", least=0)
     steps: int = 2000
     learning_rate: float = 5e-4
     schedule: str = "cosine"
