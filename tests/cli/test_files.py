@@ -43,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
 def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, folder: Path, tmp_path: Path) -> None:
     built = run("build", folder, "-o", tmp_path / "ix", "--quiet")
     assert built.exit_code == 1, built.output  # done, and something was left out
-    assert "2 added; 2 documents" in built.output
-    assert "not read: 4 files or folders: 2 unknown kind .xyz; 1 hidden; 1 .csv holds many documents" in built.stderr
+    assert "3 added; 3 documents" in built.output
+    assert "not read: 3 files or folders: 2 unknown kind .xyz; 1 hidden (--verbose" in built.stderr
     assert "one.xyz" not in built.output
     named = run("build", folder, "-o", tmp_path / "ix", "--quiet", "--overwrite", "--verbose")
     assert f"{folder / 'one.xyz'}: unknown kind .xyz" in named.stderr
@@ -84,22 +84,22 @@ def test_progress_in_a_log_is_a_line_now_and_then(
 ) -> None:
     assert "encoding:" not in run("build", folder, "-o", tmp_path / "ix").stderr
     monkeypatch.setattr("aveyb_retrieval.cli.common.LINE_SECONDS", 0.0)
-    assert "\nencoding: 2 of 2, " in run("build", folder, "-o", tmp_path / "two").stderr
+    assert "\nencoding: 3 of 3, " in run("build", folder, "-o", tmp_path / "two").stderr
 
 
 def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "ix"
-    assert run("sync", folder, "-o", root, "--dry-run").output == "2 added (a dry run: nothing was changed)\n"
+    assert run("sync", folder, "-o", root, "--dry-run").output == "3 added (a dry run: nothing was changed)\n"
     assert not root.exists()
-    assert "2 added; 2 documents" in run("sync", folder, "-o", root, "--quiet").output
+    assert "3 added; 3 documents" in run("sync", folder, "-o", root, "--quiet").output
     (folder / "a.txt").unlink()
     (folder / "b.md").rename(folder / "c.md")
     dry = run("sync", folder, "-o", root, "--dry-run", "--verbose").output
-    assert "1 renamed, 1 deleted" in dry
+    assert "1 renamed, 1 deleted, 1 unchanged" in dry
     assert "renamed: b.md -> c.md" in dry
     assert "deleted: a.txt" in dry
-    assert "1 renamed, 1 deleted; 1 document," in run("sync", folder, "-o", root, "--quiet").output
-    assert "1 unchanged; 1 document," in run("sync", folder, "-o", root, "--quiet").output
+    assert "1 renamed, 1 deleted, 1 unchanged; 2 documents," in run("sync", folder, "-o", root, "--quiet").output
+    assert "2 unchanged; 2 documents," in run("sync", folder, "-o", root, "--quiet").output
     assert run("sync", tmp_path / "nowhere", "-o", root).exit_code == 2
 
 

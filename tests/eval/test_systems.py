@@ -236,7 +236,7 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
     assert len(set(before)) == 5  # the documents and the passages of an index by vectors alone are one way of searching
     with monkeypatch.context() as patch:
         patch.setattr(options, "WEIGHT", 0.25)
-        patch.setattr(scoring, "MAXSIM", 5.0)
+        patch.setattr(scoring, "MAXSIM_WEIGHT", 5.0)
         kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
         assert kept == [False, True, False, True, True, True]
     monkeypatch.setattr(scoring, "WEIGHTS", {"cosine": 9.0})

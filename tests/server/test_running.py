@@ -121,7 +121,7 @@ def until_running(url, count):
         (["INDEX", "--host", "0.0.0.0"], "give --api-key-file, or --no-key"),
         (["INDEX", "--host", "203.0.113.7", "--no-key"], "203.0.113.7:8080: cannot listen there"),
         (["INDEX", "--api-key-file", "no-such-file"], "cannot be read as a file of keys"),
-        (["INDEX", "--max-k", "0"], "max_k=0: must be a whole number of at least 1"),
+        (["INDEX", "--max-k", "0"], "--max-k 0: must be a whole number of at least 1"),
         (["INDEX", "INDEX"], "write NAME=DIR"),
     ],
     ids=str,

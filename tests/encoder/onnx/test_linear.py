@@ -6,16 +6,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from aveyb_retrieval.encoder.onnx.export import LARGEST_WEIGHT, Graph, Int8
+from aveyb_retrieval.encoder.onnx.export import LARGEST_WEIGHT, Graph, Int8, _rounded
 
 RNG = np.random.default_rng(0)
 
 
 def product(x: np.ndarray, weight: np.ndarray, *, positive: bool) -> np.ndarray:
-    """`x @ weight.T` by the int8 form."""
+    """`x @ weight.T` by the int8 form, its weights rounded for rows like `x`."""
     graph = Graph()
     linear = Int8(graph)
-    graph.op("Identity", linear.product(linear.rows("x", positive=positive), weight, "w"), name="y")
+    made, _ = linear.product(linear.rows("x", positive=positive), weight, x, "w")
+    graph.op("Identity", made, name="y")
     content = graph.model([("x", "FLOAT", ["R", x.shape[1]])], ("y", "FLOAT", ["R", len(weight)]), {})
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     found: np.ndarray = session.run(None, {"x": x})[0]
@@ -25,9 +26,8 @@ def product(x: np.ndarray, weight: np.ndarray, *, positive: bool) -> np.ndarray:
 def exact(x: np.ndarray, weight: np.ndarray, *, positive: bool) -> np.ndarray:
     """The same in float64, from the same rounded rows and weights."""
     step = np.abs(x).max(axis=1, keepdims=True) * np.float32(1 / (255 if positive else 127))
-    scale = (np.abs(weight).max(axis=1) / LARGEST_WEIGHT).astype(np.float32)
-    rows, columns = np.rint(x / step).astype(np.float64), np.rint(weight / scale[:, None]).astype(np.float64)
-    return rows @ columns.T * step * scale
+    codes, scale = _rounded(weight, x)
+    return np.rint(x / step).astype(np.float64) @ codes.T.astype(np.float64) * step * scale
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -50,6 +50,20 @@ def test_a_product_is_that_of_the_rounded_numbers(rows: int, positive: bool) -> 
     weight = RNG.standard_normal((65, 200)).astype(np.float32)
     found, expected = product(x, weight, positive=positive), exact(x, weight, positive=positive)
     assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def test_weights_are_rounded_for_the_rows_they_meet() -> None:
+    """What products lose over rows like the sample's is less than by the nearest codes, and its mean is told."""
+    sample = (RNG.standard_normal((400, 8)) @ RNG.standard_normal((8, 64)) + 1).astype(np.float32)
+    weight = RNG.standard_normal((32, 64)).astype(np.float32)
+    codes, scale = _rounded(weight, sample)
+    assert np.abs(codes).max() == LARGEST_WEIGHT
+    nearest = np.rint(weight / scale[:, None])
+    lost, by_nearest = ((weight - kept * scale[:, None]) @ sample.T for kept in (codes, nearest))
+    assert np.square(lost).mean() < 0.5 * np.square(by_nearest).mean()
+    linear = Int8(Graph())
+    _, told = linear.product(linear.rows("x"), weight, sample, "w")
+    np.testing.assert_allclose(told, lost.mean(axis=1), atol=1e-4)
 
 
 def test_rows_and_weights_of_zeros_stay_zeros() -> None:
