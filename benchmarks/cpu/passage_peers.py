@@ -119,10 +119,12 @@ class FusedPassages:
     def _fuse(self, words: Scores, cosines: Scores, rows: np.ndarray) -> dict[int, float]:
         from aveyb_retrieval.indexes.search.scoring import reciprocal_rank, weighted
 
-        lists = [best_rows(scores, rows, self._depth) for scores in (words, cosines)]
+        lists = [
+            [(row, float(scores[row])) for row in best_rows(scores, rows, self._depth)] for scores in (words, cosines)
+        ]
         if self._weight is None:
-            return reciprocal_rank([[(row, 0.0) for row in best] for best in lists])
-        candidates = {*lists[0], *lists[1]}
+            return reciprocal_rank(lists)
+        candidates = {row for best in lists for row, _ in best}
         return weighted(
             {row: float(cosines[row]) for row in candidates},
             {row: float(words[row]) for row in candidates if np.isfinite(words[row])},
