@@ -295,7 +295,8 @@ def _search_answer(hits: result.Result, offset: int, limit: int, page: str | Non
     room = MAX_BYTES
     for result in shown:
         result.text, cut = _fitting(result.text, MAX_BYTES // 2)
-        room -= len(result.model_dump_json().encode())
+        shape = result.model_dump_json(indent=2)  # as the text has it, further in
+        room -= len(shape.encode()) + 4 * (shape.count("\n") + 1) + 2
         if room < 0 and answer.results:  # the first is always given, or the next page would begin with it again
             answer.note = f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
             return answer

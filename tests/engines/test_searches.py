@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 QUERY = "zinc hull word1 word17"
 TOLERANCE = 1e-4
-SAMPLING = ("search.snapshot", "engines.reader")
+SAMPLING = ("search.snapshot", "engines.collection")
 
 
 def plain(value: Any, *, about: bool = False) -> Any:

@@ -65,7 +65,7 @@ def test_large_and_nested_metadata(tmp_path: Path) -> None:
     ]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
-        found = {hit.id: hit.metadata for hit in retriever.search("x", k=5)}
+        found = {hit.id: hit.metadata for hit in retriever.search("x", k=5, fold=False)}
         assert found == {row["_id"]: {k: v for k, v in row.items() if k not in ("_id", "text")} for row in rows}
         assert [h.id for h in retriever.search("x", filter={"list": 49_999})] == ["large"]
         assert [h.id for h in retriever.search("x", filter={"deep": {"$exists": True}})] == ["deep"]

@@ -124,7 +124,8 @@ def test_an_interrupted_build_never_goes_on_with_another_encoding(
     found = []
     for path in (root, tmp_path / "whole"):
         with Retriever.load(path, model=Pooling()) as retriever:
-            found.append(retriever.search("word1 word2", k=60, mode="dense", granularity="document"))
+            hits = retriever.search("word1 word2", k=60, mode="dense", granularity="document")
+            found.append([hit.to_dict(text=True) for hit in hits])
     assert found[0] == found[1]
 
 

@@ -46,7 +46,8 @@ def check(result: Any) -> Any:
     (text,) = result.content
     assert len(text.text.encode()) <= MOST_BYTES / 2
     if not result.is_error:
-        assert json.loads(text.text) == result.structured_content
+        told = result.structured_content
+        assert told == ({"result": text.text} if set(told) == {"result"} else json.loads(text.text))
     return result
 
 
