@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def build_shard(
         except IndexLockedError:
             raise
         except AveyBError as error:
-            raise type(error)(f"node {os.uname().nodename}, shard {share[0]}/{share[1]}: {error}") from error
+            raise type(error)(f"node {socket.gethostname()}, shard {share[0]}/{share[1]}: {error}") from error
     return str(folder)
 
 

@@ -207,7 +207,7 @@ class AveyBVectorStore(VectorStore):
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **options: Any
     ) -> list[tuple[Document, float]]:
-        """Return the best documents with their confidence; where there is none their cosine, else their score, 0 to 1."""
+        """Return the best documents with their confidence; without one their cosine, else their score, 0 to 1."""
         hits = self._search(query, k, **options)
         found = [hit.scores.get("dense", hit.score) if hit.confidence is None else hit.confidence for hit in hits]
         return [(_document(hit), min(max(score, 0.0), 1.0)) for hit, score in zip(hits, found, strict=True)]

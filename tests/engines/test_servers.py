@@ -316,7 +316,7 @@ def test_the_command_line_publishes_searches_and_removes(one: PublishedCollectio
         assert result.exit_code == code, result.output
         return result.output
 
-    run("encode", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--quiet")
+    run("build", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--index", "none", "--quiet")
     shown = run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
     assert "2 documents (2 written now)" in shown
     assert "%" not in shown  # the password, quoted
