@@ -85,7 +85,8 @@ def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) ->
     assert "worse\\xfe" in json.loads(report.rejected_file.read_text(encoding="utf-8"))["file"]
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         assert [d.id for d in retriever.documents()] == ["a.txt", "bad\\xff.txt"]
-    assert sync_index(folder, tmp_path / "ix", model=FakeEmbedder()).rejected == 1
+    again = sync_index(folder, tmp_path / "ix", model=FakeEmbedder())
+    assert (again.rejected, ["worse\\xfe" in notice.path for notice in again.known]) == (0, [True])  # told once
     folder.rename(os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"))
     moved = build_index(os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"), tmp_path / "moved", model=FakeEmbedder())
     assert moved.documents == 2

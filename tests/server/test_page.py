@@ -198,7 +198,9 @@ def test_markup_in_documents_stays_text(browser, tmp_path):
             page.run("document.querySelectorAll('main img, main script, main b, main i, main u, header b').length") == 0
         )
         shown = page.run("document.getElementById('text').textContent")
-        assert "".join(shown.split()) in ["".join(document["text"].split()) for document in documents]
+        assert "".join(shown.split()) in [
+            "".join(document["text"].replace("# ", "").split()) for document in documents
+        ]  # but marks of headings
         page.click("#hits .chips button")
         page.wait("document.querySelectorAll('#filters button').length === 1")
         page.wait(f"{HITS} === 2")
