@@ -35,7 +35,6 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
 }  # fmt: skip
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
-_ADDRESS = re.compile(r"\S*(?:://|@)\S*")
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
@@ -193,7 +192,9 @@ def _best(texts: list[str]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(_ADDRESS.sub(" ", text).lower()))
+    """The different words of a text, without those of addresses."""
+    words = (word for word in text.lower().split() if "@" not in word and "://" not in word)
+    return set(_WORD.findall(" ".join(words)))
 
 
 def _bytes(part: Message) -> bytes:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
-_LAST_WORD = re.compile(r"[^\W_]+\Z")
 _UNITS = {"mm", "cm", "dm", "km", "ft", "in", "yd", "mi", "nm", "µm", "μm", "sec", "kg", "mc", "hm"}
 _ENDINGS = {  # that stand raised behind a number or a letter and belong to it
     "st", "nd", "rd", "th", "er", "re", "e", "è", "ème", "eme", "nde", "o", "a", "os", "as", "º", "ª",
@@ -15,8 +15,8 @@ _ENDINGS = {  # that stand raised behind a number or a letter and belong to it
 }  # fmt: skip
 _TITLES = re.compile(r"(?:M|D|S|N|n|Dr|Mr|Mrs|Sr|Sra|Bd|Av|Ste|St|C|V)\Z")
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d*){1,12}(?<!\d)")  # of a chemical, as far as it is written
-_NUMBER = re.compile(r"[-+\u2212\u2013]?\d+(?:[.,/]\d+)*\Z")
-_SIGNS = re.compile(r"[\W_]+\Z")
+_AMOUNT = re.compile(r"[-+\u2212\u2013]?\d+(?:[.,/]\d+)*")
+_SIGNS = re.compile(r"[\W_]+")
 
 
 def raised(before: str, text: str) -> str:
@@ -31,9 +31,9 @@ def raised(before: str, text: str) -> str:
     short = len(word) == 1 or word.lower() in _UNITS
     if word[-1:].isdigit():
         return text if stripped.lower() in _ENDINGS or stripped in "°%" else f"^{_bracketed(stripped)}"
-    if _NUMBER.match(stripped):
+    if _AMOUNT.fullmatch(stripped):
         return f"^{stripped}" if short or not word else f"[{stripped}]"
-    if _SIGNS.match(stripped):  # "*", a dagger, "[3]", a sign of trade
+    if _SIGNS.fullmatch(stripped):  # "*", a dagger, "[3]", a sign of trade
         return text
     if stripped.lower() in _ENDINGS and _TITLES.search(word):
         return text
@@ -54,9 +54,8 @@ def lowered(before: str, text: str) -> str:
 
 
 def _last_word(before: str) -> str:
-    found = _LAST_WORD.search(before[-40:])
-    return found[0] if found else ""
+    return "".join(takewhile(str.isalnum, reversed(before[-40:])))[::-1]
 
 
 def _bracketed(text: str) -> str:
-    return text if text.isalnum() or _NUMBER.match(text) else f"({text})"
+    return text if text.isalnum() or _AMOUNT.fullmatch(text) else f"({text})"

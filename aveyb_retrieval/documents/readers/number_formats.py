@@ -172,8 +172,8 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
     least = whole.count("0")
     before = before.lstrip("0").rjust(min(least, _MOST_DIGITS), "0")
     if "," in whole:
-        groups = re.sub(r"(?<=\d)(?=(?:\d{3})+$)", ",", before)
-        before = groups
+        first = len(before) % 3
+        before = ",".join(filter(None, (before[:first], *(before[at : at + 3] for at in range(first, len(before), 3)))))
     optional = len(fraction) - len(fraction.rstrip("#?"))
     if optional:
         kept = len(behind) - optional

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import clean, one_line
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-_DIVIDED = re.compile(r"([^\W_]*)[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*([^\W_]*)")  # PDFium's sign at the end of a line
+_DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
 _NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
-_WIDE = re.compile(r"[^\W\d_][-\w]*-[^\W\d_]\w*")  # words with a hyphen that no line's end divides
+_WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
 # What may be raised or lowered: digits behind a letter, a digit, or a stop; each maybe on a line of its own.
 _MARK = re.compile(
     r"(?<=[\w.,;:)\]\u201d\u2019\"])(?:\r?\n)?"
@@ -30,6 +31,7 @@ _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
 _LEVEL = 0.5  # points between characters of one line
+_LONGEST_WORD = 100  # characters before or behind a hyphen that are looked at
 _SAMPLED = 16  # characters of a page that say how its text runs
 _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
@@ -187,14 +189,16 @@ def join_words(text: str, known: set[str]) -> str:
     """
 
     def join(found: re.Match[str]) -> str:
-        before, behind = found[1], found[2]
+        around = text[max(0, found.start() - _LONGEST_WORD) : found.start()], text[found.end() : found.end() + _LONGEST_WORD]
+        before = "".join(takewhile(str.isalnum, reversed(around[0])))[::-1]
+        behind = "".join(takewhile(str.isalnum, around[1]))
         if not before or not behind:
-            return f"{before}{behind}"
+            return ""
         kept = (
             before[-1].isdigit() or behind[0].isdigit() or before[-1].isupper() or behind[0].isupper()
             or len(before) == 1 or len(behind) == 1 or f"{before}-{behind}".lower() in known
         )  # fmt: skip
-        return f"{before}-{behind}" if kept else before + behind
+        return "-" if kept else ""
 
     return _NUMBER_DIVIDED.sub("", _DIVIDED.sub(join, text))
 

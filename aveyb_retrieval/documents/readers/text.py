@@ -23,6 +23,7 @@ def read_text(data: bytes, encoding: str | None) -> FileText:
 _RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
 _RTF_RAISED = re.compile(r"\\(super|sub|nosupersub)(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
+_RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
 _RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
 _RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
@@ -83,7 +84,7 @@ def _rtf_text(source: str, encoding: str | None) -> str:
         parts.append(write(parts[-1] or "".join(parts[-3:]), found[2] if found[2] is not None else found[3]))
         position = found.end()
     text = "".join([*parts, text[position:]])
-    return clean(re.sub(f"[{_RAISED}-{_END}]", "", text)).strip("\n")
+    return clean(_RTF_SIGNS.sub("", text)).strip("\n")
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
