@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+LONGEST_WORD = 40  # characters of a word that are looked at
 _UNITS = {"mm", "cm", "dm", "km", "ft", "in", "yd", "mi", "nm", "µm", "μm", "sec", "kg", "mc", "hm"}
 _ENDINGS = {  # that stand raised behind a number or a letter and belong to it
     "st", "nd", "rd", "th", "er", "re", "e", "è", "ème", "eme", "nde", "o", "a", "os", "as", "º", "ª",
@@ -24,7 +25,7 @@ def raised(before: str, text: str) -> str:
     stripped = text.strip()
     if not stripped or (stripped[0] in "[(" and stripped[-1] in "])"):
         return text
-    word = _last_word(before)
+    word = last_word(before)
     if not word and not before.endswith((")", "]", "}")):  # behind a stop or a blank, or at the start: no word to spoil
         apart = stripped[:1].isalnum() and before and not before[-1].isspace()
         return f"[{stripped}]" if apart else text
@@ -45,7 +46,7 @@ def raised(before: str, text: str) -> str:
 def lowered(before: str, text: str) -> str:
     """Write lowered text behind what stands before it on its line: numbers of a formula join, others are an index."""
     stripped = text.strip()
-    word = _last_word(before)
+    word = last_word(before)
     if not stripped or not stripped[0].isalnum() or not (word or before.endswith((")", "]"))):
         return text
     if stripped.isdigit() and (not word or len(word) == 1 or _FORMULA.fullmatch(word)):
@@ -53,8 +54,9 @@ def lowered(before: str, text: str) -> str:
     return f"_{_bracketed(stripped)}"
 
 
-def _last_word(before: str) -> str:
-    return "".join(takewhile(str.isalnum, reversed(before[-40:])))[::-1]
+def last_word(before: str) -> str:
+    """Return the letters and digits that a text ends with, as far as they are looked at."""
+    return "".join(takewhile(str.isalnum, reversed(before[-LONGEST_WORD:])))[::-1]
 
 
 def _bracketed(text: str) -> str:

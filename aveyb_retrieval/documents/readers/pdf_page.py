@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import clean, one_line
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.marks import LONGEST_WORD, last_word, lowered, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,6 @@ _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
 _LEVEL = 0.5  # points between characters of one line
-_LONGEST_WORD = 100  # characters before or behind a hyphen that are looked at
 _SAMPLED = 16  # characters of a page that say how its text runs
 _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
@@ -189,9 +188,8 @@ def join_words(text: str, known: set[str]) -> str:
     """
 
     def join(found: re.Match[str]) -> str:
-        around = text[max(0, found.start() - _LONGEST_WORD) : found.start()], text[found.end() : found.end() + _LONGEST_WORD]
-        before = "".join(takewhile(str.isalnum, reversed(around[0])))[::-1]
-        behind = "".join(takewhile(str.isalnum, around[1]))
+        before = last_word(text[max(0, found.start() - LONGEST_WORD) : found.start()])
+        behind = "".join(takewhile(str.isalnum, text[found.end() : found.end() + LONGEST_WORD]))
         if not before or not behind:
             return ""
         kept = (
