@@ -40,7 +40,7 @@ from aveyb_retrieval.documents.json_lines import (
     split_suffix,
 )
 from aveyb_retrieval.documents.readers.base import Unreadable, too_long
-from aveyb_retrieval.documents.readers.charsets import is_seven_bit
+from aveyb_retrieval.documents.readers.characters import is_seven_bit
 from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.documents.readers.process import FileReader

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FILE_SECONDS
-from aveyb_retrieval.documents.readers.charsets import python_encoding, without_mark, wrong_byte
+from aveyb_retrieval.documents.readers.characters import python_encoding, without_mark, wrong_byte
 from aveyb_retrieval.documents.records import LARGEST_LINE, MAX_LINE, FieldNames
 from aveyb_retrieval.errors import ConfigError, InputError
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, one_line
-from aveyb_retrieval.documents.readers.charsets import decode, python_encoding, without_mark
+from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.characters import lowered, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, about, named, one_line, paragraphs
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.characters import lowered, raised
 from aveyb_retrieval.documents.readers.ooxml import number_as
 from aveyb_retrieval.documents.readers.tables import Rows, row_text, sheet_text
 from aveyb_retrieval.wording import plural

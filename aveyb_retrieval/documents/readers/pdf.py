@@ -9,17 +9,19 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
-from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
 from aveyb_retrieval.documents.readers.pdf_page import (
+    ALL_SECONDS,
     font_size,
     join_words,
     notes_and_fields,
     page_text,
+    read_picture,
     upright,
+    why_none,
     words_with_hyphen,
 )
+from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

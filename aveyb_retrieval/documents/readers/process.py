@@ -1,4 +1,4 @@
-"""Read files through a process of their own (`worker.py`), which is ended when a file takes too long."""
+"""Read files through a process of their own (`main`), which is ended when a file takes too long."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.documents.readers.base import FILE_SECONDS, FileText, Unreadable
-from aveyb_retrieval.documents.readers.formats import FileKind, missing_package
-from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text
+from aveyb_retrieval.documents.readers.formats import FileKind, missing_package, read_file
+from aveyb_retrieval.documents.records import (
+    LONGEST_REASON,
+    FieldNames,
+    Pages,
+    Record,
+    Rejected,
+    SourceLocation,
+    path_text,
+)
 from aveyb_retrieval.errors import OptionalDependencyError
-from aveyb_retrieval.system import LIMITED
-from aveyb_retrieval.wording import how_it_ended
+from aveyb_retrieval.system import LIMITED, forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
+from aveyb_retrieval.wording import how_it_ended, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +35,7 @@ SHORT_SECONDS = 5
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from aveyb_retrieval.documents.readers.worker import main; main()"
+    "from aveyb_retrieval.documents.readers.process import main; main()"
 )
 
 
@@ -166,3 +173,64 @@ def _died(code: int, seconds: int) -> str:
     if (how := how_it_ended(code)) == "SIGXCPU":
         return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
     return f"its reader crashed ({how}): damaged, or made to do that"
+
+
+# Half of a small machine: what the file does not take is needed for the index.
+MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    for stream in (1, 2):  # a parser's own messages must not stand between answers, nor on the terminal
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    limit_memory(MEMORY)
+    forbid_dumps()
+    for line in sys.stdin:
+        request = json.loads(line)
+        answers = _answers(request)
+        while True:
+            limit_seconds(request["seconds"])
+            answer = next(answers, None)
+            if answer is None:
+                break
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+            if answer.get("last"):
+                return
+
+
+def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        path = Path(os.fsdecode(bytes.fromhex(request["path"])))
+        yield from _rows(path, request) if request["kind"] is None else _text(path, request)
+    except Unreadable as error:
+        yield {"reason": shortened(str(error), LONGEST_REASON)}
+    except MemoryError:
+        yield {"reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read", "last": True}
+    except RecursionError:
+        yield {"reason": "nested too deeply to be read"}
+    except Exception as error:  # of a parser that a damaged file has confused
+        yield {"reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)}
+
+
+def _text(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind = FileKind(*request["kind"])
+    found, digest = read_file(path, kind, request["encoding"], request["longest"], follow_links=request["follow_links"])
+    pages = None if found.pages is None else found.pages.to_dict()
+    yield {
+        "title": found.title,
+        "text": found.text,
+        "pages": pages,
+        "warning": found.warning,
+        "metadata": found.metadata,
+        "sha256": digest,
+    }
+
+
+def _rows(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from aveyb_retrieval.documents.readers.tables import read_rows
+
+    for rows in read_rows(path, FieldNames(*request["names"]), request["longest"]):
+        yield {"rows": rows}
+    yield {"rows": None}
