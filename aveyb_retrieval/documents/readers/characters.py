@@ -182,6 +182,11 @@ def lowered(before: str, text: str) -> str:
     return f"_{_bracketed(stripped)}"
 
 
+def shifted(before: str, text: str, shift: int) -> str:
+    """Write text that is raised (1), lowered (-1) or neither behind what stands before it."""
+    return raised(before, text) if shift > 0 else lowered(before, text) if shift < 0 else text
+
+
 def last_word(before: str) -> str:
     """Return the letters and digits that a text ends with, as far as they are looked at."""
     return "".join(takewhile(str.isalnum, reversed(before[-LONGEST_WORD:])))[::-1]

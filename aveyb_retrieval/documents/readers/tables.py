@@ -72,6 +72,23 @@ class Rows:
         check_characters(self._length, self._longest)
 
 
+class Merged:
+    """Values of cells that are merged over some rows: they stand in each of these."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, str]] = {}
+
+    def fill(self, number: int, cells: dict[int, str], ends: dict[int, int]) -> list[tuple[int, str]]:
+        """Return the cells of a row with those that reach into it; `ends`: the last rows of its own, by columns."""
+        if self._held or ends:
+            self._held |= {column: (last, cells[column]) for column, last in ends.items() if cells.get(column)}
+            self._held = {column: held for column, held in self._held.items() if held[0] >= number}
+            if any(cells.values()):
+                for column, (_, text) in self._held.items():
+                    cells[column] = cells.get(column) or text
+        return sorted(cells.items())
+
+
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
     """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet.
 
