@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line, too_long
 from aveyb_retrieval.documents.readers.characters import decode
-from aveyb_retrieval.documents.records import FieldNames, Record, SourceLocation, path_text, read_row
+from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -185,9 +185,7 @@ def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return one_line(value)
-    return one_line(json.dumps(value, ensure_ascii=False, default=str))
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
 def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:
@@ -217,7 +215,8 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, memory_map=False) as table:
             number = 0
             for group in range(table.num_row_groups):
-                size = _batch_size(table.metadata.row_group(group))
+                about = table.metadata.row_group(group)
+                size = max(1, min(_BATCH_ROWS, _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size)))
                 for batch in table.iter_batches(batch_size=size, row_groups=[group]):
                     rows: list[Row] = []
                     held = 0
@@ -240,37 +239,23 @@ def _text_columns(path: Path) -> list[str]:
     import pyarrow
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(path, memory_map=False) as table:
-        kinds = (pyarrow.types.is_string, pyarrow.types.is_large_string)
-        names = table.schema_arrow.names
-        if len(set(names)) < len(names):
-            ((name, count),) = Counter(names).most_common(1)
-            raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
-        return [field.name for field in table.schema_arrow if any(is_text(field.type) for is_text in kinds)]
-
-
-def _batch_size(group: Any) -> int:
-    rows = max(1, group.num_rows)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, group.total_byte_size)))
+    schema = pyarrow.parquet.read_schema(path, memory_map=False)
+    ((name, count),) = Counter(schema.names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
+    kinds = (pyarrow.string(), pyarrow.large_string())
+    return [column.name for column in schema if column.type in kinds]
 
 
 def _row(row: Row | str, location: SourceLocation, names: FieldNames, longest: int) -> Row:
     if isinstance(row, str):
-        return {"reason": row, "raw": "", "row": location.line}
-    length = sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))
-    if length > longest:
-        return {"reason": too_long(length, longest), "raw": "", "row": location.line}
-    item = read_row(row, location, names)
-    if isinstance(item, Record):
-        return {
-            "id": item.id,
-            "title": item.title,
-            "text": item.text,
-            "metadata": item.metadata,
-            "id_is_made": item.id_is_made,
-            "row": location.line,
-        }
-    return {"reason": item.reason, "raw": item.raw, "row": location.line}
+        item: Record | Rejected = Rejected(location, row, "")
+    elif (length := sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))) > longest:
+        item = Rejected(location, too_long(length, longest), "")
+    else:
+        item = read_row(row, location, names)
+    kept = ("id", "title", "text", "metadata", "id_is_made") if isinstance(item, Record) else ("reason", "raw")
+    return {"row": location.line, **{name: getattr(item, name) for name in kept}}
 
 
 def _python_rows(batch: Any) -> Iterator[Row | str]:
