@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import ctypes
 import math
 import os
@@ -127,21 +128,22 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
     size, small = font_size(words, before), font_size(words, mark)
     if not size or small > _SMALL * size:
         return 0
-    x, y = _origin(words, before)
-    other_x, other_y = _origin(words, mark)
-    angle = _angle(words, before)
-    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
-    return 0 if abs(height) < _RAISED * size or abs(height) > 1.2 * size else 1 if height > 0 else -1
+    _, height = _apart(words, before, mark)
+    return 0 if not _RAISED * size <= abs(height) <= 1.2 * size else 1 if height > 0 else -1
 
 
 def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
-    x, y = _origin(words, first)
-    other_x, other_y = _origin(words, second)
-    angle = _angle(words, first)
-    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
-    along = (other_x - x) * math.cos(angle) + (other_y - y) * math.sin(angle)
+    along, height = _apart(words, first, second)
     size = font_size(words, first)
     return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
+
+
+def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
+    """How far a character stands from another one along the line of this and above it, in points."""
+    x, y = _origin(words, first)
+    other_x, other_y = _origin(words, second)
+    turn = cmath.exp(-1j * _angle(words, first)) * complex(other_x - x, other_y - y)
+    return turn.real, turn.imag
 
 
 _X, _Y = ctypes.c_double(), ctypes.c_double()  # filled anew by each call: one process reads one file at a time
@@ -160,26 +162,23 @@ def _calls() -> Any:
     return raw
 
 
+def _matrix(words: pypdfium2.PdfTextPage, character: int) -> Any:
+    """How a character is turned and enlarged; None where that is not known."""
+    matrix = _calls().FS_MATRIX()
+    return matrix if _calls().FPDFText_GetMatrix(words, character, ctypes.byref(matrix)) else None
+
+
 def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The direction of a line's text against the x axis, in radians, counter-clockwise."""
-    from pypdfium2 import raw
-
-    matrix = raw.FS_MATRIX()
-    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
-        return math.atan2(matrix.b, matrix.a)
-    return 0.0
+    matrix = _matrix(words, character)
+    return 0.0 if matrix is None else math.atan2(matrix.b, matrix.a)
 
 
 def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The size of a character, to half a point: that of its font, enlarged as the page says."""
-    from pypdfium2 import raw
-
-    matrix = raw.FS_MATRIX()
-    size = float(raw.FPDFText_GetFontSize(words, character))
-    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
-        scale = math.hypot(matrix.b, matrix.d)
-        size *= scale if math.isfinite(scale) and scale > 0 else 1.0
-    return round(2 * size) / 2
+    size, matrix = float(_calls().FPDFText_GetFontSize(words, character)), _matrix(words, character)
+    scale = 1.0 if matrix is None else math.hypot(matrix.b, matrix.d)
+    return round(2 * size * (scale if math.isfinite(scale) and scale > 0 else 1.0)) / 2
 
 
 def join_words(text: str, known: set[str]) -> str:
@@ -210,8 +209,7 @@ def words_with_hyphen(text: str) -> set[str]:
 
 def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]:
     """What is typed and chosen in the form on a page, and the notes on it: one line each."""
-    from pypdfium2 import raw
-
+    raw = _calls()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
         if not annotation:
@@ -220,70 +218,40 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]
             kind = raw.FPDFAnnot_GetSubtype(annotation)
             if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
                 continue
-            text = _field(annotation, form) if kind == _WIDGET else _string(annotation, b"Contents")
-            if text:
-                yield text
+            if kind != _WIDGET:
+                yield clean(_filled(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")).strip()
+            elif form is not None:
+                yield _field(form, annotation)
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
 
 
-def _field(annotation: Any, form: Any | None) -> str:
+def _field(form: Any, annotation: Any) -> str:
     """A field of a form with its name; "" where nothing is typed or chosen."""
-    from pypdfium2 import raw
-
-    if form is None:
-        return ""
-    kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
-    name = one_line(
-        _utf16(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
-        or _utf16(raw.FPDFAnnot_GetFormFieldName, form, annotation)
-    )
+    raw = _calls()
+    kind, field, value = raw.FPDFAnnot_GetFormFieldType(form, annotation), (form, annotation), ""
     if kind in _TEXT_FIELDS:
-        chosen = [_option(form, annotation, place) for place in range(_options(form, annotation))
-                  if raw.FPDFAnnot_IsOptionSelected(form, annotation, place)]  # fmt: skip
-        value = ", ".join(filter(None, chosen)) or _utf16(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
-    elif kind in _BOXES:
-        if not raw.FPDFAnnot_IsChecked(form, annotation):
-            return ""
-        value = _utf16(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
+        chosen = (
+            _filled(raw.FPDFAnnot_GetOptionLabel, *field, place)
+            for place in range(min(1000, raw.FPDFAnnot_GetOptionCount(*field)))
+            if raw.FPDFAnnot_IsOptionSelected(*field, place)
+        )
+        value = ", ".join(filter(None, chosen)) or _filled(raw.FPDFAnnot_GetFormFieldValue, *field)
+    elif kind in _BOXES and raw.FPDFAnnot_IsChecked(*field):
+        value = _filled(raw.FPDFAnnot_GetFormFieldExportValue, *field)
         value = "yes" if value.lower() in ("", "on", "yes", "1", "true") else value
-    else:
-        return ""
     value = clean(value).strip()
-    return f"{name}: {value}" if name and value else value
+    named = _filled(raw.FPDFAnnot_GetFormFieldAlternateName, *field) or _filled(raw.FPDFAnnot_GetFormFieldName, *field)
+    return f"{one_line(named)}: {value}" if named.strip() and value else value
 
 
-def _options(form: Any, annotation: Any) -> int:
-    from pypdfium2 import raw
-
-    return min(1000, max(0, raw.FPDFAnnot_GetOptionCount(form, annotation)))
-
-
-def _option(form: Any, annotation: Any, place: int) -> str:
-    from pypdfium2 import raw
-
-    return _filled(lambda buffer, size: raw.FPDFAnnot_GetOptionLabel(form, annotation, place, buffer, size))
-
-
-def _utf16(call: Any, form: Any, annotation: Any) -> str:
-    return _filled(lambda buffer, size: call(form, annotation, buffer, size))
-
-
-def _string(annotation: Any, key: bytes) -> str:
-    from pypdfium2 import raw
-
-    return clean(_filled(lambda buffer, size: raw.FPDFAnnot_GetStringValue(annotation, key, buffer, size))).strip()
-
-
-def _filled(call: Any) -> str:
+def _filled(call: Any, *what: Any) -> str:
     """What a function of PDFium writes into a buffer of so many bytes, as UTF-16."""
-    from pypdfium2 import raw
-
-    size = call(None, 0)
+    size = call(*what, None, 0)
     if not 2 < size <= 2 * _LONGEST_VALUE:
         return ""
     buffer = ctypes.create_string_buffer(size)
-    call(ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR)), size)
+    call(*what, ctypes.cast(buffer, ctypes.POINTER(_calls().FPDF_WCHAR)), size)
     return buffer.raw[: size - 2].decode("utf-16-le", "replace")
 
 
