@@ -24,7 +24,7 @@ from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.characters import decode
 from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, found_kind_of, read_bytes
 from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.reading import ColumnType, convert
+from aveyb_retrieval.documents.reading import column_types, convert
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
     BadRecord,
@@ -66,11 +66,8 @@ def path_pattern(shape: str) -> re.Pattern[str]:
     names = _FIELD.findall(shape)
     wrong = next((name for name in names if not name.isidentifier() or name in _OWN or names.count(name) > 1), None)
     if wrong is not None or not names:
-        reason = (
-            f"{{{wrong}}} is no name of a field, is there twice, or is one of {', '.join(_OWN)}"
-            if names
-            else ("names no field")
-        )
+        reason = f"{{{wrong}}} is no name of a field, is there twice, or is one of {', '.join(_OWN)}"
+        reason = reason if names else "names no field"
         raise ConfigError(f"path_fields={shape!r}: {reason}; write it as in '{{team}}/{{year}}/*'")
     end = "**" if shape.endswith("*") and not shape.endswith("**") else ""
     parts = re.split(r"(\{[^{}]*\}|\*\*|\*)", f"{shape[:-1]}{end}" if end else shape)
@@ -142,20 +139,16 @@ def matches(name: str, pattern: str) -> bool:
     wanted = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
     if len(wanted) == 1:
         wanted.insert(0, "**")
-    parts = name.split("/")
-    part, place, star, kept = 0, 0, -1, 0  # as one matches "*" in a text, by parts of a path
-    while part < len(parts):
-        if place < len(wanted) and wanted[place] == "**":
-            star, kept = place, part
-            place += 1
-        elif place < len(wanted) and fnmatchcase(parts[part], wanted[place]):
-            part, place = part + 1, place + 1
-        elif star >= 0:
-            kept += 1
-            part, place = kept, star + 1
-        else:
-            return False
-    return all(rest == "**" for rest in wanted[place:])
+    places = {0}  # in `wanted`, to which the parts so far may lead
+    for part in name.split("/"):
+        for place in range(len(wanted)):  # "**" may be no part at all
+            places |= {place + 1} if place in places and wanted[place] == "**" else set()
+        places = {
+            place + (wanted[place] != "**")
+            for place in places
+            if place < len(wanted) and (wanted[place] == "**" or fnmatchcase(part, wanted[place]))
+        }
+    return any(all(rest == "**" for rest in wanted[place:]) for place in places)
 
 
 def _lines_of(path: Path, follow_links: bool) -> tuple[_Line, ...] | None:
@@ -206,21 +199,15 @@ def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | No
         return None
     if len(set(header)) < len(header):
         raise InputError(f"{path_text(path)}, line 1: the header names a column twice; rename one of them")
-    kinds = [ColumnType() for _ in header]
     for number, row in rows[1:]:
         if len(row) != len(header):
-            raise InputError(
-                f"{path_text(path)}, line {number}: {len(row)} fields where the header names {len(header)}"
-            )
-        for kind, value in zip(kinds, row, strict=True):
-            kind.see(value)
-    names = ["string" if name == _PATH else kind.name for name, kind in zip(header, kinds, strict=True)]
+            where = f"{path_text(path)}, line {number}"
+            raise InputError(f"{where}: {len(row)} fields where the header names {len(header)}")
+    types = column_types(header, (row for _, row in rows[1:]), (_PATH,))
+    fields = ((number, zip(header, row, strict=True)) for number, row in rows[1:])
     return [
-        (
-            number,
-            {key: convert(value, kind) for key, value, kind in zip(header, row, names, strict=True) if value.strip()},
-        )
-        for number, row in rows[1:]
+        (number, {name: convert(value, types.get(name, "string")) for name, value in row if value.strip()})
+        for number, row in fields
     ]
 
 
@@ -413,14 +400,13 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
         missing = f"{error.package} is needed and is not installed: {error.command}"
         yield Rejected(location, missing, "", found=True)
         return
-    if not found.text.strip():
-        if found.warning:  # of an archive of which nothing could be read
-            yield Rejected(location, shortened(found.warning, LONGEST_REASON), "", found=not file.named)
-            return
-        yield Notice(shown, "holds no text", harmless=True)
+    warning = shortened(found.warning, LONGEST_REASON)
+    if not found.text.strip():  # a warning: of an archive of which nothing could be read
+        harmless = Notice(shown, "holds no text", harmless=True)
+        yield Rejected(location, warning, "", found=not file.named) if warning else harmless
         return
-    if found.warning:
-        yield Notice(shown, shortened(found.warning, LONGEST_REASON), left_out=False)
+    if warning:
+        yield Notice(shown, warning, left_out=False)
     metadata = {**found.metadata, **file.metadata}
     title = metadata.pop("title", None)
     row = {
